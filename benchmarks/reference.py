@@ -166,7 +166,7 @@ def _allowed(name: str) -> str:
 def metrics_table() -> str:
     """One row for each metric that a name can mean."""
     import sweeps.runs.metrics  # registers its own
-    from blis_jax.results.metrics.scalars import lookup, metric_names
+    from blis_jax.metrics.scalars import lookup, metric_names
 
     del sweeps
     lines = ["| metric | unit | better | by class |", "|---|---|---|---|"]

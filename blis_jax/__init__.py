@@ -9,14 +9,14 @@ from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
     from blis_jax.commands.run.requests import draw_requests
-    from blis_jax.engine.runner.derivatives import Differentiator, jacobian
-    from blis_jax.engine.runner.many_runs import over_params, over_seeds, run_grid
-    from blis_jax.engine.runner.simulation import Options, simulate
+    from blis_jax.metrics.kv import cache_hit_rate
+    from blis_jax.metrics.on_device.run_figures import figures_of
     from blis_jax.policies import Policies
-    from blis_jax.results.metrics.kv import cache_hit_rate
-    from blis_jax.results.metrics.on_device.run_figures import figures_of
-    from blis_jax.results.metrics.slopes import grad, metric_slopes
     from blis_jax.results.records import TTFT_PARTS, RunRecord
+    from blis_jax.runs.derivatives import Differentiator, jacobian
+    from blis_jax.runs.many_runs import over_params, over_seeds, run_grid
+    from blis_jax.runs.simulation import Options, simulate
+    from blis_jax.runs.slopes import grad, metric_slopes
     from blis_jax.traces.read import TraceOptions, read_trace
     from blis_jax.traces.to_table import to_table
     from blis_jax.traces.write import write_trace
@@ -58,13 +58,13 @@ __getattr__ = exports(
     "blis_jax",
     {
         "commands.run.requests": ("draw_requests",),
-        "engine.runner.derivatives": ("Differentiator", "jacobian"),
-        "engine.runner.many_runs": ("over_params", "over_seeds", "run_grid"),
-        "engine.runner.simulation": ("Options", "simulate"),
+        "runs.derivatives": ("Differentiator", "jacobian"),
+        "runs.many_runs": ("over_params", "over_seeds", "run_grid"),
+        "runs.simulation": ("Options", "simulate"),
         "policies": ("Policies",),
-        "results.metrics.kv": ("cache_hit_rate",),
-        "results.metrics.on_device.run_figures": ("figures_of",),
-        "results.metrics.slopes": ("grad", "metric_slopes"),
+        "metrics.kv": ("cache_hit_rate",),
+        "metrics.on_device.run_figures": ("figures_of",),
+        "runs.slopes": ("grad", "metric_slopes"),
         "results.records": ("TTFT_PARTS", "RunRecord"),
         "traces.read": ("TraceOptions", "read_trace"),
         "traces.to_table": ("to_table",),

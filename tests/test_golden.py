@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics import reference as metrics
 from blis_jax.results.checks import invariants
-from blis_jax.results.metrics import reference as metrics
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import from_golden
 from tests.support.oracles.test_oracle import REFERENCE_FAILURES
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir

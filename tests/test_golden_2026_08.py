@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from blis_jax.metrics.reference import cluster_json, instance_block
 from blis_jax.results.checks import invariants
-from blis_jax.results.metrics.reference import cluster_json, instance_block
 from tests.support.recorded.golden_2026_08 import (
     SIZES,
     AugustScenario,

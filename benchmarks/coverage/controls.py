@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.backend import prepare_backend
-from blis_jax.results.metrics.tails import kept_of, tails_of_runs
+from blis_jax.metrics.tails import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from blis_jax.workload.spec import parse_spec
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.runs.driver import Runner
     from sweeps.runs.bench import Bench
 
 SHARE, NUM_SEEDS, NUM_INTERVALS = 0.2, 20, 400

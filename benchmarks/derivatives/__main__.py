@@ -146,9 +146,9 @@ class Differences:
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
-        from blis_jax.engine.runner.driver import Runner
-        from blis_jax.engine.runner.simulation import Options, Row
         from blis_jax.policies.seeds import FIXED
+        from blis_jax.runs.driver import Runner
+        from blis_jax.runs.simulation import Options, Row
 
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
@@ -163,9 +163,9 @@ class Differences:
         """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
         import numpy as np
 
-        from blis_jax.engine.runner.simulation import Row
+        from blis_jax.metrics.scalars import evaluate
         from blis_jax.policies.seeds import FIXED
-        from blis_jax.results.metrics.scalars import evaluate
+        from blis_jax.runs.simulation import Row
         from sweeps.sensitivity.smoothed import decisions
 
         found = []
@@ -234,10 +234,10 @@ def _pathwise_slopes(
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
     import numpy as np
 
-    from blis_jax.engine.runner.derivatives import CLOCKS, Differentiator
-    from blis_jax.engine.runner.simulation import Options, Row
     from blis_jax.policies.seeds import FIXED
-    from blis_jax.results.metrics.slopes import metric_slopes
+    from blis_jax.runs.derivatives import CLOCKS, Differentiator
+    from blis_jax.runs.simulation import Options, Row
+    from blis_jax.runs.slopes import metric_slopes
 
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
     metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))

@@ -82,10 +82,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """The runs of every seed over the grid, on the clock without truncation."""
     from benchmarks.derivatives.cases import cases
-    from blis_jax.engine.runner.derivatives import Differentiator
-    from blis_jax.engine.runner.simulation import Options, Row
     from blis_jax.policies.seeds import FIXED
-    from blis_jax.results.metrics.slopes import metric_slopes
+    from blis_jax.runs.derivatives import Differentiator
+    from blis_jax.runs.simulation import Options, Row
+    from blis_jax.runs.slopes import metric_slopes
     from sweeps.runs.bench import table_of
     from sweeps.sensitivity.smoothed import decisions
 

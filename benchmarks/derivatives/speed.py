@@ -14,11 +14,11 @@ def speed(num_turns: int = 40) -> str:
     import numpy as np
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.derivatives import Differentiator
-    from blis_jax.engine.runner.runs import GivenRun
-    from blis_jax.engine.runner.simulation import Options, Row, simulate
     from blis_jax.engine.state import initial_state
     from blis_jax.policies.seeds import FIXED
+    from blis_jax.runs.derivatives import Differentiator
+    from blis_jax.runs.runs import GivenRun
+    from blis_jax.runs.simulation import Options, Row, simulate
     from blis_jax.workload.spec import load_builtin
     from sweeps.runs.bench import table_of
 

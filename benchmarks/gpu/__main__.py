@@ -83,11 +83,11 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     from jax.experimental import topologies
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.calls import Call, Group
-    from blis_jax.engine.runner.many_runs import drawn_runs
-    from blis_jax.engine.runner.options import Options
-    from blis_jax.engine.runner.programs import compiled, rows_of
-    from blis_jax.engine.runner.runs import Point
+    from blis_jax.runs.calls import Call, Group
+    from blis_jax.runs.many_runs import drawn_runs
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.programs import compiled, rows_of
+    from blis_jax.runs.runs import Point
     from blis_jax.workload.spec import load_builtin
 
     settings, changes = MECHANISMS[name]

@@ -27,17 +27,17 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
 
     from benchmarks.speed.worker import BASELINE
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.commands.sweep.measure import Measure
-    from blis_jax.engine.outcome import Outcome
-    from blis_jax.engine.runner.calls import Call, Group
-    from blis_jax.engine.runner.driver import Runner
-    from blis_jax.engine.runner.lanes import SHARE
-    from blis_jax.engine.runner.many_runs import drawn_runs
-    from blis_jax.engine.runner.options import Options
-    from blis_jax.engine.runner.programs import compiled, rows_of
-    from blis_jax.engine.runner.runs import Point
-    from blis_jax.results.metrics.on_device.run_figures import RunFigures
-    from blis_jax.results.metrics.summaries import SloTargets
+    from blis_jax.core.outcome import Outcome
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.metrics.on_device.run_figures import RunFigures
+    from blis_jax.metrics.summaries import SloTargets
+    from blis_jax.runs.calls import Call, Group
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.lanes import SHARE
+    from blis_jax.runs.many_runs import drawn_runs
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.programs import compiled, rows_of
+    from blis_jax.runs.runs import Point
     from blis_jax.workload.spec import load_builtin, override
 
     spec, config = load_builtin("mixed"), ClusterConfig(**BASELINE)

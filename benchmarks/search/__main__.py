@@ -21,7 +21,7 @@ from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.runs.driver import Runner
     from sweeps.search.racing import Tried
     from sweeps.strategies.space import Space
 

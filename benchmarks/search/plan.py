@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.runs.driver import Runner
     from sweeps.runs.bench import Bench
     from sweeps.search.loop import SearchRecord
     from sweeps.strategies.file import Strategy

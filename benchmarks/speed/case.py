@@ -22,13 +22,13 @@ from benchmarks.speed.trace_cases import TRACES, trace
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.runner.calls import Call, Group, execute
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.many_runs import drawn_runs, run_grid
-from blis_jax.engine.runner.options import Options
-from blis_jax.engine.runner.programs import compiled, rows_of
-from blis_jax.engine.runner.runs import Point
 from blis_jax.engine.state import initial_state
+from blis_jax.runs.calls import Call, Group, execute
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.many_runs import drawn_runs, run_grid
+from blis_jax.runs.options import Options
+from blis_jax.runs.programs import compiled, rows_of
+from blis_jax.runs.runs import Point
 from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 

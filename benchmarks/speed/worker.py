@@ -155,14 +155,13 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
 
 def sweep() -> Case:
     """256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
+    from blis_jax.commands.sweep.execution import How, run_sweep
+    from blis_jax.commands.sweep.plan import make_plan
+
     try:
-        from blis_jax.commands.sweep.execution import How, run_sweep
+        from blis_jax.metrics.measure import Measure
+    except ImportError:  # revisions before metrics had a folder of their own
         from blis_jax.commands.sweep.measure import Measure
-        from blis_jax.commands.sweep.plan import make_plan
-    except ImportError:  # revisions before the modules moved into folders
-        from blis_jax.sweep_measure import Measure
-        from blis_jax.sweep_plan import make_plan
-        from blis_jax.sweep_run import How, run_sweep
 
     plan = make_plan(strategies=["baseline"], seeds=range(SEEDS))
     # earlier revisions show progress unless they are told not to

@@ -11,9 +11,9 @@ from blis_jax.calibrate.intervals.posterior import coefficients_of, model_of
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.engine.runner.derivatives import Differentiator, Repeated
 from blis_jax.errors import ConfigError
 from blis_jax.results.records import Status
+from blis_jax.runs.derivatives import Differentiator, Repeated
 
 
 class Simulator:
@@ -31,7 +31,7 @@ class Simulator:
         fixed: dict[str, float] | None = None,
     ) -> None:
         """`fixed` are terms that are not fitted; those without a value are 0."""
-        from blis_jax.engine.runner.simulation import Options
+        from blis_jax.runs.simulation import Options
         from blis_jax.traces.to_table import to_table
 
         self.run, self.config, self.terms, self.fixed = run, config, tuple(terms), dict(fixed or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import ENCODE, IDLE, ROLES
+from blis_jax.core.types import ENCODE, IDLE, ROLES
 from blis_jax.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:

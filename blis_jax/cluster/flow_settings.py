@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.setting_checks import demand
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
 
 CHOICES = {

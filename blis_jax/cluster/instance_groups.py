@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.node_pools import is_fleet, settings_of_fleet
-from blis_jax.engine.types import ROLES
+from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def groups_of(given: Any, source: str = SETTING) -> tuple[tuple[InstanceGroup, .
 def _parsed(text: str) -> tuple[Any, str]:
     """The list in a text or in the file that it names."""
     from blis_jax.commands.cli import read_text
-    from blis_jax.workload.strict_yaml import read_yaml
+    from blis_jax.files.strict_yaml import read_yaml
 
     source = SETTING
     if not text.lstrip().startswith("["):

@@ -62,7 +62,7 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or has a section that BLIS does not know.
     """
-    from blis_jax.workload.strict_yaml import read_yaml
+    from blis_jax.files.strict_yaml import read_yaml
 
     text = read_text(path, "a defaults.yaml of BLIS")
     found = _mapping(read_yaml(text, str(path)) or {}, str(path))

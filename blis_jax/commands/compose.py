@@ -12,9 +12,9 @@ from typing import Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.workload.revised.written import yaml_text
 from blis_jax.workload.spec import TEXTS, parse_spec
-from blis_jax.workload.strict_yaml import read_mapping
 from blis_jax.workload.versions import REVISED, upgraded
 
 NAME = "blis_jax.commands.compose"

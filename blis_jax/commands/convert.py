@@ -11,10 +11,10 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.compose import written
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.workload.inference_perf import revised_clients
 from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.strict_yaml import read_mapping
 from blis_jax.workload.versions import REVISED
 
 NAME = "blis_jax.commands.convert"

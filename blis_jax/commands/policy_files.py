@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.cluster.node_pools import SECTIONS
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, ConfigWarning, closest, shortened
 
 _NUMBERS = {  # keys of `admission`: the options that they stand for
@@ -43,7 +43,7 @@ def options_of(path: str) -> dict[str, Any]:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
     from blis_jax.commands.cli import read_text
-    from blis_jax.workload.strict_yaml import read_yaml
+    from blis_jax.files.strict_yaml import read_yaml
 
     place = f"--policy-config {path}"
     given = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}

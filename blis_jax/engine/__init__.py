@@ -2,6 +2,6 @@
 cluster.
 
 `loop` runs it, `scan_step` chooses the phase, `calendar` says what is due, `context` and `state` are what phases
-read and change. `runner/` is the way in, and the one part that imports results, from which it makes records and
-figures. The engine imports no command.
+read and change. `runs` is the way in. The engine imports policies, latency, memory and workloads, never results,
+metrics or commands.
 """

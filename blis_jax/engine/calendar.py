@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import branch
-from blis_jax.engine.arithmetic.clock import least
+from blis_jax.core.branching import branch
+from blis_jax.core.clock import least
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import GatewayQueue
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.state import Lane, Slot, State
 from blis_jax.engine.tables.joined import event_times, queued_times
-from blis_jax.engine.types import LAST
 from blis_jax.policies.routing.pickers import first_where
 
 

@@ -7,6 +7,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import apart, put
+from blis_jax.core.types import UNROUTED
 from blis_jax.engine.calendar import Due, Kind
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.completions import next_news, tell_gateway
@@ -25,10 +27,8 @@ from blis_jax.engine.phases.flow_control import attend, route_again, route_dispa
 from blis_jax.engine.phases.gateway import decide
 from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
 from blis_jax.engine.state import Past, State
-from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF
 from blis_jax.engine.tables.writes import Writes, no_writes
-from blis_jax.engine.types import UNROUTED
 from blis_jax.memory.kept_output import moves_tokens, of_one_that_comes
 
 

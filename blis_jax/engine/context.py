@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import When, always, branch, once, repeated
-from blis_jax.engine.arithmetic.clock import truncate
+from blis_jax.core.branching import When, always, branch, once, repeated
+from blis_jax.core.clock import truncate
+from blis_jax.core.columns import Vector, apart
+from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never
 from blis_jax.engine.state import Past, Request, Requests, Resident, State
-from blis_jax.engine.tables.columns import Vector, apart
-from blis_jax.engine.types import EngineShape, Mechanism, Params, RequestView, never
 
 if TYPE_CHECKING:
     from blis_jax.memory.memory import Memory

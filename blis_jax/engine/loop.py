@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import branch, once
+from blis_jax.core.branching import branch, once
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.exits import no_exits
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
-from blis_jax.engine.types import LAST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.memory.block_tables.blocks import Blocks, compact, is_crowded
 from blis_jax.workload.table import NEVER_US, RequestTable
 

@@ -12,11 +12,7 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.made_once import made_once
-from blis_jax.engine.cluster_params import cluster_params, drawn_phases
-from blis_jax.engine.fleet_params import fleet_params
-from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
-from blis_jax.engine.gateway.routers import Router, RouterParams
-from blis_jax.engine.revision_rules import (
+from blis_jax.core.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
     FEBRUARY_RULES,
@@ -26,11 +22,15 @@ from blis_jax.engine.revision_rules import (
     Defects,
     RevisionRules,
 )
-from blis_jax.engine.types import (
+from blis_jax.core.types import (
     Mechanism,
     Params,
     PolicyParams,
 )
+from blis_jax.engine.cluster_params import cluster_params, drawn_phases
+from blis_jax.engine.fleet_params import fleet_params
+from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
+from blis_jax.engine.gateway.routers import Router, RouterParams
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry

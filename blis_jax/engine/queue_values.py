@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
-from blis_jax.engine.types import Mechanism, Params, RequestView
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import Mechanism, Params, RequestView
 from blis_jax.policies.contract import NoState, QueueContext, no_state
 from blis_jax.policies.queue_order.schedulers import fcfs
 from blis_jax.workload.table import RequestTable

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
 from blis_jax.engine.cluster_events import cluster_writes
 from blis_jax.engine.context import NO_KEY, Context
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.completions import tell_instance
 from blis_jax.engine.phases.departures.fleet_view import with_emptied
 from blis_jax.engine.phases.departures.giving_up import (

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.core.rows import Moment, Row, Whole
+from blis_jax.core.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.engine.gateway.exits import Exits
 from blis_jax.engine.gateway.gateway_queue import GatewayQueue, empty_queue
 from blis_jax.engine.gateway.signals import Outstanding, SeenPrompts, first_view
 from blis_jax.engine.tables.journeys import Movement, no_movement_yet
 from blis_jax.engine.tables.router import RouterIndex, no_index
-from blis_jax.engine.tables.rows import Moment, Row, Whole
-from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.memory.block_tables.blocks import Blocks, initial_blocks
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.arithmetic.exact import exact_product
-from blis_jax.engine.step_batch import StepBatch
+from blis_jax.core.exact import exact_product
+from blis_jax.core.step_batch import StepBatch
 from blis_jax.latency.blackbox import PER_BATCH, blackbox
 from blis_jax.latency.contract import latency_model
 from blis_jax.lazy import jax, jnp

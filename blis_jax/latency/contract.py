@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Float
 
-    from blis_jax.engine.step_batch import StepBatch
+    from blis_jax.core.step_batch import StepBatch
     from blis_jax.latency.deployment import Deployment
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jax
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.step_batch import StepBatch
+    from blis_jax.core.step_batch import StepBatch
     from blis_jax.latency.deployment import Deployment
 
 AUTO = "auto"

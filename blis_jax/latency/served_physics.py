@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_jax.engine.step_batch import Members, StepBatch
+from blis_jax.core.step_batch import Members, StepBatch
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment
 from blis_jax.latency.model_description import ModelDescription
@@ -19,7 +19,7 @@ from blis_jax.lazy import jax, jnp
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
-    from blis_jax.engine.arithmetic.exact import Number
+    from blis_jax.core.exact import Number
 
 ALPHA = (0.0, 0.0, 0.0)
 # round numbers; fits are in data/served_fits.yaml

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from blis_jax.engine.arithmetic.exact import exact_chain, exact_product, exact_quotient
-from blis_jax.engine.step_batch import Members, StepBatch
+from blis_jax.core.exact import exact_chain, exact_product, exact_quotient
+from blis_jax.core.step_batch import Members, StepBatch
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
 from blis_jax.lazy import jax, jnp, lax
@@ -17,7 +17,7 @@ from blis_jax.lazy import jax, jnp, lax
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
-    from blis_jax.engine.arithmetic.exact import Number
+    from blis_jax.core.exact import Number
 
 # The one set for all models, GPUs and TPs: github.com/inference-sim/inference-sim, commit f90a1e3a,
 # defaults.yaml, Apache-2.0.

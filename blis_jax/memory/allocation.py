@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div, in_last_block
+from blis_jax.core.block_counts import ceil_div, in_last_block
+from blis_jax.core.columns import as_int
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.block_rows import Tenant
 from blis_jax.memory.block_tables.blocks import Do, Pinning
 from blis_jax.memory.block_tables.contents import NO_JUMPS, after_jump

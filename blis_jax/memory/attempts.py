@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import State

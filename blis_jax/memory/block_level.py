@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks, in_last_block
+from blis_jax.core.block_counts import full_blocks, in_last_block
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
 from blis_jax.engine.state import RUNAWAY, Request, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory import preemption
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_tables.block_rows import (

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.core.block_counts import full_blocks
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.router_view.forgetting import is_void, without_own
 from blis_jax.engine.phases.router_view.late_news import (
     LateWrite,
@@ -43,7 +44,6 @@ from blis_jax.engine.phases.router_view.router_index import (
 from blis_jax.engine.phases.steps.mid_step import Work, failing
 from blis_jax.engine.state import Req, State, nodes_of
 from blis_jax.engine.tables.router import LateNews, RouterIndex
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import Do, MemoryTask
 from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
 from blis_jax.memory.memory import Subject, Visit, prompt_len

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, failing
 from blis_jax.engine.state import Resident, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, blocks_of, no_block_rows
 from blis_jax.memory.block_tables.blocks import CUT_OFF, BlockLife, EvictionRecord
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.engine.types import RequestView
+    from blis_jax.core.types import RequestView
     from blis_jax.memory.memory import Subject
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import as_int
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Past, Request, Resident, State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Asker, Do, InstanceMemory, MemoryTask
 from blis_jax.memory.block_tables.contents import Found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blis_jax.engine.types import EngineShape
+from blis_jax.core.types import EngineShape
 from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.no_eviction import NoEviction

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div, full_blocks, in_last_block
-from blis_jax.engine.arithmetic.exact import exact_quotient
+from blis_jax.core.block_counts import ceil_div, full_blocks, in_last_block
+from blis_jax.core.columns import as_int
+from blis_jax.core.exact import exact_quotient
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
 from blis_jax.engine.state import SEQUENTIAL_LAGGING, SharedBlocks, State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.types import LAST
 from blis_jax.memory import shared_blocks
 from blis_jax.memory.block_tables.blocks import InstanceMemory
 from blis_jax.memory.block_tables.contents import Found

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
 from blis_jax.engine.state import Lane, Past, Resident, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.types import LAST
 from blis_jax.memory import kept_output
 from blis_jax.memory.allocation import after_release
 from blis_jax.memory.block_tables.block_rows import (

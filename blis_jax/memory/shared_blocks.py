@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.types import LAST, EngineShape, pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.state import Requests, SharedBlocks, nodes_of
-from blis_jax.engine.types import LAST, EngineShape, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

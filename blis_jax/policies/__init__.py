@@ -4,7 +4,7 @@ A user's policy imports its decorator, `number` and `pytree` from here. This pac
 types and nothing else of it.
 """
 
-from blis_jax.engine.types import pytree
+from blis_jax.core.types import pytree
 from blis_jax.policies.contract import (
     ClusterChange,
     ClusterContext,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD
+from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.numbers import FIXED, number
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import RequestView, Snapshots, pytree
+from blis_jax.core.types import RequestView, Snapshots, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from blis_jax.engine.types import EngineShape, pytree
+from blis_jax.core.types import EngineShape, pytree
 from blis_jax.errors import ConfigError
 from blis_jax.policies.contexts import (
     ClusterChange,

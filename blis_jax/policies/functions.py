@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from blis_jax.engine.types import EngineShape
+    from blis_jax.core.types import EngineShape
     from blis_jax.policies.contexts import Completion, GatewayContext
 
 P = TypeVar("P", contravariant=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.arithmetic.exact import exact_product
-from blis_jax.engine.types import pytree
+from blis_jax.core.exact import exact_product
+from blis_jax.core.types import pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.classes import worth_of_class
 from blis_jax.policies.contract import NoState, VictimContext, victim_policy

@@ -149,7 +149,7 @@ def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
     Raises:
         ConfigError: as in `config_of`, or the run does not complete.
     """
-    from blis_jax.engine.runner.simulation import simulate
+    from blis_jax.runs.simulation import simulate
 
     config = config_of(scene.server, beta)
     if isinstance(scene.load, ClosedLoad):
@@ -161,7 +161,7 @@ def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
 
 def _options(server: RealServer, load: StagedLoad | ClosedLoad) -> Any:
     """Slots by the server's limit, so that runs of one server share a compiled program."""
-    from blis_jax.engine.runner.options import Options, default_form
+    from blis_jax.runs.options import Options, default_form
 
     slots = server.max_num_running_reqs
     if isinstance(load, ClosedLoad):  # in powers of two
@@ -214,7 +214,7 @@ def _table(
 
 def _closed(config: ClusterConfig, scene: Scene) -> SimulatedRequests:
     """Users who wait for their answers, each with a few requests."""
-    from blis_jax.engine.runner.closed_loop import follow
+    from blis_jax.runs.closed_loop import follow
 
     load = scene.load
     assert isinstance(load, ClosedLoad)
@@ -254,7 +254,7 @@ def closed_loop(load: ClosedLoad) -> Any:
 
 
 def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> SimulatedRequests:
-    from blis_jax.engine.outcome import Outcome
+    from blis_jax.core.outcome import Outcome
     from blis_jax.results.records import Status
 
     if record.outcome is not Outcome.COMPLETED:

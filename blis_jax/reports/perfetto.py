@@ -104,7 +104,7 @@ def _counters(process: int, time: int, running: int, waiting: int, blocks: int) 
 
 def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
     """A span from arrival to the end for each request that an instance has; an instant for the others."""
-    from blis_jax.results.metrics.reference import CLASS_NAMES
+    from blis_jax.metrics.reference import CLASS_NAMES
     from blis_jax.results.records import TTFT_PARTS, Status
 
     requests = run.record.requests

@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax.reports.study import Timeline, TtftShare
 
 if TYPE_CHECKING:
-    from blis_jax.results.metrics.summaries import Window
+    from blis_jax.metrics.summaries import Window
     from blis_jax.results.records import RunRecord
 
 MOST_CELLS = 12_000  # instances × spans of all timelines and measures of a page
@@ -85,9 +85,9 @@ def parts_of(
     window_of: Callable[[RunRecord], Window],
 ) -> tuple[TtftShare, ...]:
     """Parts of TTFT of every class under every strategy, mean over the runs that have some."""
-    from blis_jax.results.metrics.reference import class_code
-    from blis_jax.results.metrics.summaries import ALL, select
-    from blis_jax.results.metrics.ttft_parts import grouped, ttft_parts_ms
+    from blis_jax.metrics.reference import class_code
+    from blis_jax.metrics.summaries import ALL, select
+    from blis_jax.metrics.ttft_parts import grouped, ttft_parts_ms
 
     found = []
     for strategy, runs in records.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.statistics.intervals import CONFIDENCE
 from blis_jax.statistics.steady import (

@@ -84,7 +84,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class TtftShare:
-    """One part of a view of a class's TTFT, mean over seeds; see results/metrics/ttft_parts.py."""
+    """One part of a view of a class's TTFT, mean over seeds; see metrics/ttft_parts.py."""
 
     strategy: str
     slo_class: str

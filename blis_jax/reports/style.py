@@ -50,7 +50,7 @@ CLASS_MARKS: Mapping[str, str] = {
     "background": "v",
 }
 
-# The groups of results/metrics/ttft_parts.py, and what readers call them.
+# The groups of metrics/ttft_parts.py, and what readers call them.
 PARTS: Mapping[str, tuple[str, str]] = {
     "waiting": ("#c4c4c4", "waiting in the queue"),
     "preempted service": ("#8c6bb1", "work lost to preemption"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from blis_jax.metrics.scalars import TITLES
 from blis_jax.reports.study import ShownDifference, ShownInterval, Study
 from blis_jax.reports.style import ALL_REQUESTS
-from blis_jax.results.metrics.scalars import TITLES
 
 HEADLINE_METRICS = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is there
 POOLED = "pooled_"

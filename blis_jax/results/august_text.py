@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.cluster.disaggregation import has_pools, roles
-from blis_jax.engine.types import ROLES, SLO_CLASSES
-from blis_jax.results.metrics.distributions import Sample, mean, percentile, sample_of
-from blis_jax.results.metrics.parts import counted, is_listed, is_reported
-from blis_jax.results.metrics.reference import (
+from blis_jax.core.types import ROLES, SLO_CLASSES
+from blis_jax.metrics.distributions import Sample, mean, percentile, sample_of
+from blis_jax.metrics.parts import counted, is_listed, is_reported
+from blis_jax.metrics.reference import (
     CLASS_NAMES,
     ended_us,
     hol_blocking_events,
@@ -19,7 +19,7 @@ from blis_jax.results.metrics.reference import (
     priority_inversions,
     recorded,
 )
-from blis_jax.results.metrics.summaries import mean_itl_us
+from blis_jax.metrics.summaries import mean_itl_us
 from blis_jax.results.records import RunRecord, Status
 
 if TYPE_CHECKING:

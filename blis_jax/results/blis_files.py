@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
-from blis_jax.results.august_text import (
-    GATEWAY_COUNTS,
-    anomaly_lines,
-    class_lines,
-    label_lines,
-    pool_lines,
-)
-from blis_jax.results.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
-from blis_jax.results.metrics.parts import is_listed
-from blis_jax.results.metrics.reference import (
+from blis_jax.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
+from blis_jax.metrics.parts import is_listed
+from blis_jax.metrics.reference import (
     aggregates,
     cluster_json,
     hol_blocking_events,
@@ -30,8 +23,15 @@ from blis_jax.results.metrics.reference import (
     priority_inversions,
     results_json,
 )
-from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import mean_itl_us
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import mean_itl_us
+from blis_jax.results.august_text import (
+    GATEWAY_COUNTS,
+    anomaly_lines,
+    class_lines,
+    label_lines,
+    pool_lines,
+)
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.scores import NO_VERDICTS, Verdicts
 from blis_jax.results.step_records import expand_steps

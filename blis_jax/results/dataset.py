@@ -20,11 +20,10 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.errors import ConfigError
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing
-from blis_jax.results.checks import invariants
-from blis_jax.results.metrics import kv as kv_metrics
-from blis_jax.results.metrics.reference import CLASS_NAMES, instance_name
-from blis_jax.results.metrics.scalars import OWN_METRICS, evaluate, lookup
-from blis_jax.results.metrics.summaries import (
+from blis_jax.metrics import kv as kv_metrics
+from blis_jax.metrics.reference import CLASS_NAMES, instance_name
+from blis_jax.metrics.scalars import OWN_METRICS, evaluate, lookup
+from blis_jax.metrics.summaries import (
     ALL,
     LATENCIES,
     PERCENTS,
@@ -32,6 +31,7 @@ from blis_jax.results.metrics.summaries import (
     Window,
     class_summary,
 )
+from blis_jax.results.checks import invariants
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.results.schema import (
     RUNS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.results.metrics.reference import CLASS_NAMES
+from blis_jax.metrics.reference import CLASS_NAMES
 from blis_jax.results.records import TTFT_PARTS, Status
 from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
+from blis_jax.core.types import REJECTED, UNROUTED
 from blis_jax.engine.state import Dyn, Inst, Log, LogTime, Reg
-from blis_jax.engine.types import REJECTED, UNROUTED
 from blis_jax.memory.block_tables.blocks import Eviction
+from blis_jax.metrics.arrays import clipped
 from blis_jax.results.event_order.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.instance_records import evicted_on, instance_records
-from blis_jax.results.metrics.arrays import clipped
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,

@@ -8,7 +8,7 @@ import numpy as np
 
 from blis_jax.engine.state import Inst, InstTime, Log, LogTime
 from blis_jax.memory.block_tables.blocks import Eviction, Pool
-from blis_jax.results.metrics.arrays import maxima, sums
+from blis_jax.metrics.arrays import maxima, sums
 from blis_jax.results.records import InstanceRecords, RequestRecords, Status
 from blis_jax.results.request_lives.stays import paid_us
 from blis_jax.results.request_lives.waits import orphaned_us

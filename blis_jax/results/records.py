@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.cluster.config import PROFILE
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.files.resuming import version_of
 
 FORMAT = 2

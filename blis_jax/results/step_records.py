@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.results.metrics.distributions import Sample, weighted_sample
+from blis_jax.metrics.distributions import Sample, weighted_sample
 from blis_jax.results.records import NO_EVICTION, RequestRecords, RunRecord, Status
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup, pooled_latency
-from blis_jax.results.metrics.summaries import ALL, LATENCIES
-from blis_jax.results.metrics.tails import Tails
+from blis_jax.metrics.scalars import lookup, pooled_latency
+from blis_jax.metrics.summaries import ALL, LATENCIES
+from blis_jax.metrics.tails import Tails
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate
 from blis_jax.statistics.paired import Difference, Pair, differences
 from blis_jax.statistics.pooled import contributions_ms, only, whole

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import LOWER
+from blis_jax.metrics.scalars import LOWER
 from blis_jax.statistics.intervals import NO_INTERVAL, NO_SPREAD, STUDENT, Estimate, Inference
 from blis_jax.statistics.paired import (
     BETTER,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import LOWER
+from blis_jax.metrics.scalars import LOWER
 from blis_jax.statistics.intervals import (
     BY_STUDENT,
     Estimate,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.results.metrics.tails import RANKS, Tails
+from blis_jax.metrics.tails import RANKS, Tails
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -96,7 +96,7 @@ def check_ending(path: Path, name: str) -> None:
 
 def summary(trace: Any, block_size: int = 16) -> Mapping[str, str]:
     """The figures of a trace in words, by name."""
-    from blis_jax.engine.types import SLO_CLASSES
+    from blis_jax.core.types import SLO_CLASSES
     from blis_jax.traces.to_table import to_table
 
     rows = trace.rows

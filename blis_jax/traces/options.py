@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, TraceRows
 from blis_jax.workload.contents import Segments

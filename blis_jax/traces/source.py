@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax import progress
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import draws
 from blis_jax.traces.read import Trace, TraceOptions, read_trace

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.traces.formats import trace_v3

@@ -18,6 +18,7 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import check_regular
+from blis_jax.files.strict_yaml import LAW_TYPES, read_mapping, sentence
 from blis_jax.workload.inference_perf import InferencePerfSpec, first_clients
 from blis_jax.workload.lengths.laws import (
     ConstantLaw,
@@ -30,7 +31,6 @@ from blis_jax.workload.lengths.laws import (
     Whole,
     problem_at,
 )
-from blis_jax.workload.strict_yaml import LAW_TYPES, read_mapping, sentence
 from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS, upgraded
 
 TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names

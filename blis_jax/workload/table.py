@@ -39,7 +39,7 @@ class RequestTable:
     arrival_us: Int64[Array, " request"]
     input_len: Int32[Array, " request"]  # prompt tokens, shared prefix included
     output_len: Int32[Array, " request"]  # tokens the request will produce
-    slo_class: Int32[Array, " request"]  # index into blis_jax.engine.types.SLO_CLASSES
+    slo_class: Int32[Array, " request"]  # index into blis_jax.core.types.SLO_CLASSES
     tenant: Int32[Array, " request"]
     client: Int32[Array, " request"]
     session: Int32[Array, " request"]  # NO_SESSION for a single-turn request

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_mapping, sentence
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from papers.record.settings import RunSetting, named
 
 CLAIMS_FILE = "claims.yaml"

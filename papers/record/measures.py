@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from blis_jax.results.metrics.summaries import SloTargets
+    from blis_jax.metrics.summaries import SloTargets
     from blis_jax.results.records import RunRecord
 
 CLASSES = ("critical", "standard", "sheddable")
@@ -69,7 +69,7 @@ SCALAR_NAMES = (
 
 
 def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
-    from blis_jax.results.metrics.scalars import evaluate
+    from blis_jax.metrics.scalars import evaluate
     from sweeps.runs import metrics  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
 
     assert metrics is not None
@@ -79,7 +79,7 @@ def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
 @lru_cache(maxsize=1)
 def _targets() -> SloTargets:
     from blis_jax.commands.sweep.data import slo_targets
-    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.metrics.measure import Measure
 
     return slo_targets(Measure())
 
@@ -110,7 +110,7 @@ def _parts(record: RunRecord, classes: Sequence[str]) -> np.ndarray:
 
 
 def _of_class(record: RunRecord, slo_class: str) -> Any:
-    from blis_jax.results.metrics.reference import class_code
+    from blis_jax.metrics.reference import class_code
 
     if slo_class == ALL:
         return np.ones(len(record.requests.slo_class), bool)
@@ -118,8 +118,8 @@ def _of_class(record: RunRecord, slo_class: str) -> Any:
 
 
 def _tails_of(record: RunRecord) -> np.ndarray:
-    from blis_jax.results.metrics.summaries import ALL, select
-    from blis_jax.results.metrics.tails import kept_tails, tails_of_runs
+    from blis_jax.metrics.summaries import ALL, select
+    from blis_jax.metrics.tails import kept_tails, tails_of_runs
 
     classes = [slo_class for _, slo_class in map(_group, POOLED_METRICS) if slo_class]
     kept = kept_tails(select(record), classes)
@@ -143,7 +143,7 @@ def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
 
 def with_tails(measurement: Measurement) -> Measurement:
     """The same figures, then by metric of `POOLED_METRICS` the number of requests and the largest latencies in µs."""
-    from blis_jax.results.metrics.tails import NUM_RANKS
+    from blis_jax.metrics.tails import NUM_RANKS
 
     parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))
     names = tuple(f"{metric}/{part}" for metric in POOLED_METRICS for part in parts)

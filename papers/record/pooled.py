@@ -17,7 +17,7 @@ from papers.record.measures import POOLED_METRICS
 from papers.record.survival import SurvivalVerdict, judged
 
 if TYPE_CHECKING:
-    from blis_jax.results.metrics.tails import Tails
+    from blis_jax.metrics.tails import Tails
     from papers.record.quantities import Samples
     from papers.record.runs import SettingSample
 
@@ -81,7 +81,7 @@ def _replaced(
 
 
 def _tails(sample: SettingSample, metric: str) -> Tails:
-    from blis_jax.results.metrics.tails import NUM_RANKS, Tails
+    from blis_jax.metrics.tails import NUM_RANKS, Tails
 
     first = sample.names.index(f"{metric}/count")
     count = np.nan_to_num(sample.values[:, first], nan=-1).astype(np.int64)

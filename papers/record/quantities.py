@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from papers.record.claims import GAP, LIVELOCKS, PublishedClaim, StatementCondition

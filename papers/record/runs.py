@@ -14,16 +14,16 @@ from zipfile import BadZipFile
 import numpy as np
 
 from blis_jax import __version__
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from papers.record.measures import Measurement
 from papers.record.settings import RunSetting
 
 if TYPE_CHECKING:
-    from blis_jax.engine.runner.driver import Runner
-    from blis_jax.engine.runner.runs import Row
     from blis_jax.results.records import RunRecord
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.runs import Row
     from sweeps.runs.bench import Bench
 
 FORMAT = 1  # of the kept files
@@ -244,8 +244,8 @@ class _Work:
         return 0 if self.is_small else _size(setting)
 
     def _runner(self, setting: RunSetting) -> Runner:
-        from blis_jax.engine.runner.driver import Runner
-        from blis_jax.engine.runner.options import Options, default_form, num_workers
+        from blis_jax.runs.driver import Runner
+        from blis_jax.runs.options import Options, default_form, num_workers
 
         size, form = self._size(setting), default_form()
         if size not in self.runners:

@@ -20,8 +20,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands.sweep.strategies import converted
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.strict_yaml import read_mapping, sentence
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.principles.experiments import lab
 from sweeps.strategies import arms

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.kv import printed_hit_rate
+from blis_jax.metrics.kv import printed_hit_rate
 from papers.record.measures import Measurement, scalars, with_tails
 from sweeps.runs.metrics import worst_p99_ms
 

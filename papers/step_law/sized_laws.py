@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.engine.step_batch import Members, StepBatch
-from blis_jax.engine.types import LAST
+from blis_jax.core.step_batch import Members, StepBatch
+from blis_jax.core.types import LAST
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_files import model_description
 from blis_jax.latency.registry import SIZED, find

@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.rows.trial import REFERENCE, STRATEGY

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import evaluate, lookup
+from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import Pair, differences
 from papers.record.measures import Measurement, scalars

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blis_jax.engine.types import CRITICAL, SHEDDABLE, STANDARD
+from blis_jax.core.types import CRITICAL, SHEDDABLE, STANDARD
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 CLASSES = {"critical": CRITICAL, "standard": STANDARD, "sheddable": SHEDDABLE}

@@ -15,8 +15,8 @@ from surrogate.levels.predict import drawing, levels_of, workload_of
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.commands.sweep.measure import Measure
-    from blis_jax.results.metrics.on_device.run_figures import Figures
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.metrics.on_device.run_figures import Figures
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable
     from surrogate.levels.model import Levels
@@ -64,10 +64,10 @@ def baseline_on_seeds(
             for an output.
     """
     from blis_jax.commands.sweep.data import slo_targets
-    from blis_jax.engine.runner.many_runs import run_given
-    from blis_jax.engine.runner.options import Options, default_form
-    from blis_jax.results.metrics.on_device import further  # noqa: F401  (registers metrics that datasets have)
-    from blis_jax.results.metrics.on_device.run_figures import figures_of
+    from blis_jax.metrics.on_device import further  # noqa: F401  (registers metrics that datasets have)
+    from blis_jax.metrics.on_device.run_figures import figures_of
+    from blis_jax.runs.many_runs import run_given
+    from blis_jax.runs.options import Options, default_form
     from blis_jax.workload.source import until_horizon
 
     levels = levels_of(surrogate)
@@ -89,7 +89,7 @@ def baseline_on_seeds(
 
 def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
     """As the dataset's runs were measured."""
-    from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, Measure
+    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 
     targets = {
         name: {limit: ms for limit, ms in limits.items() if ms is not None}

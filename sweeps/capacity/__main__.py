@@ -18,8 +18,8 @@ from blis_jax.files.overwriting import refuse_existing
 from sweeps.capacity.flags import DEFAULT_OUTPUT, MOST_INSTANCES, NAME, NUM_SEEDS, parser
 
 if TYPE_CHECKING:
-    from blis_jax.commands.sweep.measure import Measure
     from blis_jax.files.journal import Journal
+    from blis_jax.metrics.measure import Measure
     from blis_jax.workload.source import RequestSource
     from sweeps.capacity.counting import CountedRuns
     from sweeps.capacity.finding import Smallest
@@ -100,7 +100,7 @@ class _Question:
 
 
 def _question(given: Mapping[str, Any]) -> _Question:
-    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.metrics.measure import Measure
     from sweeps.capacity.layouts import families
     from sweeps.capacity.targets import read_service_targets
     from sweeps.runs.options import classes_of

@@ -10,14 +10,14 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.sweep.data import WHOLE, window_of
-from blis_jax.commands.sweep.measure import Measure
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.options import Options, default_form
-from blis_jax.engine.runner.simulation import Row
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.summaries import ALL, select
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
-from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.summaries import ALL, select
 from blis_jax.results.records import RunRecord
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form
+from blis_jax.runs.simulation import Row
 from blis_jax.workload.source import until_horizon
 from sweeps.capacity.targets import ServiceTarget
 from sweeps.runs.bench import placed, table_of

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_jax.commands.sweep.measure import CLASSES, LIMITS
 from blis_jax.errors import ConfigError, closest
-from blis_jax.results.metrics.summaries import ALL, SloTargets, Target
+from blis_jax.metrics.measure import CLASSES, LIMITS
+from blis_jax.metrics.summaries import ALL, SloTargets, Target
 
 if TYPE_CHECKING:
     from typing import Any

@@ -194,7 +194,7 @@ def _needed(
     asked: Sequence[str],
 ) -> tuple[str, ...]:
     """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
-    from blis_jax.results.metrics.scalars import pooled_latency
+    from blis_jax.metrics.scalars import pooled_latency
     from sweeps.compare.document import OF_CLASS, OF_RUN
     from sweeps.tracks.success_criteria import metrics_of
 

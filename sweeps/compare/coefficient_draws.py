@@ -99,8 +99,8 @@ def _figures(
     names: Sequence[str], runs: Sequence[Sequence[tuple[Measured, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
     """One metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
-    from blis_jax.results.metrics.scalars import LOWER, lookup
-    from blis_jax.results.metrics.summaries import ALL
+    from blis_jax.metrics.scalars import LOWER, lookup
+    from blis_jax.metrics.summaries import ALL
     from sweeps.runs.measured import metric_values
 
     metric, slo_class = lookup(name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.results.metrics.reference import class_code
+from blis_jax.metrics.reference import class_code
 from blis_jax.results.records import RunRecord
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
+from blis_jax.metrics.ttft_parts import VIEWS, grouped
 from blis_jax.policies.registry import NONE
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
-from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
 from blis_jax.results.records import TTFT_PARTS
 from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics import intervals, paired
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import Difference, Pair

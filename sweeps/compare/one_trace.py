@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair

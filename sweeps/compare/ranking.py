@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import LOWER, lookup
+from blis_jax.metrics.scalars import LOWER, lookup
 from blis_jax.statistics.paired import BETTER, WORSE
 from sweeps.reports.words import interval, number, short_title
 

@@ -65,7 +65,7 @@ def setting_of(
 
 def check_pooled(metrics: Sequence[str], is_one_trace: bool) -> None:
     """Refuses to pool the runs of one trace, which all serve the same requests."""
-    from blis_jax.results.metrics.scalars import pooled_latency
+    from blis_jax.metrics.scalars import pooled_latency
 
     for name in metrics if is_one_trace else ():
         if pooled_latency(name) is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.sequential import (
     DECIDED,

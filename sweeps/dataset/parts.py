@@ -10,9 +10,9 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.sweep.data import slo_targets
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.simulation import Row
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.simulation import Row
 from blis_jax.workload.source import until_horizon
 from surrogate.data import BASELINE
 from surrogate.levels.covariates import COVARIATES, covariates

@@ -12,9 +12,9 @@ import xarray as xr
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import reads_store
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
 from surrogate.columns import to_json
 from surrogate.data import KIND, NOT_PLANNED, OWN_KIND

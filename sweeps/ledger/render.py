@@ -11,8 +11,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.files import chain
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.chain import Contents, Record
+from blis_jax.metrics.scalars import TOKEN_RATES
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
-from blis_jax.results.metrics.scalars import TOKEN_RATES
 from sweeps.ledger.book import Ledger, LedgerRow, rows_of
 from sweeps.ledger.rows.published import MEAN, NO_BASIS, ROUNDED
 from sweeps.ledger.rows.trial import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import HIGHER, lookup
+from blis_jax.metrics.scalars import HIGHER, lookup
 from sweeps.ledger.book import LedgerRow
 from sweeps.ledger.rows.trial import BASELINE, STRATEGY
 from sweeps.tracks.verdicts import CONFIRMED

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.workload.strict_yaml import read_mapping, sentence
+from blis_jax.files.strict_yaml import read_mapping, sentence
 
 FILES = ("routing", "scheduling", "findings", "candidates")
 HOLDS, NARROWER, REFUTED = "holds", "holds, narrower", "not supported"

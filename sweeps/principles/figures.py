@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.kv import cached_tokens
-from blis_jax.results.metrics.reference import CLASS_NAMES, class_code
-from blis_jax.results.metrics.scalars import evaluate, lookup
-from blis_jax.results.metrics.summaries import ALL, SloTargets, Target, select
-from blis_jax.results.metrics.tails import kept_tails, tails_of_runs
+from blis_jax.metrics.kv import cached_tokens
+from blis_jax.metrics.reference import CLASS_NAMES, class_code
+from blis_jax.metrics.scalars import evaluate, lookup
+from blis_jax.metrics.summaries import ALL, SloTargets, Target, select
+from blis_jax.metrics.tails import kept_tails, tails_of_runs
 from blis_jax.results.records import RequestRecords, RunRecord, Status
 from blis_jax.statistics.pooled import contributions_ms
 from sweeps.runs.metrics import worst_p99_ms

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import HIGHER, lookup
+from blis_jax.metrics.scalars import HIGHER, lookup
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import difference
 from sweeps.principles.catalogue import PrincipleClaim

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.commands.flags.report_flags import ReportPaths
+from blis_jax.metrics.summaries import ALL
+from blis_jax.metrics.ttft_parts import VIEWS, grouped
 from blis_jax.reports.run_words import words_of
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
@@ -20,8 +22,6 @@ from blis_jax.reports.study import (
     TtftShare,
 )
 from blis_jax.reports.words import joined
-from blis_jax.results.metrics.summaries import ALL
-from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
 from sweeps.compare.ablation import report as words
 from sweeps.compare.ablation.document import ADDED, LEFT_OUT, MAIN, SHAPLEY, Ablation
 from sweeps.compare.document import part_table

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.flags.report_flags import ReportPaths
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.run_words import words_of
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
@@ -22,7 +23,6 @@ from blis_jax.reports.study import (
     finite,
 )
 from blis_jax.reports.words import joined
-from blis_jax.results.metrics.summaries import ALL
 from sweeps.compare import report as words
 from sweeps.reports.words import percentile_lines, token_rate_lines
 

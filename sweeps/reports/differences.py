@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.study import ShownDifference, finite, shown_interval
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.paired import Difference
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.page import write
 from blis_jax.reports.run_words import RunWords
 from blis_jax.reports.study import SeedValues, ShownDifference, Study, finite
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Pair, differences, joint_words
 from sweeps.reports.comparison import target_line

@@ -12,11 +12,11 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.commands import cli
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.page import write
 from blis_jax.reports.study import SeedValues, ShownDifference, Study, finite
 from blis_jax.reports.words import joined
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.paired import joint_words
 from sweeps.reports.differences import shown_difference
 from sweeps.robustness.cells import MapAxisKind, kinds_in

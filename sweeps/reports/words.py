@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blis_jax.results.metrics.scalars import (
+from blis_jax.metrics.scalars import (
     PERCENTILES_EXPLAINED,
     TITLES,
     TOKEN_RATES,

@@ -75,11 +75,11 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDe
     import jax
 
     from blis_jax.engine.mechanism import mechanism
-    from blis_jax.engine.runner.calls import Call, Results, execute
-    from blis_jax.engine.runner.driver import Runner
-    from blis_jax.engine.runner.options import Options
-    from blis_jax.engine.runner.runs import GivenRun, Row
     from blis_jax.policies.seeds import policy_seed
+    from blis_jax.runs.calls import Call, Results, execute
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.runs import GivenRun, Row
 
     if not config.scorers():
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, nothing
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, nothing, worst
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def priority_function(config: ClusterConfig) -> Priority:
     import jax
     import jax.numpy as jnp
 
-    from blis_jax.engine.arithmetic.exact import runtime_infinity
+    from blis_jax.core.exact import runtime_infinity
+    from blis_jax.core.types import RequestView
     from blis_jax.engine.mechanism import mechanism, params
-    from blis_jax.engine.types import RequestView
     from blis_jax.policies.contract import QueueContext
     from sweeps.principles.experiments.probes import SHAPE
 

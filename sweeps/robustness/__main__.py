@@ -24,7 +24,7 @@ from sweeps.robustness.flags import AXES, DEFAULT_OUTPUT, MOST_SEEDS, NAME, NUM_
 if TYPE_CHECKING:
     import xarray as xr
 
-    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.metrics.measure import Measure
     from blis_jax.statistics.sequential import StoppingRule
     from blis_jax.traces.source import TraceSource
     from sweeps.robustness.cells import MapAxis
@@ -107,7 +107,7 @@ class _Study:
 
 
 def _study(given: Mapping[str, Any]) -> _Study:
-    from blis_jax.commands.sweep.measure import read_targets
+    from blis_jax.metrics.measure import read_targets
     from blis_jax.traces.source import STREAM
     from sweeps.robustness.cells import (
         DEFAULT_CELLS,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.commands.sweep.data import slo_targets
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.simulation import Row
+from blis_jax.core.outcome import Outcome
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.simulation import Row
 from blis_jax.workload.source import until_horizon
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan

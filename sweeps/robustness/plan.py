@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.sweep.measure import Measure
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.robustness.cells import MapAxis, Place, config_in
 from sweeps.robustness.question import Question

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import Metric, lookup
+from blis_jax.metrics.scalars import Metric, lookup
 from sweeps.runs.metrics import our_name
 
 OBJECTIVE = "ttft_p99_ms[critical]"

@@ -14,10 +14,10 @@ import yaml
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
 from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.plan import MapPlan

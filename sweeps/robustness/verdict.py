@@ -21,10 +21,10 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import HIGHER, LOWER, lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.scalars import HIGHER, LOWER, lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Pair, differences
 from sweeps.robustness.question import (

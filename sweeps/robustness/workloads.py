@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands.sweep.measure import Measure, read_window
 from blis_jax.errors import ConfigError, closest
+from blis_jax.metrics.measure import Measure, read_window
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec, load_spec, override
 from sweeps.runs.workload_names import list_workloads, load_workload

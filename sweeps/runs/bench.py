@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from blis_jax import progress
-from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, Measure
 from blis_jax.errors import ConfigError, closest
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.source import until_horizon
@@ -27,9 +27,9 @@ from sweeps.strategies.file import Strategy
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.driver import Runner
-    from blis_jax.engine.runner.runs import Row
     from blis_jax.results.records import RunRecord
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.runs import Row
     from blis_jax.workload.source import RequestSource
     from blis_jax.workload.table import RequestTable
 
@@ -106,9 +106,9 @@ class Bench:
         programs other benches use, too.
         """
         from blis_jax.commands.sweep.data import slo_targets
-        from blis_jax.engine.runner.driver import Runner
-        from blis_jax.engine.runner.options import default_form
-        from blis_jax.engine.runner.simulation import Options
+        from blis_jax.runs.driver import Runner
+        from blis_jax.runs.options import default_form
+        from blis_jax.runs.simulation import Options
         from sweeps.runs.seed_results import seed_results
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
@@ -141,7 +141,7 @@ class Bench:
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """One run, whole."""
-        from blis_jax.engine.runner.simulation import Row
+        from blis_jax.runs.simulation import Row
 
         at = self.seeds.index(seed)
         config = until_horizon(config, self.spec)
@@ -169,7 +169,7 @@ class Bench:
 
     def rows(self, config: ClusterConfig) -> list[Row]:
         """The runs of a configuration that seeds make different: one a seed, or a single one."""
-        from blis_jax.engine.runner.simulation import Row
+        from blis_jax.runs.simulation import Row
 
         config = until_horizon(config, self.spec)
         count = self._num_different(config)

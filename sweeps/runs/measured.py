@@ -13,13 +13,13 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands.sweep.data import WHOLE, slo_targets, window_of
-from blis_jax.commands.sweep.measure import Measure
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import evaluate, lookup, pooled_latency
+from blis_jax.metrics.summaries import ALL, select
+from blis_jax.metrics.tails import Tails, kept_tails, tails_of_runs
+from blis_jax.metrics.ttft_parts import ttft_parts_ms
 from blis_jax.reports.study import CURVE_LEVELS
-from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.scalars import evaluate, lookup, pooled_latency
-from blis_jax.results.metrics.summaries import ALL, select
-from blis_jax.results.metrics.tails import Tails, kept_tails, tails_of_runs
-from blis_jax.results.metrics.ttft_parts import ttft_parts_ms
 from blis_jax.results.records import TTFT_PARTS, RunRecord, Status
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 from sweeps.compare import crossover

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from blis_jax.results.metrics.further import worst_p99_ms  # which registers its metrics
-from blis_jax.results.metrics.scalars import Metric, lookup
+from blis_jax.metrics.further import worst_p99_ms  # which registers its metrics
+from blis_jax.metrics.scalars import Metric, lookup
 from blis_jax.workload.source import RequestSource
 
 # names in the reference's search script, and ours

@@ -193,7 +193,7 @@ def workload_for(given: Mapping[str, Any], arms: Sequence[Arm]) -> tuple[Workloa
 
 def classes_of(spec: RequestSource) -> tuple[str, ...]:
     """The SLO classes of a workload or a trace, the most urgent first."""
-    from blis_jax.commands.sweep.measure import CLASSES
+    from blis_jax.metrics.measure import CLASSES
 
     order = [name for name in CLASSES if name != "default"] + ["default"]
     return tuple(name for name in order if name in spec.slo_classes)
@@ -201,7 +201,7 @@ def classes_of(spec: RequestSource) -> tuple[str, ...]:
 
 def metrics_for(given: Mapping[str, Any], classes: Sequence[str]) -> tuple[str, ...] | None:
     """The metrics that are asked for, without a class of all requests and of each; None if none are."""
-    from blis_jax.results.metrics.scalars import lookup
+    from blis_jax.metrics.scalars import lookup
     from sweeps.runs.metrics import found, our_name
 
     if "metrics" not in given:
@@ -221,7 +221,7 @@ def metrics_for(given: Mapping[str, Any], classes: Sequence[str]) -> tuple[str, 
 
 def targets_for(given: Mapping[str, Any], arms: Sequence[Arm]) -> Mapping[str, Mapping[str, float]]:
     """The SLO targets that are given, else those of the first arm whose file has some."""
-    from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, read_targets
+    from blis_jax.metrics.measure import DEFAULT_TARGETS, read_targets
     from sweeps.runs.bench import targets_of
 
     if "targets" in given:
@@ -256,7 +256,7 @@ def kept_runs(
     progress: ArmProgress,
 ) -> KeptRuns:
     """What runs the arms; `names` are all metrics that are needed."""
-    from blis_jax.results.metrics.scalars import pooled_latency
+    from blis_jax.metrics.scalars import pooled_latency
     from sweeps.runs.bench import Bench, measure_of
     from sweeps.runs.measured import KeptRuns, Recorder
 

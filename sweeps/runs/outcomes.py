@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import LATENCIES, select, tpot_us
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import LATENCIES, select, tpot_us
 from blis_jax.results.records import Status
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from blis_jax.results.metrics.summaries import SloTargets, Window
+    from blis_jax.metrics.summaries import SloTargets, Window
     from blis_jax.results.records import RunRecord
 
 GOOD, REJECTED = "good", "rejected"

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.options import default_form, num_workers
-from blis_jax.engine.runner.simulation import Options
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import default_form, num_workers
+from blis_jax.runs.simulation import Options
 
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
-from blis_jax.commands.sweep.measure import Measure
-from blis_jax.results.metrics.on_device.compiled import Compute, Report
-from blis_jax.results.metrics.on_device.figures import has_figure
-from blis_jax.results.metrics.on_device.lane import MeasureNumbers
-from blis_jax.results.metrics.on_device.run_figures import Figures, RunFigures, evaluated
-from blis_jax.results.metrics.on_device.summary import CompiledSummary
-from blis_jax.results.metrics.summaries import SloTargets
+import blis_jax.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.on_device.compiled import Compute, Report
+from blis_jax.metrics.on_device.figures import has_figure
+from blis_jax.metrics.on_device.lane import MeasureNumbers
+from blis_jax.metrics.on_device.run_figures import Figures, RunFigures, evaluated
+from blis_jax.metrics.on_device.summary import CompiledSummary
+from blis_jax.metrics.summaries import SloTargets
 from blis_jax.results.records import RunRecord
 from sweeps.search.objectives import SeedResult
 

@@ -153,7 +153,7 @@ def _strategy(given: Mapping[str, Any]) -> Strategy:
     """The strategy with the command's options in place of its own."""
     from pydantic import ValidationError
 
-    from blis_jax.workload.strict_yaml import sentence
+    from blis_jax.files.strict_yaml import sentence
     from sweeps.strategies.file import Search, list_library, load_strategy, with_instances
 
     if "strategy" not in given or given["strategy"] is None:

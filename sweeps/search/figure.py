@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.metrics.scalars import TOKEN_RATES, lookup
 from blis_jax.reports.figures import figure, plain_log, save
 from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
-from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
 from sweeps.runs.metrics import found, our_name
 from sweeps.search.objectives import AT
 

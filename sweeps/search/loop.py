@@ -61,7 +61,7 @@ def runs_at(space: Space, bench: Bench | LoadBenches) -> RunPoints:
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:
     """A workload as part of an identity; with what rates count in its window, if it has one."""
-    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.metrics.measure import Measure
 
     window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
     rates = {"rates": window["rates"]} if "rates" in window else {}

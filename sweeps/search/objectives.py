@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.results.metrics.scalars import HIGHER
+from blis_jax.metrics.scalars import HIGHER
 from sweeps.runs.metrics import found, our_name
 from sweeps.strategies.file import Constraint, Strategy
 

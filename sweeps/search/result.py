@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.search.objectives import AT, SeedResult, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point

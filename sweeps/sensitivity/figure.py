@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.metrics.scalars import lookup
 from blis_jax.policies import registry
 from blis_jax.reports.figures import (
     GUIDE_COLOUR,
@@ -22,7 +23,6 @@ from blis_jax.reports.figures import (
     save,
 )
 from blis_jax.reports.style import BLUE, STRATEGY_COLOURS
-from blis_jax.results.metrics.scalars import lookup
 from sweeps.robustness.output.words import metric_words
 from sweeps.sensitivity.effects import Effect
 from sweeps.sensitivity.indices import FIGURES

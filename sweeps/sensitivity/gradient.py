@@ -74,7 +74,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         refuse_existing(given, {"--output": Path(given["output"])})
     prepare_backend()
 
-    from blis_jax.results.metrics.scalars import lookup
+    from blis_jax.metrics.scalars import lookup
     from sweeps.runs.bench import Bench, check_seeds, workload_from, workload_of
     from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
     from sweeps.strategies.arms import arm_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from sweeps.robustness.output.words import metric_words, shown
 from sweeps.sensitivity.design import Sizes
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.results.schema import Provenance, new_dataset
 from sweeps.sensitivity.design import MORRIS_LEVELS, STEP
 from sweeps.sensitivity.effects import BEST_SHARE, RANGE_PERCENT

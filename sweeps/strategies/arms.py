@@ -19,7 +19,7 @@ from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting
 from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep import strategies as sweep_strategies
 from blis_jax.errors import ConfigError, choices, closest
-from blis_jax.workload.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments
 from sweeps.strategies.space import SCORERS, Space, space_of

@@ -26,7 +26,7 @@ from pydantic import (
 
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.errors import ConfigError, choices, closest
-from blis_jax.workload.strict_yaml import read_mapping, sentence
+from blis_jax.files.strict_yaml import read_mapping, sentence
 
 FOLDER = "strategies/library"
 OTHER_NAMES = {"baseline": "iter00_baseline"}  # as blis_jax.sweep calls it

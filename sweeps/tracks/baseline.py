@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import TITLES, TOKEN_RATES, lookup
+from blis_jax.metrics.scalars import TITLES, TOKEN_RATES, lookup
 from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.ledger.rows.trial import (
     WHOLE,

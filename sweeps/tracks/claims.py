@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import CONFIDENCE, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import Pair
 from sweeps.runs.metrics import our_name

@@ -185,7 +185,7 @@ def _problem(name: str, given: Mapping[str, Any]) -> Problem:
     """The chosen problem with the command's options in place of its own."""
     from pydantic import ValidationError
 
-    from blis_jax.workload.strict_yaml import sentence
+    from blis_jax.files.strict_yaml import sentence
     from sweeps.runs.bench import check_seeds
     from sweeps.strategies.arms import arm_of
     from sweeps.tracks.problem import Problem, load_problem, workload_named

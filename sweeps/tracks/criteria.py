@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import Estimate
 from sweeps.strategies.file import Strategy
 from sweeps.tracks.claims import CHANGED, GAP, Claim, Figures, read

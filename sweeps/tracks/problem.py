@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import (
     WorkloadSpec,
     load_spec,
     override,
 )
-from blis_jax.workload.strict_yaml import read_mapping, sentence
 from sweeps.runs.workload_names import list_workloads, load_workload
 from sweeps.strategies.file import Bounds
 from sweeps.tracks.claims import Claim, parse_claim

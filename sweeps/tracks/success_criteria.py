@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import Estimate, Inference, estimate, relative_change
 from sweeps.runs.measured import Measured, metric_values, paired_values
 from sweeps.runs.metrics import our_name

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import pooled_latency
+from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.statistics.intervals import CONFIDENCE, linear_change, relative_change
 from sweeps.tracks.claims import FALLS, FLAT, Claim, ClaimReading, Figures, read
 

@@ -7,10 +7,10 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
+from blis_jax.core.types import EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.gateway.gateway_queue import empty_queue
 from blis_jax.engine.gateway.queue_numbers import NO_TARGET
-from blis_jax.engine.types import EngineShape
 from blis_jax.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from blis_jax import ClusterConfig
-from blis_jax.commands.sweep.measure import read_targets
 from blis_jax.commands.sweep.plan import make_plan
 from blis_jax.errors import ConfigError
 from blis_jax.latency.coefficients import lookup as coefficients
-from blis_jax.results.metrics.scalars import lookup as metric
+from blis_jax.metrics.measure import read_targets
+from blis_jax.metrics.scalars import lookup as metric
 from sweeps.runs.bench import workload_from
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import parse_strategy

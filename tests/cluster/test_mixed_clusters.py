@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from blis_jax import ClusterConfig, Policies, over_params
 from blis_jax.cluster import config
 from blis_jax.cluster.instance_groups import NUMBERS
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import ROLES
 from blis_jax.engine.mechanism import params
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import ROLES
 from blis_jax.latency.trained_physics import BETA
 from blis_jax.policies import routing_policy
 from blis_jax.results.records import RunRecord
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, Scene, Static, check, scenes
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

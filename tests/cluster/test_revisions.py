@@ -5,8 +5,8 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.cluster.revisions import registered
 from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.core.revision_rules import AUGUST_RULES, FEBRUARY_RULES
 from blis_jax.engine.mechanism import mechanism
-from blis_jax.engine.revision_rules import AUGUST_RULES, FEBRUARY_RULES
 from blis_jax.errors import ConfigError
 
 MODEL = "meta-llama/llama-3.1-8b-instruct"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_jax.engine.runner.simulation import Options
+from blis_jax.runs.simulation import Options
 from tests.support.scenes import WHOLE, Prompt, differences, flags, run_both, workload_of
 
 NUM_INSTANCES = 80

@@ -11,9 +11,9 @@ import pytest
 
 from blis_jax import Policies
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.types import PolicyParams
 from blis_jax.engine.mechanism import has_priorities, mechanism, without_effect
 from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
-from blis_jax.engine.types import PolicyParams
 from blis_jax.errors import ConfigError
 from blis_jax.policies import hand_over_policy, scorer
 from tests.policies.test_contract import gateway_scenes

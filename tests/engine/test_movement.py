@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, over_seeds, simulate
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.types import LAST
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST
 from blis_jax.policies import (
     ClusterChange,
     ClusterContext,

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.cluster.config import NO_HORIZON
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.phases.router_view import router_index
-from blis_jax.engine.runner import demand
-from blis_jax.engine.runner.programs import compiled
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.results.step_records import expand_steps
+from blis_jax.runs import demand
+from blis_jax.runs.programs import compiled
+from blis_jax.runs.simulation import Options, simulate
 from tests.support.oracles import oracle, precise_index
 from tests.support.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.results.records import RunRecord
+from blis_jax.runs.simulation import Options, simulate
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 
 STEP_US = 200

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.summaries import Window
 from blis_jax.results.checks import invariants
-from blis_jax.results.metrics.summaries import Window
 from blis_jax.results.step_records import itl_sample
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
-from tests.results.metrics.test_on_device import assert_equal, both
+from tests.metrics.test_on_device import assert_equal, both
 from tests.support.oracles.recompute import Replay, Served
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import CHUNK, Order
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.runner.demand import demand_of_table
-from blis_jax.engine.runner.programs import compiled, rows_of
-from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.runner.sizes import first_sizes
 from blis_jax.engine.state import initial_state
-from blis_jax.engine.types import EngineShape
+from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.programs import compiled, rows_of
+from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.sizes import first_sizes
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

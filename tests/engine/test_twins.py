@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, over_params, simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine import mechanism
-from blis_jax.engine.outcome import Outcome
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of

@@ -8,13 +8,13 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.derivatives import Differentiator
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
+from blis_jax.runs.derivatives import Differentiator
+from blis_jax.runs.simulation import Options, simulate
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of

@@ -9,11 +9,11 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig, from_flags
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands.run.requests import draw_requests
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.many_runs import run_grid
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import name_of
+from blis_jax.runs.many_runs import run_grid
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating

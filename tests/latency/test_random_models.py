@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import describe
 from blis_jax.latency.registry import SIZED, find

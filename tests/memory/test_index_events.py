@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.arithmetic.branching import When, always, branch
+from blis_jax.core.branching import When, always, branch
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import _node_of, _shared_numbers
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.engine.phases.router_view.router_index import no_touch
 from blis_jax.engine.state import nodes_of

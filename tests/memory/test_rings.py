@@ -11,11 +11,11 @@ from blis_jax.cluster import config
 from blis_jax.engine.loop import without_holes
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.runner.demand import demand_of_table
-from blis_jax.engine.runner.options import Options
-from blis_jax.engine.runner.sizes import at_block_level, first_sizes
 from blis_jax.engine.state import Inst, initial_state
 from blis_jax.memory.block_tables.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
+from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.options import Options
+from blis_jax.runs.sizes import at_block_level, first_sizes
 from tests.memory.block_tables.test_blocks import free_blocks
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.arithmetic.exact import runtime_infinity
-from blis_jax.engine.fleet import FleetView
-from blis_jax.engine.fleet_params import fleet_params
-from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
-from blis_jax.engine.types import (
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.fleet import FleetView
+from blis_jax.core.types import (
     ROLES,
     SLO_CLASSES,
     EngineShape,
     RequestView,
     Snapshots,
 )
+from blis_jax.engine.fleet_params import fleet_params
+from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
 from blis_jax.policies import registry
 from blis_jax.policies.contract import (
     ClusterContext,

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies import gateway_classes
 from blis_jax.policies.admission.stale import stale_gated
 from tests.policies.test_contract import case, gateway_scenes, queue_scenes

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import RequestView
 from blis_jax.engine.mechanism import mechanism
-from blis_jax.engine.types import RequestView
 from blis_jax.errors import ConfigError
 from blis_jax.policies import NoState, OffloadContext, Policy, offload_policy
 from blis_jax.policies.offloads import content_worth, forecast_offload

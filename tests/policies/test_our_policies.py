@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.records import Status
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

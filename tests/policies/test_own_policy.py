@@ -10,8 +10,7 @@ import pytest
 
 from blis_jax import ClusterConfig, ConfigError, Policies, over_params, over_seeds, simulate
 from blis_jax.commands.run.requests import draw_requests
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options
+from blis_jax.core.outcome import Outcome
 from blis_jax.policies import (
     NoParams,
     admission_policy,
@@ -22,6 +21,7 @@ from blis_jax.policies import (
     scheduler,
     scorer,
 )
+from blis_jax.runs.simulation import Options
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -14,9 +14,6 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.command import main
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_options
-from blis_jax.engine.runner.derivatives import jacobian
-from blis_jax.engine.runner.many_runs import over_params, over_seeds
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.policies import registry
 from blis_jax.policies.seeds import (
     ALL_ALIKE,
@@ -26,6 +23,9 @@ from blis_jax.policies.seeds import (
     policy_seed,
     policy_seed_under,
 )
+from blis_jax.runs.derivatives import jacobian
+from blis_jax.runs.many_runs import over_params, over_seeds
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
 from sweeps.runs.bench import Bench, table_of
 

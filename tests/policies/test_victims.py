@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import RequestView
 from blis_jax.engine.mechanism import mechanism
-from blis_jax.engine.runner.simulation import Options
-from blis_jax.engine.types import RequestView
 from blis_jax.errors import ConfigError
 from blis_jax.policies import NoState, VictimContext, victim_policy
 from blis_jax.policies.victims import least_worth
+from blis_jax.runs.simulation import Options
 from tests.support.scenes import Prompt, table_of, workload_of
 
 CRITICAL, STANDARD, SHEDDABLE, BATCH = 1, 2, 3, 4

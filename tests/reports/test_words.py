@@ -3,8 +3,8 @@
 import pytest
 
 from blis_jax.commands.sweep import report
+from blis_jax.metrics.scalars import TITLES
 from blis_jax.reports import words
-from blis_jax.results.metrics.scalars import TITLES
 from sweeps.reports import words as of_comparisons
 
 

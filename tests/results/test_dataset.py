@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.metrics.kv import FIGURES
+from blis_jax.metrics.summaries import SloTargets, Target, Window
 from blis_jax.results import blis_files
 from blis_jax.results import dataset as results
 from blis_jax.results.labels import Labels
-from blis_jax.results.metrics.kv import FIGURES
-from blis_jax.results.metrics.summaries import SloTargets, Target, Window
 from blis_jax.results.records import Status
-from tests.results.metrics.test_reference import all_scenarios, differences, golden_run
+from tests.metrics.test_reference import all_scenarios, differences, golden_run
 from tests.support.recorded.golden_records import record_of
 from tests.support.tiny_records import changed, pressed_run, run_of, whole_run
 

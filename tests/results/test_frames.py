@@ -11,8 +11,8 @@ import xarray as xr
 
 from blis_jax import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.scalars import evaluate
 from blis_jax.results.dataset import load, run_dataset, save
-from blis_jax.results.metrics.scalars import evaluate
 from tests.support.tiny_records import pressed_run, run_of, whole_run
 
 

@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
+import blis_jax.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import ClusterConfig, from_flags
 from blis_jax.commands.run.requests import draw_requests
-from blis_jax.commands.sweep.measure import Measure
-from blis_jax.engine.runner.calls import Call, Results, execute
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.runs import GivenRun, Row
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.on_device.run_figures import RunFigures
+from blis_jax.metrics.reference import cluster_json, instance_block
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import SloTargets
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.from_tables import unstack
-from blis_jax.results.metrics.on_device.run_figures import RunFigures
-from blis_jax.results.metrics.reference import cluster_json, instance_block
-from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import SloTargets
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import itl_values, overlaps
+from blis_jax.runs.calls import Call, Results, execute
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.runs import GivenRun, Row
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.scenes.test_kept_output import KEEPS
 from tests.engine.scenes.test_outage_scenes import Kind, harder, simulated

@@ -6,7 +6,7 @@ import xarray as xr
 from scipy import stats
 
 from benchmarks.coverage.ratios import lognormal
-from blis_jax.results.metrics.scalars import HIGHER, LOWER
+from blis_jax.metrics.scalars import HIGHER, LOWER
 from blis_jax.statistics.compared import compare, family_sentence
 from blis_jax.statistics.intervals import estimate, linear_change, t_quantile
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE, difference

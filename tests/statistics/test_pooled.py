@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from blis_jax.results.metrics.tails import NUM_EXACT, RANKS, Tails, kept_of, tails_of_runs
+from blis_jax.metrics.tails import NUM_EXACT, RANKS, Tails, kept_of, tails_of_runs
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 

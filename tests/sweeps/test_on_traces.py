@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from blis_jax.commands.sweep.command import main as sweep
-from blis_jax.engine.runner.options import Options
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.scalars import evaluate as figures_of
 from blis_jax.results.dataset import load
-from blis_jax.results.metrics.scalars import evaluate as figures_of
+from blis_jax.runs.options import Options
+from blis_jax.runs.simulation import simulate
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.source import TraceSource
 from blis_jax.traces.to_table import to_table

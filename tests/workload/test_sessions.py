@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table

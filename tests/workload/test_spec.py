@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.spec import (

@@ -15,10 +15,10 @@ import pytest
 import scipy.stats
 
 from blis_jax.commands.sweep.strategies import load_strategy
-from blis_jax.engine.runner.many_runs import over_seeds
-from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import SLO_CLASSES
-from blis_jax.results.metrics.scalars import evaluate
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.runs.many_runs import over_seeds
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload import reference
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw

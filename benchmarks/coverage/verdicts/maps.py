@@ -63,7 +63,7 @@ def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator)
     """A map of cells with the world's truth, and all that verdicts read of one."""
     import xarray as xr
 
-    from blis_jax.engine.outcome import Outcome
+    from blis_jax.core.outcome import Outcome
 
     names = ["first", *(f"other{n}" for n in range(2, world.num_strategies)), "leader"]
     shape = (num_cells, num_seeds)

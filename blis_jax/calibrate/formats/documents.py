@@ -8,7 +8,7 @@ from typing import Any
 
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 
 
 def parse(path: Path) -> Any:

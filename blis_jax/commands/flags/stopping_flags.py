@@ -91,7 +91,7 @@ def _precision(text: str | None) -> float | None:
 
 def names_of(given: Mapping[str, Any], classes: Sequence[str]) -> tuple[str, ...]:
     """The metrics that the rule looks at."""
-    from blis_jax.results.metrics.scalars import lookup
+    from blis_jax.metrics.scalars import lookup
 
     if "deciding" not in given:
         return (f"{USUAL}[{USUAL_CLASS}]" if USUAL_CLASS in classes else USUAL,)

@@ -165,8 +165,8 @@ def _write(
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
     from blis_jax.files.atomic_write import write_json
+    from blis_jax.metrics.kv import kv_document, timelines
     from blis_jax.results.blis_files import results_document
-    from blis_jax.results.metrics.kv import kv_document, timelines
 
     if "results_path" in given:
         document = results_document(record, labels) | verdicts.fields
@@ -188,7 +188,7 @@ def _write(
 
 
 def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
-    from blis_jax.results.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
+    from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
 
     if cpu_tier(record, has_cpu_tier(config)) == INERT:
         notes.warn(INERT_SENTENCE)

@@ -14,9 +14,9 @@ from blis_jax.workload.lengths.distribution import NO_REQUEST
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
-    from blis_jax.engine.runner.simulation import Options
     from blis_jax.results.records import RunRecord
+    from blis_jax.runs.closed_loop import ClosedLoopRun
+    from blis_jax.runs.simulation import Options
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
@@ -42,8 +42,8 @@ def draw_requests(
     """
     import jax
 
-    from blis_jax.engine.outcome import Outcome
-    from blis_jax.engine.runner.programs import compiled, draws_of
+    from blis_jax.core.outcome import Outcome
+    from blis_jax.runs.programs import compiled, draws_of
     from blis_jax.workload.drawing.draw import compile_plan
 
     for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
@@ -100,7 +100,7 @@ def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNa
 def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
     import numpy as np
 
-    from blis_jax.engine.types import SLO_CLASSES
+    from blis_jax.core.types import SLO_CLASSES
 
     if not table.num_rows:
         raise ConfigError(f"{path} holds no request; give a workload with at least one")
@@ -122,7 +122,7 @@ def simulated(
     config: ClusterConfig, table: RequestTable, given: Mapping[str, Any], seed: int
 ) -> RunRecord:
     """One run with the options that the command was given; random policies draw from the seed."""
-    from blis_jax.engine.runner.simulation import simulate
+    from blis_jax.runs.simulation import simulate
 
     return simulate(config, table, _options(given), seed)
 
@@ -138,7 +138,7 @@ def followed(
 
     Deadlines count where `gives_up`.
     """
-    from blis_jax.engine.runner.closed_loop import simulate_closed_loop
+    from blis_jax.runs.closed_loop import simulate_closed_loop
 
     return simulate_closed_loop(config, workload, _options(given), seed, gives_up=gives_up)
 
@@ -146,7 +146,7 @@ def followed(
 def _options(given: Mapping[str, Any]) -> Options:
     import jax
 
-    from blis_jax.engine.runner.simulation import Options
+    from blis_jax.runs.simulation import Options
 
     form = "rows" if jax.default_backend() == "cpu" else "lanes"
     return Options(num_slots=given.get("slots"), clock=given.get("clock", "int32"), form=form)
@@ -154,7 +154,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 def is_whole(record: RunRecord) -> bool:
     """Whether the run ended as the reference would: completed, or at its horizon."""
-    from blis_jax.engine.outcome import Outcome
+    from blis_jax.core.outcome import Outcome
 
     return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
 

@@ -256,8 +256,8 @@ def _load_workloads(
 
 
 def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunRecord) -> None:
+    from blis_jax.metrics.kv import kv_document
     from blis_jax.results.blis_files import write_scenario
-    from blis_jax.results.metrics.kv import kv_document
 
     kept = ("tags", "note", "seed", "cli_args", "closed_loop", "workload", "workload_spec")
     details = {key: scenario.document[key] for key in kept if key in scenario.document}
@@ -270,10 +270,10 @@ def _print_replayed(
     scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
 ) -> None:
     """The reference's blocks for one scenario; a line for each of several."""
+    from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
+    from blis_jax.metrics.reference import cluster_json
+    from blis_jax.metrics.scalars import TOKEN_RATES
     from blis_jax.results.blis_files import results_text
-    from blis_jax.results.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
-    from blis_jax.results.metrics.reference import cluster_json
-    from blis_jax.results.metrics.scalars import TOKEN_RATES
 
     is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT
     if is_only:

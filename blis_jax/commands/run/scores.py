@@ -120,7 +120,7 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         scores: what is asked for.
     """
     from blis_jax.files.atomic_write import json_text, replacing
-    from blis_jax.results.metrics.summaries import mean_itl_us
+    from blis_jax.metrics.summaries import mean_itl_us
     from blis_jax.results.scores.goodput import fitness, goodput_fields
 
     fields: dict[str, Any] = {}
@@ -246,7 +246,7 @@ _UP_TO_ONE = ("saturated_drain_ratio", "transient_drain_ratio")  # 1 is allowed
 
 def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
     """The numbers of a tuning file by key, checked."""
-    from blis_jax.workload.strict_yaml import read_yaml
+    from blis_jax.files.strict_yaml import read_yaml
 
     document = read_yaml(cli.read_text(Path(path), "a YAML file with detectors' numbers"), path)
     found: dict[str, float] = {}

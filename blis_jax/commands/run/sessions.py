@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
     from blis_jax.commands.run.workload import Source
-    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
     from blis_jax.results.scores.goodput import Limits
+    from blis_jax.runs.closed_loop import ClosedLoopRun
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.table import RequestTable, WorkloadNames
 

@@ -27,9 +27,9 @@ from blis_jax.files.overwriting import refuse_existing
 if TYPE_CHECKING:
     from blis_jax.commands.flags.report_flags import ReportPaths
     from blis_jax.commands.sweep.execution import Done, How
-    from blis_jax.commands.sweep.measure import Measure
     from blis_jax.commands.sweep.plan import SweepPlan
     from blis_jax.commands.sweep.stopping import Stopped
+    from blis_jax.metrics.measure import Measure
     from blis_jax.statistics.compared import Comparison
 
 NAME = "blis_jax.sweep"
@@ -182,8 +182,8 @@ def _sweep(arguments: Sequence[str] | None) -> int:
 def _plan(given: Mapping[str, Any], num_seeds: int) -> tuple[SweepPlan, Measure]:
     """What the options ask for, checked without JAX; so many seeds if they do not say."""
     seeds = seeds_of(given, num_seeds, "jax")
-    from blis_jax.commands.sweep.measure import Measure, read_targets, read_window
     from blis_jax.commands.sweep.plan import DEFAULT_STRATEGIES, make_plan
+    from blis_jax.metrics.measure import Measure, read_targets, read_window
 
     groups = [f"instances={given['instances']}"] if "instances" in given else []
     trace = trace_flags.study_source(given, NAME)
@@ -251,7 +251,7 @@ def _check_existing(
 
 def _holds(output: Path, plan: SweepPlan, measure: Measure, clock: str) -> bool:
     """Whether a Zarr store holds this very sweep from its beginning to its end."""
-    from blis_jax.commands.sweep.measure import identity
+    from blis_jax.metrics.measure import identity
 
     try:
         attributes = json.loads((output / "zarr.json").read_text())["attributes"]
@@ -362,7 +362,7 @@ def _print_tables(
     from rich.console import Console
 
     from blis_jax.commands.sweep import report
-    from blis_jax.results.metrics.scalars import PERCENTILES_EXPLAINED
+    from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
     from blis_jax.statistics.compared import family_sentence
 
     plan, done, is_anytime = stopped.plan, stopped.done, stopped.inference.is_anytime

@@ -14,19 +14,18 @@ import yaml
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.sweep.figures import SweepFigures
-from blis_jax.commands.sweep.measure import Measure
 from blis_jax.commands.sweep.plan import SweepPlan
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.dataset import RUN_METRICS
-from blis_jax.results.metrics.on_device.compiled import Report
-from blis_jax.results.metrics.on_device.lane import MeasureNumbers
-from blis_jax.results.metrics.on_device.run_figures import WHOLE as WHOLE
-from blis_jax.results.metrics.on_device.run_figures import numbers_of
-from blis_jax.results.metrics.on_device.summary import VIOLATIONS, CompiledSummary
-from blis_jax.results.metrics.reference import CLASS_NAMES, class_code
-from blis_jax.results.metrics.scalars import POOLED_LATENCIES, evaluate
-from blis_jax.results.metrics.summaries import (
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.on_device.compiled import Report
+from blis_jax.metrics.on_device.lane import MeasureNumbers
+from blis_jax.metrics.on_device.run_figures import WHOLE as WHOLE
+from blis_jax.metrics.on_device.run_figures import numbers_of
+from blis_jax.metrics.on_device.summary import VIOLATIONS, CompiledSummary
+from blis_jax.metrics.reference import CLASS_NAMES, class_code
+from blis_jax.metrics.scalars import POOLED_LATENCIES, evaluate
+from blis_jax.metrics.summaries import (
     ALL,
     LATENCIES,
     PERCENTS,
@@ -36,7 +35,8 @@ from blis_jax.results.metrics.summaries import (
     class_summary,
     select,
 )
-from blis_jax.results.metrics.tails import NUM_RANKS, RANKS, kept_tails
+from blis_jax.metrics.tails import NUM_RANKS, RANKS, kept_tails
+from blis_jax.results.dataset import RUN_METRICS
 from blis_jax.results.records import COUNTED, RunRecord
 from blis_jax.results.schema import NOT_RUN as NOT_RUN
 from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from blis_jax.metrics.on_device.figures import figure
+from blis_jax.metrics.on_device.lane import LaneSelection
+from blis_jax.metrics.scalars import POOLED_LATENCIES
+from blis_jax.metrics.summaries import LATENCIES
+from blis_jax.metrics.tails import RANKS
 from blis_jax.results.dataset import RUN_METRICS
-from blis_jax.results.metrics.on_device.figures import figure
-from blis_jax.results.metrics.on_device.lane import LaneSelection
-from blis_jax.results.metrics.scalars import POOLED_LATENCIES
-from blis_jax.results.metrics.summaries import LATENCIES
-from blis_jax.results.metrics.tails import RANKS
 
 
 @dataclass(frozen=True)

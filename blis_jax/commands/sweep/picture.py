@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.commands.sweep.data import CURVE
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.figures import WIDTH, figure, line_handle, save
 from blis_jax.reports.style import STRATEGY_COLOURS, strategy_colours
-from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.compared import values_of
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import difference

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.scalars import TITLES
 from blis_jax.policies.registry import NONE
 from blis_jax.reports.run_words import SEEDS, RunWords, run_words
-from blis_jax.results.metrics.scalars import TITLES
 from blis_jax.statistics.compared import ComparedMetric, Comparison
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from blis_jax.commands.sweep.plan import SweepPlan
-    from blis_jax.engine.runner.driver import Timing
+    from blis_jax.runs.driver import Timing
 
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = {

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_jax.commands.sweep.execution import Done, How, run_sweep
-from blis_jax.commands.sweep.measure import Measure
 from blis_jax.commands.sweep.plan import SweepPlan
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import Measure
 from blis_jax.statistics.compared import Asked, asked_pairs, family_words
 from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
 from blis_jax.statistics.sequential import Look, StoppingRule, look, rule_words

@@ -36,7 +36,7 @@ class SweepStrategy:
 def parse_strategy(text: str, source: str, folder: Path | None = None) -> SweepStrategy:
     """Parse and check a YAML text; `source` names it in errors, `folder` is where paths in it begin."""
     from blis_jax.errors import closest
-    from blis_jax.workload.strict_yaml import read_mapping
+    from blis_jax.files.strict_yaml import read_mapping
 
     data = read_mapping(text, source)
     for key in data:

@@ -19,6 +19,7 @@ from blis_jax.commands.sweep.report import (
     target_line,
     window_line,
 )
+from blis_jax.metrics.scalars import lookup
 from blis_jax.reports import study as reports
 from blis_jax.reports.run_words import SEEDS, RunWords
 from blis_jax.reports.runs import parts_of, timelines_of
@@ -32,7 +33,6 @@ from blis_jax.reports.study import (
     shown_interval,
 )
 from blis_jax.reports.words import joined
-from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.compared import Comparison, family_sentence, values_of
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.paired import joint_words
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from blis_jax.commands.sweep.execution import How
-    from blis_jax.commands.sweep.measure import Measure
     from blis_jax.commands.sweep.plan import SweepPlan, SweepPoint
+    from blis_jax.metrics.measure import Measure
     from blis_jax.results.records import RunRecord
 
 MOST_RECORDS = 16  # seeds whose runs are made again
@@ -256,7 +256,7 @@ def _records(
     swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
 ) -> dict[str, tuple[RunRecord, ...]]:
     """The runs of these points on these seeds again, whole."""
-    from blis_jax.engine.runner.many_runs import run_given, run_grid
+    from blis_jax.runs.many_runs import run_given, run_grid
     from blis_jax.workload.spec import WorkloadSpec
 
     names = [swept.labels(point)[0] for point in points]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.types import EngineShape, pytree
+from blis_jax.core.types import EngineShape, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.types import SLO_CLASSES, EngineShape, Mechanism, never, pytree
+from blis_jax.core.types import SLO_CLASSES, EngineShape, Mechanism, never, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

@@ -15,8 +15,8 @@ from blis_jax.cluster.flow_settings import (
     slo_targets,
     tenant_budgets,
 )
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.engine.gateway.gateway_queue import QueueParams, TenantBudgets
-from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.policies.gateway_classes import ClassPriorities
 
 NO_TARGET = np.iinfo(np.int64).max

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import Mechanism, pytree
+from blis_jax.core.types import Mechanism, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

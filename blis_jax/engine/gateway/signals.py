@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
-from blis_jax.engine.types import ClusterParams, pytree
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.types import ClusterParams, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

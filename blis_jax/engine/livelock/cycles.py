@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.types import LAST, NO_REQUEST, EngineShape
 from blis_jax.engine.state import RUNAWAY, Dyn, Inst, InstTime, Slot, SlotTime, State
-from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape
 from blis_jax.memory.block_tables.blocks import Blocks, Life, Pool
 from blis_jax.memory.second_tier.cpu_tier import THRASHING_WINDOW_US
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blis_jax.core.types import NO_REQUEST, Mechanism, Params, RequestView
 from blis_jax.engine.queue_values import asked
 from blis_jax.engine.state import InstTime, Log, LogTime, Slot, SlotTime, State
-from blis_jax.engine.types import NO_REQUEST, Mechanism, Params, RequestView
 from blis_jax.policies.contract import QueueContext
 from blis_jax.policies.queue_order.priority import constant
 from blis_jax.policies.queue_order.schedulers import fcfs, priority_fcfs, reverse_priority, sjf

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.livelock.cycles import (
     Differs,
     Round,
@@ -25,12 +27,10 @@ from blis_jax.engine.livelock.cycles import (
 from blis_jax.engine.livelock.queue_order import rounds_in_order
 from blis_jax.engine.livelock.skipped import SkippedLog
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import Dyn, InstTime, Reg, Requests, Slot, State
-from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.memory.block_level import LIVELOCK_STEPS
 from blis_jax.memory.block_tables.blocks import Pool
+from blis_jax.runs.programs import compiled
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -11,16 +11,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import get
+from blis_jax.core.types import NO_REQUEST
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.phases.router_view.gateways import own_states, with_own
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import State
-from blis_jax.engine.tables.columns import get
 from blis_jax.engine.tables.joined import place_of, record_of
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.tables.writes import NewsWrite, Writes, no_news, no_writes
-from blis_jax.engine.types import NO_REQUEST
 from blis_jax.policies.contract import Completion
 
 

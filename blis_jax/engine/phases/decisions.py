@@ -6,6 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from blis_jax.core.rows import Row, Whole
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.phases.router_view.asked import nothing_handed
@@ -13,9 +15,7 @@ from blis_jax.engine.phases.router_view.late_news import LateWrite
 from blis_jax.engine.phases.router_view.router_index import RouterWrite, no_touch
 from blis_jax.engine.state import Instance, Lane, Resident, State
 from blis_jax.engine.tables.joined import lane_of
-from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.tables.writes import MovementWrite, no_movement
-from blis_jax.engine.types import pytree
 
 
 class Destination(Row):

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import as_int
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import (
     GatewayQueue,
@@ -21,10 +23,8 @@ from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, st
 from blis_jax.engine.phases.departures.queued_parts import is_whole
 from blis_jax.engine.phases.router_view.gateways import of_own
 from blis_jax.engine.state import Dyn, Slot, State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
 from blis_jax.engine.tables.writes import Writes
-from blis_jax.engine.types import LAST
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

@@ -15,7 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, Snapshots
 from blis_jax.engine.calendar import Kind
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import (
@@ -25,7 +28,6 @@ from blis_jax.engine.gateway.gateway_queue import (
     QueueParams,
     QueueWrite,
 )
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.queued_parts import rank_behind_queue, with_tick
 from blis_jax.engine.phases.evictions import victim_of, with_victim
@@ -44,9 +46,7 @@ from blis_jax.engine.phases.router_view.snapshot import (
 )
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
 from blis_jax.engine.state import Req, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import lane_of
-from blis_jax.engine.types import LAST, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
 from blis_jax.policies.routing.pickers import first_where
 
@@ -206,7 +206,7 @@ def _turn(
 
 
 def _classes() -> jax.Array:
-    from blis_jax.engine.types import SLO_CLASSES
+    from blis_jax.core.types import SLO_CLASSES
 
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.core.block_counts import full_blocks
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.gateway.signals import LeadingContents
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.reservation import encoded, in_role, or_split, ranks_in_queue
@@ -34,10 +36,8 @@ from blis_jax.engine.phases.router_view.snapshot import (
 from blis_jax.engine.phases.steps.mid_step import failing, waking_time
 from blis_jax.engine.phases.steps.step_end import is_unservable
 from blis_jax.engine.state import Nodes, Resident, State, nodes_of
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
-from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.policies.contract import GatewayContext

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.gateway.routers import Router, RouterParams, of_cluster
-from blis_jax.engine.phases.router_view.gateways import on_each
-from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
-from blis_jax.engine.state import State
-from blis_jax.engine.types import (
+from blis_jax.core.types import (
     EngineShape,
     Mechanism,
     Params,
@@ -26,6 +21,11 @@ from blis_jax.engine.types import (
     RequestView,
     Snapshots,
 )
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.gateway.routers import Router, RouterParams, of_cluster
+from blis_jax.engine.phases.router_view.gateways import on_each
+from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
+from blis_jax.engine.state import State
 from blis_jax.policies.contract import (
     Completion,
     GatewayContext,

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import Columns, Vector, apart
+from blis_jax.core.rows import Row
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.gateway.signals import AgedView
 from blis_jax.engine.state import (
@@ -31,8 +33,6 @@ from blis_jax.engine.state import (
     StepRecord,
 )
 from blis_jax.engine.state import Slot as SlotColumn
-from blis_jax.engine.tables.columns import Columns, Vector, apart
-from blis_jax.engine.tables.rows import Row
 
 INSTANCE_OF, EXPECTED = len(Dyn), len(Dyn) + 1  # columns behind those of Dyn
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from blis_jax.core.rows import Moment, Row, Whole
+from blis_jax.core.types import EngineShape, Mechanism, never, pytree
 from blis_jax.engine.phases.departures.paid_time import PaidTime, nothing_paid
-from blis_jax.engine.tables.rows import Moment, Row, Whole
-from blis_jax.engine.types import EngineShape, Mechanism, never, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from blis_jax.engine.types import EngineShape, Mechanism, pytree
+from blis_jax.core.types import EngineShape, Mechanism, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax.numpy as jnp
 
+from blis_jax.core.types import LAST, NO_REQUEST, pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.state import Past, Resident
-from blis_jax.engine.types import LAST, NO_REQUEST, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import apart, put, selected
+from blis_jax.core.rows import Row
+from blis_jax.core.types import REJECTED, pytree
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.exits import ExitWrite, exits_after, no_exit
 from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged, written
@@ -16,13 +19,10 @@ from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.engine.phases.router_view.late_news import LateWrite
 from blis_jax.engine.state import Instance, Lane, News, State, StepRecord
-from blis_jax.engine.tables.columns import apart, put, selected
 from blis_jax.engine.tables.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.router import RouterIndex
-from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import REJECTED, pytree
 from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import in_last_block
+from blis_jax.core.block_counts import in_last_block
+from blis_jax.core.columns import as_int, selected
+from blis_jax.core.types import LAST, pytree
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import RUNAWAY, Request, Resident, State
-from blis_jax.engine.tables.columns import as_int, selected
-from blis_jax.engine.types import LAST, pytree
 from blis_jax.memory.block_tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
 from blis_jax.memory.memory import Choice, Subject
 

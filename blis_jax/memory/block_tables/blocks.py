@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.tables.rows import Row, Whole
-from blis_jax.engine.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.core.rows import Row, Whole
+from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks, in_last_block
+from blis_jax.core.block_counts import full_blocks, in_last_block
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
 
 if TYPE_CHECKING:

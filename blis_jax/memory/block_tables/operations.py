@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div, in_last_block
-from blis_jax.engine.arithmetic.exact import exact_quotient
+from blis_jax.core.block_counts import ceil_div, in_last_block
+from blis_jax.core.columns import as_int
+from blis_jax.core.exact import exact_quotient
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import row
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import failing
-from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import NO_BLOCK, Asker, Do, Pinning
 from blis_jax.memory.block_tables.contents import (
     LOST,

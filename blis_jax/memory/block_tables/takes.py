@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.types import LAST, RequestView
 from blis_jax.engine.context import SlotRows
 from blis_jax.engine.phases.steps.mid_step import count_of, waiting_mask
 from blis_jax.engine.state import Request
-from blis_jax.engine.types import LAST, RequestView
 from blis_jax.memory.block_tables.contents import owner_of, shared_number_of
 from blis_jax.memory.block_tables.turn import Turn
 from blis_jax.policies.contract import NoState, OffloadContext

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import choose
+from blis_jax.core.rows import Row
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.state import Instance, Lane, State
-from blis_jax.engine.tables.columns import choose
-from blis_jax.engine.tables.rows import Row
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
 from blis_jax.memory.index_events import without
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import as_int
 from blis_jax.engine.context import row
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.memory.block_tables.blocks import NO_BLOCK, Do
 from blis_jax.memory.block_tables.contents import is_registered, places
 from blis_jax.memory.block_tables.operations import forgotten_bits, offloads, pop

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div, full_blocks
+from blis_jax.core.block_counts import ceil_div, full_blocks
+from blis_jax.core.columns import as_int
+from blis_jax.core.types import LAST, pytree
 from blis_jax.engine.context import SlotRows, row
-from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.types import LAST, pytree
 from blis_jax.memory.block_tables.blocks import NO_BLOCK, BlockLife, Do, mirror_window
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop

@@ -10,11 +10,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div, full_blocks, in_last_block
+from blis_jax.core.block_counts import ceil_div, full_blocks, in_last_block
+from blis_jax.core.columns import as_int
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.memory.allocation import Answer, asked_by, no_tokens, part_of
 from blis_jax.memory.block_tables.block_rows import Tenant, blocks_of
 from blis_jax.memory.block_tables.blocks import Do, Pinning

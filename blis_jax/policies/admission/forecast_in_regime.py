@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.types import pytree
+from blis_jax.core.types import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.admission.forecast import (
     ForecastGatedParams,

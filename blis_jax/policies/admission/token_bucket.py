@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.arithmetic.exact import exact_quotient
-from blis_jax.engine.types import pytree
+from blis_jax.core.exact import exact_quotient
+from blis_jax.core.types import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, admission_policy
 from blis_jax.policies.numbers import number

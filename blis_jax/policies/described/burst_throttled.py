@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
-from blis_jax.engine.types import CRITICAL, STANDARD, pytree
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.types import CRITICAL, STANDARD, pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.contract import GatewayContext, admission_policy
 from blis_jax.policies.numbers import number

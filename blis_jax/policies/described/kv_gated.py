@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.types import pytree
+from blis_jax.core.types import pytree
 from blis_jax.policies.contract import GatewayContext, NoState, admission_policy
 from blis_jax.policies.described.shared import mean_over_active
 from blis_jax.policies.numbers import number

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.types import pytree
+from blis_jax.core.types import pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy
 from blis_jax.policies.described.shared import best_by_weights, matches

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.fleet import FleetParams, FleetView
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.types import LAST, pytree
+from blis_jax.core.fleet import FleetParams, FleetView
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, pytree
 from blis_jax.lazy import jnp, lax
 
 if TYPE_CHECKING:

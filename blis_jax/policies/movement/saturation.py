@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
+from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.lazy import jnp, lax
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_jax.engine.arithmetic.exact import exact_product
-from blis_jax.engine.fleet import FleetView
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.types import EngineShape, pytree
+from blis_jax.core.exact import exact_product
+from blis_jax.core.fleet import FleetView
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape, pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
 from blis_jax.policies.movement.placement import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import LAST, pytree
+from blis_jax.core.types import LAST, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import of_class
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy

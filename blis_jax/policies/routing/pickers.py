@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blis_jax.engine.types import LAST
+from blis_jax.core.types import LAST
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import NoParams, NoState, PickerContext, picker
 

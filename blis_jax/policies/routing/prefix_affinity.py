@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import NO_INSTANCE, pytree
+from blis_jax.core.types import NO_INSTANCE, pytree
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import GatewayContext, NoParams, routing_policy
 from blis_jax.policies.routing.by_load import first_least_loaded

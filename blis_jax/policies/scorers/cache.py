@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blis_jax.engine.arithmetic.exact import exact_quotient
+from blis_jax.core.exact import exact_quotient
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
-from blis_jax.engine.types import LAST, pytree
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.types import LAST, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, NoState, scorer
 from blis_jax.policies.numbers import FIXED, number

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
-from blis_jax.engine.types import LAST, Snapshots
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.types import LAST, Snapshots
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
 

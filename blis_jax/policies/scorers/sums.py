@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
+from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.lazy import jax, jnp
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from blis_jax.metrics.arrays import stacked
 from blis_jax.results.checks.invariants import (
     RequestCheck,
     events_in_order,
@@ -16,7 +17,6 @@ from blis_jax.results.checks.kv_invariants import (
     preemptions_conserved,
     used_blocks_within_capacity,
 )
-from blis_jax.results.metrics.arrays import stacked
 from blis_jax.results.records import RunRecord
 
 CHEAP_CHECKS: tuple[RequestCheck, ...] = (

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.metrics.arrays import namespace
+from blis_jax.metrics.reductions import Counts, count, of_instance, per_instance, per_status
 from blis_jax.results.checks.kv_invariants import (
     blocks_conserved,
     blocks_released,
@@ -31,8 +33,6 @@ from blis_jax.results.checks.step_invariants import (
     steps_follow_each_other,
     steps_not_negative,
 )
-from blis_jax.results.metrics.arrays import namespace
-from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance, per_status
 from blis_jax.results.records import (
     GAVE_UP,
     NOT_DISPATCHED,

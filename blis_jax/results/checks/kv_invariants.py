@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.results.metrics.arrays import namespace
-from blis_jax.results.metrics.reductions import Counts, count, per_instance
+from blis_jax.metrics.arrays import namespace
+from blis_jax.metrics.reductions import Counts, count, per_instance
 from blis_jax.results.records import (
     GAVE_UP,
     NO_EVICTION,

@@ -13,7 +13,7 @@ import numpy as np
 
 from blis_jax.engine.state import Dyn, Log
 from blis_jax.memory.block_tables.blocks import Eviction
-from blis_jax.results.metrics.arrays import clipped, sums
+from blis_jax.metrics.arrays import clipped, sums
 from blis_jax.results.records import Status
 from blis_jax.results.request_lives.travels import has_moved
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.engine.state import Dyn
 from blis_jax.memory.block_tables.blocks import CUT_OFF, Eviction
-from blis_jax.results.metrics.arrays import sums
+from blis_jax.metrics.arrays import sums
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -16,7 +16,7 @@ from blis_jax.engine.phases.departures.paid_time import PaidTime, paid_until
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime
 from blis_jax.engine.tables.journeys import Journey
 from blis_jax.memory.block_tables.blocks import PASSED_OVER, Eviction, Life
-from blis_jax.results.metrics.arrays import clipped, replaced, sums
+from blis_jax.metrics.arrays import clipped, replaced, sums
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int

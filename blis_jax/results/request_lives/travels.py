@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.types import never
+from blis_jax.core.types import never
 from blis_jax.results.records import Status
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.core.types import never
 from blis_jax.engine.gateway.exits import ORPHANED
 from blis_jax.engine.gateway.gateway_queue import Place
 from blis_jax.engine.state import Dyn, InstTime
-from blis_jax.engine.types import never
 from blis_jax.results.records import Status
 
 _AT_GATEWAY = {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.results.metrics.distributions import percentile_ms, sample_of, summary_us
-from blis_jax.results.metrics.reference import CLASS_NAMES, class_code, ended_us, rates, recorded
+from blis_jax.metrics.distributions import percentile_ms, sample_of, summary_us
+from blis_jax.metrics.reference import CLASS_NAMES, class_code, ended_us, rates, recorded
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -16,9 +16,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from blis_jax.commands import cli
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
 from blis_jax.traces.formats import csv_reader
 from blis_jax.traces.formats.csv_reader import read_columns
@@ -32,7 +33,6 @@ from blis_jax.traces.rows import (
 )
 from blis_jax.traces.sniff import Sniff
 from blis_jax.workload.lengths.laws import Strict
-from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 if TYPE_CHECKING:
     import pandas

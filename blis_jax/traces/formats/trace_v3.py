@@ -17,9 +17,10 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from blis_jax.commands import cli
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing, whole_numbers
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
 from blis_jax.traces.formats import trace_v2
 from blis_jax.traces.formats.csv_reader import read_columns
@@ -34,7 +35,6 @@ from blis_jax.traces.rows import (
 from blis_jax.traces.sniff import Sniff
 from blis_jax.workload.lengths.laws import Strict, Whole
 from blis_jax.workload.revised.spec import ClassTargets
-from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 COLUMNS = (
     *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.arithmetic.exact import exact_quotient
+from blis_jax.core.exact import exact_quotient
 from blis_jax.errors import ConfigError
 from blis_jax.workload.drawing.plan import (
     ClientShape,

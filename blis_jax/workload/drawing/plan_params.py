@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.samplers import length_params
 from blis_jax.workload.multimodal import Multimodal, multimodal_lengths, multimodal_params

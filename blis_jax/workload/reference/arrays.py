@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.workload.reference.contents import block_ids, short_prompt_ids
 from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn

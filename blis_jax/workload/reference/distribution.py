@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from blis_jax.errors import ConfigError
+from blis_jax.files.strict_yaml import sentence
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
 from blis_jax.workload.reference import go_math
@@ -20,7 +21,6 @@ from blis_jax.workload.reference.arrays import content_arrays, golden_arrays, na
 from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.revised.spec import RevisedWorkload
-from blis_jax.workload.strict_yaml import sentence
 from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden
 from blis_jax.workload.versions import FIRST_REVISION
 

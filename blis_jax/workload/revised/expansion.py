@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.files.strict_yaml import sentence
 from blis_jax.workload.inference_perf import Pace, revised_clients
 from blis_jax.workload.revised.laws import REVISED_LAW_TYPES
 from blis_jax.workload.revised.spec import (
@@ -23,7 +24,6 @@ from blis_jax.workload.revised.spec import (
     SpikeSpec,
 )
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
-from blis_jax.workload.strict_yaml import sentence
 
 HOURS = 24
 HOUR_US = 3_600_000_000

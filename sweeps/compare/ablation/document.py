@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import ALL
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import (
     NO_INTERVAL,
     Estimate,

@@ -108,7 +108,7 @@ def _select(arguments: Sequence[str] | None) -> int:
 
 
 def _check_class(name: str, classes: Sequence[str]) -> None:
-    from blis_jax.results.metrics.scalars import lookup
+    from blis_jax.metrics.scalars import lookup
 
     slo_class = lookup(name)[1]
     if slo_class is not None and slo_class not in classes:
@@ -118,7 +118,7 @@ def _check_class(name: str, classes: Sequence[str]) -> None:
 
 
 def _choice(given: Mapping[str, Any]) -> FinalQuestion:
-    from blis_jax.results.metrics.scalars import lookup
+    from blis_jax.metrics.scalars import lookup
     from sweeps.compare.selection.stage import FinalQuestion
     from sweeps.robustness.question import read_constraint
     from sweeps.runs.metrics import our_name

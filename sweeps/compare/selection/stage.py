@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import LOWER, lookup
+from blis_jax.metrics.scalars import LOWER, lookup
 from blis_jax.statistics import paired
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Difference, Pair

@@ -10,8 +10,8 @@ from typing import Any
 from blis_jax.commands.flags.seed_options import seeds_text
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.chain import Record
+from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.policies.seeds import BY_WORKLOAD
-from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.ledger import render
 from sweeps.ledger.book import Ledger, LedgerRow, check_verdict
 from sweeps.ledger.rows.hypothesis import (

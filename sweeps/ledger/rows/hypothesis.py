@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.strict_yaml import sentence
 from blis_jax.statistics.sequential import StoppingRule
-from blis_jax.workload.strict_yaml import sentence
 from sweeps.ledger.rows.vocabulary import (
     CATEGORIES,
     DETERMINISTIC,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.files.chain import digest
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import Pair, differences, own_verdict
 from sweeps.ledger.rows.hypothesis import Hypothesis
@@ -249,7 +249,7 @@ def judge_criteria(
 def _other_pairs(
     hypothesis: Hypothesis, problem: Problem, benches: Benches
 ) -> dict[str, FigurePair]:
-    from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, Measure
+    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
     from sweeps.runs.bench import measure_of
 
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"

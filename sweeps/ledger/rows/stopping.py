@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.commands.flags.stopping_flags import first_seeds, rule_of
-from blis_jax.results.metrics.tails import Tails
+from blis_jax.metrics.tails import Tails
 from blis_jax.statistics.sequential import Seen, StoppingRule, rule_words
 from sweeps.ledger.rows.hypothesis import Hypothesis, StoppingRecord
 from sweeps.ledger.rows.result import judge_all, measured_from_runs

@@ -15,10 +15,10 @@ from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.sweep.data import window_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.chain import digest
+from blis_jax.metrics.scalars import pooled_latency
+from blis_jax.metrics.summaries import ALL, select
+from blis_jax.metrics.tails import Kept, Tails, kept_tails, tails_of_runs
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
-from blis_jax.results.metrics.scalars import pooled_latency
-from blis_jax.results.metrics.summaries import ALL, select
-from blis_jax.results.metrics.tails import Kept, Tails, kept_tails, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.ledger.rows.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
@@ -28,7 +28,7 @@ from sweeps.tracks.claims import Figures
 from sweeps.tracks.problem import workload_named
 
 if TYPE_CHECKING:
-    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.metrics.measure import Measure
     from blis_jax.results.records import RunRecord
     from sweeps.runs.bench import Bench
     from sweeps.search.objectives import SeedResult

@@ -21,7 +21,7 @@ from sweeps.principles.catalogue import Catalogue, Entry, WorkloadChoice
 from sweeps.runs.workload_names import load_workload
 
 if TYPE_CHECKING:
-    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.runs.driver import Runner
     from sweeps.principles.figures import LabFigures
     from sweeps.runs.bench import Bench
 

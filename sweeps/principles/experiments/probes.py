@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.types import EngineShape
+from blis_jax.core.types import EngineShape
 from blis_jax.policies.contract import GatewayContext
 from sweeps.principles.catalogue import WorkloadChoice
 
@@ -40,7 +40,7 @@ def scores_of(
     """Combined scores of a router with these scorers, for one request in every case."""
     import jax
 
-    from blis_jax.engine.arithmetic.exact import runtime_infinity
+    from blis_jax.core.exact import runtime_infinity
     from blis_jax.engine.mechanism import mechanism, params
     from blis_jax.engine.phases.policy_calls import combined_scores
 
@@ -77,7 +77,7 @@ def context_of(
     """One request and the router's view of the instances, as policies get them; picks the first best score."""
     import jax.numpy as jnp
 
-    from blis_jax.engine.types import RequestView, Snapshots
+    from blis_jax.core.types import RequestView, Snapshots
     from blis_jax.policies.contract import NoParams, NoState, PickerContext
     from blis_jax.policies.routing.pickers import first_best
 
@@ -240,8 +240,8 @@ def _sheddable_first(config: ClusterConfig, age_critical: int, age_sheddable: in
     import jax
     import jax.numpy as jnp
 
+    from blis_jax.core.types import RequestView
     from blis_jax.engine.mechanism import mechanism, params
-    from blis_jax.engine.types import RequestView
     from blis_jax.policies.contract import NoState, QueueContext
 
     functions, numbers = mechanism(config), params(config).policy

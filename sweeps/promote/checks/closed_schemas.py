@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from blis_jax.errors import ConfigError, closest, shortened
-from blis_jax.workload.strict_yaml import read_mapping
+from blis_jax.files.strict_yaml import read_mapping
 from sweeps.promote.promotion import Finding
 
 

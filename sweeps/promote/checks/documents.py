@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_documents, read_yaml
+from blis_jax.files.strict_yaml import read_documents, read_yaml
 from sweeps.promote.promotion import Files, Finding
 
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"

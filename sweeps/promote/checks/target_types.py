@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.workload.strict_yaml import read_mapping, sentence
+from blis_jax.files.strict_yaml import read_mapping, sentence
 
 _FOLDER = resources.files("sweeps.promote.checks") / "data"
 # each as a JSON schema; `x-rule` names the rule that a wrong value breaks

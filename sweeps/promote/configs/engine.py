@@ -8,8 +8,8 @@ from importlib import resources
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.promote.configs.ordering import BY_PRIORITY
 from sweeps.promote.configs.places import not_mapped
 from sweeps.promote.promotion import Promotion

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.types import ROLES
+from blis_jax.core.types import ROLES
 from blis_jax.policies.named import admission_name, numbered
 from blis_jax.policies.registry import DECODE_SETTINGS, NONE, SAME
 from sweeps.promote.checks.target_types import TargetTypes

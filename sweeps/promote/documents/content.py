@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blis_jax.workload.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 from sweeps.promote.evidence.hypothesis import PromotedHypothesis, hypotheses_of
 from sweeps.promote.evidence.stage import SURVIVAL, VERDICTS
 from sweeps.promote.promotion import Files, Promotion

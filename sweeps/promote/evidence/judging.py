@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import HIGHER as HIGHER_IS_BETTER
-from blis_jax.results.metrics.scalars import LOWER as LOWER_IS_BETTER
+from blis_jax.metrics.scalars import HIGHER as HIGHER_IS_BETTER
+from blis_jax.metrics.scalars import LOWER as LOWER_IS_BETTER
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from sweeps.promote.evidence.hypothesis import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 from sweeps.promote.evidence.hypothesis import BASELINE, hypotheses_of, hypotheses_path
 from sweeps.promote.evidence.priority_mix import CLASSES, GOODPUT
 from sweeps.promote.evidence.reports import AGGREGATE, UNITS

@@ -17,8 +17,8 @@ import yaml
 
 from blis_jax import __version__
 from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.results.metrics.reference import CLASS_NAMES, ended_us
-from blis_jax.results.metrics.summaries import tpot_us
+from blis_jax.metrics.reference import CLASS_NAMES, ended_us
+from blis_jax.metrics.summaries import tpot_us
 from blis_jax.results.records import SETTLED, RunRecord, Status
 from sweeps.promote.evidence.reports import SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER

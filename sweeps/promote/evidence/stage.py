@@ -83,7 +83,7 @@ def translation_of(files: Files) -> str:
 
 def ttft_targets(promotion: Promotion) -> dict[str, float]:
     """What is in time, by class: the strategy's targets, else the usual ones; ms."""
-    from blis_jax.commands.sweep.measure import DEFAULT_TARGETS
+    from blis_jax.metrics.measure import DEFAULT_TARGETS
     from sweeps.runs.bench import targets_of
 
     strategy = promotion.arm.strategy

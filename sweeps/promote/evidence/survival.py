@@ -16,7 +16,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.results.metrics.scalars import LOWER, lookup
+from blis_jax.metrics.scalars import LOWER, lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from sweeps.promote.evidence.concerns import Concern, concerns

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterable
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number
 from sweeps.promote.golang import readings
 from sweeps.promote.golang.compiler.functions import CODES, Input, PluginParameter

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
 from sweeps.promote.golang.compiler.expressions import Binary, Expression, Text, call, printed
 from sweeps.promote.golang.compiler.origins import camel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 from sweeps.promote.hypotheses.document import HYPOTHESES, HypothesisDocument, parse_hypotheses
 from sweeps.promote.hypotheses.inventory import inventory
 from sweeps.promote.maps.stage import DICTIONARY

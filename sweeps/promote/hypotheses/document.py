@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_mapping, sentence
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from sweeps.ledger.rows.vocabulary import (
     CATEGORIES,
     DETERMINISTIC,

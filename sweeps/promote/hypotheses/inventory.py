@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blis_jax.errors import ConfigError
+from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec, parse_spec
-from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 
 class _Part(BaseModel):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import read_mapping
+from blis_jax.files.strict_yaml import read_mapping
 from sweeps.promote.hypotheses.confirmed import confirmed_claims
 from sweeps.promote.hypotheses.document import HYPOTHESES, PAGE, HypothesisDocument
 from sweeps.promote.hypotheses.inventory import inventory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from blis_jax.files.strict_yaml import read_documents, read_yaml
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.strict_yaml import read_documents, read_yaml
 from sweeps.promote.checks.documents import PRIORITY
 from sweeps.promote.checks.kubernetes_rules import CLASS_LABEL
 from sweeps.promote.configs.engine import class_shares

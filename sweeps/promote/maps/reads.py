@@ -63,7 +63,7 @@ def signals_of(config: ClusterConfig) -> tuple[str, ...]:
 
 def signals_read(policy: Policy) -> set[str]:
     """The signals that one policy reads."""
-    from blis_jax.engine.types import EngineShape
+    from blis_jax.core.types import EngineShape
 
     seen: set[str] = set()
     shape = EngineShape(INSTANCES, SLOTS, SLOTS, 1, 1, num_keys=KEYS, num_changes=SLOTS)
@@ -103,14 +103,14 @@ def _context(policy: Policy, seen: set[str]) -> _Recorder:
 
 
 def _request(count: tuple[int, ...]) -> dict[str, Any]:
-    from blis_jax.engine.types import RequestView
+    from blis_jax.core.types import RequestView
 
     names = [field.name for field in dataclasses.fields(RequestView)]
     return {name: jnp.zeros(count, jnp.int32) for name in names}
 
 
 def _snapshots() -> dict[str, Any]:
-    from blis_jax.engine.types import Snapshots
+    from blis_jax.core.types import Snapshots
 
     reals: tuple[str, ...] = ("kv_utilization", "free_kv_blocks", "cache_hit_rate")
     reals += ("pending_transfer_us", "kv_thrashing_rate", "prompt_us")
@@ -151,7 +151,7 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
 def _fleet() -> Any:
     """Instances without machines."""
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.fleet import FleetView
+    from blis_jax.core.fleet import FleetView
     from blis_jax.engine.fleet_params import fleet_params
 
     counts, times = jnp.zeros(INSTANCES, jnp.int32), jnp.zeros(INSTANCES, jnp.int32)

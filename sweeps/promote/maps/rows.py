@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.workload.strict_yaml import read_yaml, sentence
+from blis_jax.files.strict_yaml import read_yaml, sentence
 
 Status = Literal["exact", "approximate", "code", "none"]
 Text = Annotated[str, Field(min_length=1)]

@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.metrics.scalars import LOWER
 from blis_jax.reports.figures import WIDTH, area_handle, figure, line_handle, save
 from blis_jax.reports.style import strategy_colours
-from blis_jax.results.metrics.scalars import LOWER
 from sweeps.robustness.cells import BY_NAME, MapAxis, kinds_in
 from sweeps.robustness.output.words import constraint_words, metric_words, runs_of
 from sweeps.robustness.verdict import NONE, UNDECIDED

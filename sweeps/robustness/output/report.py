@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics import paired
 from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.output.rules import Rules, rules_of

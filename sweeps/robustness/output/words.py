@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
+from blis_jax.metrics.scalars import TOKEN_RATES, lookup
+from blis_jax.metrics.summaries import LATENCIES
 from blis_jax.reports.run_words import RunWords, run_words
-from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
-from blis_jax.results.metrics.summaries import LATENCIES
 
 _SPELT = {
     **{name: words.replace("/s", " per second") for name, words in TOKEN_RATES.items()},

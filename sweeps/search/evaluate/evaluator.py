@@ -15,9 +15,9 @@ import yaml
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.flags import trace_flags
-from blis_jax.commands.sweep.measure import DEFAULT_TARGETS
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.reference import class_code
+from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.reference import class_code
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
 from sweeps.compare.document import plain, versions

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.workload.strict_yaml import sentence
+from blis_jax.files.strict_yaml import sentence
 from sweeps.strategies.file import Limits
 
 VERSION = 1

@@ -21,7 +21,7 @@ from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths
 from blis_jax.workload.reference.distribution import distribution_arrays

@@ -14,20 +14,20 @@ from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.sweep.data import Summarizer
-from blis_jax.commands.sweep.measure import Measure
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner import driver
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.runs import GivenRun
-from blis_jax.engine.runner.simulation import Options, Row
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.on_device.compiled import Report
+from blis_jax.metrics.on_device.figures import register_figure
+from blis_jax.metrics.on_device.run_figures import Figures, RunFigures, figures_of
+from blis_jax.metrics.summaries import SloTargets, Target
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.from_tables import Observation
-from blis_jax.results.metrics.on_device.compiled import Report
-from blis_jax.results.metrics.on_device.figures import register_figure
-from blis_jax.results.metrics.on_device.run_figures import Figures, RunFigures, figures_of
-from blis_jax.results.metrics.summaries import SloTargets, Target
 from blis_jax.results.records import RunRecord
+from blis_jax.runs import driver
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.runs import GivenRun
+from blis_jax.runs.simulation import Options, Row
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 
 SEEDS = (3, 1)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from blis_jax.commands.run.command import main
-from tests.results.metrics.test_reference import differences
+from tests.metrics.test_reference import differences
 from tests.support.recorded.reference_data import REPO_ROOT
 
 FOLDER = REPO_ROOT / "tests" / "data" / "printed_2026_08"

@@ -11,10 +11,10 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
-from blis_jax.engine.runner.closed_loop import ClosedLoopRun
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.results.labels import labels_of
 from blis_jax.results.records import Status
+from blis_jax.runs.closed_loop import ClosedLoopRun
 from blis_jax.traces.read import read_trace
 from blis_jax.workload.reference import draw_closed_loop
 from blis_jax.workload.table import WorkloadNames

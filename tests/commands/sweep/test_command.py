@@ -27,15 +27,15 @@ from blis_jax.commands.sweep.data import (
     slo_targets,
     window_of,
 )
-from blis_jax.commands.sweep.measure import Measure, read_targets, read_window
 from blis_jax.commands.sweep.plan import make_plan
 from blis_jax.commands.sweep.report import window_line
 from blis_jax.commands.sweep.strategies import list_builtin, load_strategy, parse_strategy
-from blis_jax.engine.runner import driver
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import Measure, read_targets, read_window
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import Window
 from blis_jax.results.dataset import load, save
-from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import Window
+from blis_jax.runs import driver
 from blis_jax.statistics.compared import values_of
 from tests.support.damages import damaged
 from tests.support.report_page import embedded, row, rows

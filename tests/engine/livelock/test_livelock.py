@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.livelock import stretches as livelock
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.driver import Runner
-from blis_jax.engine.runner.many_runs import run_grid
-from blis_jax.engine.runner.runs import GivenRun
-from blis_jax.engine.runner.simulation import Options, Row, simulate
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.checks import invariants
 from blis_jax.results.records import RunRecord, Status
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.many_runs import run_grid
+from blis_jax.runs.runs import GivenRun
+from blis_jax.runs.simulation import Options, Row, simulate
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import parse_spec
 from blis_jax.workload.table import with_timeouts

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.branching import branch
+from blis_jax.core.rows import Row
+from blis_jax.core.types import LAST, EngineShape, never
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Instance, Lane, Past, Resident, State, initial_state
-from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.tables.writes import no_writes
-from blis_jax.engine.types import LAST, EngineShape, never
 from blis_jax.policies import Policies
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, table_of, workload_of

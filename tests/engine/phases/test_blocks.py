@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
+from blis_jax.core.types import LAST
 from blis_jax.engine.phases.steps.batch_formation import serve
-from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Do
 from blis_jax.memory.preemption import give_up
 from tests.engine.phases.made import Made, values

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.core.types import SLO_CLASSES, EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.gateway.gateway_queue import Place, empty_queue
 from blis_jax.engine.gateway.queue_numbers import NO_TARGET, queue_params
 from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
-from blis_jax.engine.runner.simulation import simulate
-from blis_jax.engine.types import SLO_CLASSES, EngineShape
 from blis_jax.results.checks import invariants
 from blis_jax.results.records import Status
+from blis_jax.runs.simulation import simulate
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences

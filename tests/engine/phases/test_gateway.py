@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import pytest
 
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import NO_REQUEST
 from blis_jax.engine.calendar import Kind, next_due
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.gateway import decide
 from blis_jax.engine.tables.joined import lane_of
-from blis_jax.engine.types import NO_REQUEST
 from tests.engine.phases.made import NEVER, Made, config, values
 
 

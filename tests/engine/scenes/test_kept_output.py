@@ -9,8 +9,8 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
+from blis_jax.metrics.summaries import Window
 from blis_jax.results.checks.invariants import violations
-from blis_jax.results.metrics.summaries import Window
 from blis_jax.results.records import RunRecord, Status
 from tests.engine.scenes.test_moving_scenes import MOVES, NODES
 from tests.engine.scenes.test_outage_scenes import OPTIONS as OUTAGE_OPTIONS
@@ -22,7 +22,7 @@ from tests.engine.scenes.test_outage_scenes import (
     simulated,
     uneven,
 )
-from tests.results.metrics.test_on_device import assert_equal, both
+from tests.metrics.test_on_device import assert_equal, both
 from tests.support.oracles import moving_oracle
 from tests.support.oracles.kept_output import KeepingCluster, gaps_of
 from tests.support.scenes import REQUEST_ARRAYS, Prompt, flags, table_of, workload_of

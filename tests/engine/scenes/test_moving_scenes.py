@@ -7,7 +7,7 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.policies import ClusterChange, Policies, cluster_policy, pytree
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import from_flags
-from blis_jax.engine.arithmetic.branching import branch, masked
+from blis_jax.core.branching import branch, masked
+from blis_jax.core.types import EngineShape
 from blis_jax.engine.calendar import first_of
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.state import State, initial_state, nodes_of, with_paths
 from blis_jax.engine.tables.joined import event_times, joined, parted, place_of, queued_times
-from blis_jax.engine.types import EngineShape
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.branching import branch
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.runner.demand import demand_of_table
-from blis_jax.engine.runner.options import Options
-from blis_jax.engine.runner.sizes import at_block_level, first_sizes
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Reg, Slot, State, initial_state
-from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Do, Pool, Task, compact
+from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.options import Options
+from blis_jax.runs.sizes import at_block_level, first_sizes
 from blis_jax.workload.table import pad_to
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.support.scenes import table_of

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.branching import branch
+from blis_jax.core.types import Params
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.runner.demand import demand_of_table
-from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.runner.sizes import first_sizes
 from blis_jax.engine.state import Instance, Lane, State
-from blis_jax.engine.types import Params
 from blis_jax.memory.block_tables.block_rows import blocks_of
 from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.memory.block_tables.turn import Operation, Turn
 from blis_jax.memory.second_tier.mirror import bring_back, mirror
+from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.results.checks import invariants
-from blis_jax.results.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
+from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.sizes import first_sizes
 from blis_jax.workload.table import pad_to, with_timeouts
 from tests.support.oracles import judged_tier, mirrored_oracle
 from tests.support.oracles.oracle import requests_of_workload

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from papers.corrected import explained, profiles
 from papers.corrected.profiles import judged_profiles, without_defects
 from papers.record.claims import AnyClaim

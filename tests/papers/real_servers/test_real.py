@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 from blis_jax.predict.closed import LoopView
 from blis_jax.predict.collections import inferencex
 from blis_jax.predict.collections.vllm_runs import METRICS
 from blis_jax.predict.learned import learned
+from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from papers.real_servers import clusters

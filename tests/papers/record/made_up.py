@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from papers.record.claims import (
     AnyClaim,
     Published,

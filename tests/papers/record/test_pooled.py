@@ -9,8 +9,8 @@ import pytest
 
 from blis_jax import simulate
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.outcome import Outcome
-from blis_jax.results.metrics.tails import NUM_RANKS, kept_of, tails_of_runs
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.tails import NUM_RANKS, kept_of, tails_of_runs
 from blis_jax.workload.reference import draw
 from papers.record.claims import AnyClaim
 from papers.record.measures import POOLED_METRICS, record_figures, scalars

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from papers.record import published
 from papers.record.claims import AddedMetric, AnyClaim
 from papers.record.published import Classifier, PublishedRow

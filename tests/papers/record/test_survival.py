@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from papers.record import survival
 from papers.record.claims import AnyClaim
 from papers.record.survival import SurvivalVerdict, judged

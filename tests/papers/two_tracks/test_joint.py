@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from papers.record.measures import Measurement
 from papers.record.runs import SettingSample
 from papers.record.settings import RunSetting

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import EngineShape
 from blis_jax.engine.gateway.signals import LeadingContents
-from blis_jax.engine.types import EngineShape
 from blis_jax.policies.contract import GatewayContext, Policy
 from sweeps.principles.experiments.probes import context_of
 

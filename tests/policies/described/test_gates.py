@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.engine.types import NO_INSTANCE
+from blis_jax.core.types import NO_INSTANCE
 from blis_jax.policies.described.burst_throttled import burst_throttled
 from blis_jax.policies.described.kv_gated import kv_gated
 from blis_jax.results.records import Status

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, over_seeds
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.types import EngineShape
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape
 from blis_jax.policies.contract import ClusterContext
 from blis_jax.policies.movement.outages import outages
 from blis_jax.workload.spec import load_builtin, override

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, ConfigError, Options, over_seeds, simulate
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.policies import admission_policy
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps

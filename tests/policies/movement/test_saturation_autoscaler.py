@@ -13,15 +13,15 @@ import pytest
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, with_workload_spec
-from blis_jax.engine.fleet import FleetParams, FleetView
+from blis_jax.core.fleet import FleetParams, FleetView
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.fleet_params import instance_names
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.metrics.reference import ended_us, instance_name
 from blis_jax.policies.movement.placement import Placed, freed, nobody, with_fewer, with_more
 from blis_jax.policies.movement.saturation import Replicas, Thresholds, wanted
 from blis_jax.results.checks.invariants import violations
-from blis_jax.results.metrics.reference import ended_us, instance_name
 from blis_jax.results.records import RunRecord, Status
+from blis_jax.runs.simulation import Options, simulate
 from tests.support.recorded.autoscaler_runs import RUNS, recorded, written
 from tests.support.scenes import WHOLE
 

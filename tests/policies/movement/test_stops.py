@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, simulate
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.reference import aggregates, cluster_json
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import class_summary
 from blis_jax.results.blis_files import results_text
 from blis_jax.results.checks.invariants import violations
-from blis_jax.results.metrics.reference import aggregates, cluster_json
-from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import class_summary
 from blis_jax.results.records import RunRecord, Status
 from tests.support.scenes import Prompt, table_of, workload_of
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import RequestView
 from blis_jax.engine.gateway.signals import LeadingContents
-from blis_jax.engine.types import RequestView
 from blis_jax.policies.contract import Policy, QueueContext
 
 NOW_US = 1_000_000

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, ConfigError, Policies, simulate
-from blis_jax.engine.runner.simulation import Options
 from blis_jax.policies import priority_policy, routing_policy
 from blis_jax.policies.queue_order.intent import intent_tiered
 from blis_jax.policies.queue_order.priority import slo_tiered
+from blis_jax.runs.simulation import Options
 from tests.policies.queue_order.made import asked, queue
 from tests.support.scenes import burst, table_of, workload_of
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
 from blis_jax.policies.contract import QueueContext
 from blis_jax.policies.queue_order.intent import intent_tiered
 from blis_jax.policies.queue_order.joint import intent_slack

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.policies.queue_order.prefix_groups import blocks_for_others, prefix_grouped
+from blis_jax.runs.simulation import Options, simulate
 from tests.policies.queue_order.made import asked, paths, queue
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

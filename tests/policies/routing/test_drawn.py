@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from blis_jax.engine.types import NO_DRAW
+from blis_jax.core.types import NO_DRAW
 from blis_jax.policies.routing.drawn import DrawState, draw_below, one_of
 from blis_jax.policies.seeds import RandomSource, policy_seed, router_draws
 from blis_jax.workload.go_random.stream import Stream

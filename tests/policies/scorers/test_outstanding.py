@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.core.exact import runtime_infinity
 from blis_jax.engine.gateway.signals import Outstanding
-from blis_jax.engine.runner.simulation import Options
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.scorers.outstanding import class_backlog, deadline_wait, lead_of_detour
+from blis_jax.runs.simulation import Options
 from tests.policies.made import asked, decision
 from tests.support.scenes import burst, table_of, workload_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.results.checks import invariants
 from blis_jax.results.records import NO_EVICTION, InstanceRecords, RequestRecords, Status
-from tests.results.metrics.test_reference import SAMPLE, all_scenarios, golden_run
+from tests.metrics.test_reference import SAMPLE, all_scenarios, golden_run
 from tests.support.recorded.golden_records import compressed
 from tests.support.tiny_records import changed, pressed_run, whole_run
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
-from blis_jax.engine.runner import checkpoints, runs
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.event_order import tied_stretches, ties
 from blis_jax.results.event_order.ties import NOTHING, EventHeap
+from blis_jax.runs import checkpoints, runs
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import NEVER_US
 from tests.support.oracles import oracle
 from tests.support.scenes import WHOLE, Prompt, differences, flags, run_both, table_of, workload_of

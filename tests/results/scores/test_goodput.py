@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.commands.run.scores import nanoseconds, scores_of, verdicts_on
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.results.scores.goodput import fitness, goodput_fields
 from blis_jax.workload.revised.spec import ClassTargets

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,

@@ -11,10 +11,10 @@ import yaml
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import all_values
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner import many_runs
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.on_device.run_figures import Figures
+from blis_jax.metrics.on_device.run_figures import Figures
+from blis_jax.runs import many_runs
 from blis_jax.workload.spec import parse_spec
 from surrogate.data import FAILED
 from surrogate.levels.simulate import baseline_config, baseline_on_seeds

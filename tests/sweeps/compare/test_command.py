@@ -183,7 +183,7 @@ def test_printed_intervals_are_those_behind_the_verdict(
 def test_each_throughput_has_a_name_and_a_definition_of_its_own(
     whole: tuple[dict[str, Any], Path],
 ) -> None:
-    from blis_jax.results.metrics.scalars import metric_names
+    from blis_jax.metrics.scalars import metric_names
     from sweeps.compare.report import head_lines
     from sweeps.reports.words import title
 

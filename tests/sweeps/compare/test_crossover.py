@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.results.records import RunRecord
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.compare.crossover import NOTHING, crossovers, overtaking, together
 from sweeps.runs.bench import workload_of

@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.simulation import Row
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load
+from blis_jax.runs.simulation import Row
 from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
 from surrogate.levels.simulate import baseline_on_seeds

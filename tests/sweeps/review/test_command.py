@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError
 from blis_jax.policies import priority_policy, registry, scorer
 from blis_jax.policies import scorers as scorers_module
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
 from blis_jax.policies.queue_order import priority as priority_module
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.principles.figures import LabFigures
 from sweeps.review import bounds, external, inert, oscillation, proxy, signal, stability, starvation

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from sweeps.robustness.cells import KINDS
 from sweeps.robustness.store import KIND
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from blis_jax.commands.sweep.measure import DEFAULT_TARGETS
-from blis_jax.engine.outcome import Outcome
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.reports.robustness import study_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.schema import NOT_RUN
 from sweeps.robustness import verdict

@@ -6,9 +6,9 @@ import numpy as np
 
 from blis_jax import simulate
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import SloTargets
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import SloTargets
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.reference import draw
 from sweeps.runs.metrics import worst_p99_ms

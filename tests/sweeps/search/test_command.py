@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.simulation import simulate
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.runs.bench import Bench, workload_of
 from sweeps.search.command import main

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.runs.bench import Bench, workload_of
 from sweeps.search.evaluate.command import evaluate, main

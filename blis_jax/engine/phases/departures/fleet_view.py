@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.fleet import FleetView
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.fleet import FleetView
 from blis_jax.engine.state import Dyn, Instance, Mode, Slot, State
 from blis_jax.engine.tables.joined import busy_times, instance_of, lane_of, places_of, queued_times
 from blis_jax.latency.blackbox import queueing_time

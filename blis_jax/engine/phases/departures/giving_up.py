@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.calendar import next_deadline
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.gateway.exits import KEPT, ORPHANED, ExitWrite, no_exit
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.departures.stops import leaves_early
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.mid_step import (
@@ -30,11 +32,9 @@ from blis_jax.engine.phases.steps.mid_step import (
 )
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.state import Instance, Lane, Mode, Resident, Slot, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import place_of, queued_times
 from blis_jax.engine.tables.slot_write import no_slot
 from blis_jax.engine.tables.writes import Writes, no_writes
-from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory.block_tables.blocks import Do, MemoryTask
 from blis_jax.policies.routing.pickers import first_where
 

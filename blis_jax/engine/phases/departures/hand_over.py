@@ -14,12 +14,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import as_int
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.policy_calls import decision_key, request_view
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Past, State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.departures.fleet_view import fleet_view
 from blis_jax.engine.phases.departures.paid_time import PaidTime, is_paid, paid_until
@@ -27,12 +29,10 @@ from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import Work, chains_of, count_of
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.state import Instance, PartRank, State
-from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import busy_times, lane_of, place_of, queued_times
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
-from blis_jax.engine.types import LAST
 from blis_jax.memory.kept_output import moves_tokens, of_one_that_waits
 from blis_jax.policies.contract import ClusterChange, ClusterContext
 from blis_jax.policies.routing.pickers import first_where

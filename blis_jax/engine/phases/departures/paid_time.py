@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.types import pytree
+from blis_jax.core.types import pytree
 from blis_jax.lazy import jnp
 
 if TYPE_CHECKING:

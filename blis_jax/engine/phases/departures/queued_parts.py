@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.types import LAST
 from blis_jax.engine.calendar import Kind
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import GatewayQueue
 from blis_jax.engine.state import State
 from blis_jax.engine.tables.joined import lane_of
 from blis_jax.engine.tables.journeys import Journey, Movement, Reservation
-from blis_jax.engine.types import LAST
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

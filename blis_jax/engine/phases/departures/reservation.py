@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.columns import apart, as_int, choose, put
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import ENCODE, LAST, NO_REQUEST
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.policy_calls import (
     decision_key,
     request_view,
@@ -26,12 +28,10 @@ from blis_jax.engine.phases.policy_calls import (
 from blis_jax.engine.phases.router_view.snapshot import active_instances, in_pool
 from blis_jax.engine.phases.steps.mid_step import Work, failing, waking_time
 from blis_jax.engine.state import Mode, PartRank, Past, Request, Resident, State
-from blis_jax.engine.tables.columns import apart, as_int, choose, put
 from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.engine.tables.journeys import Movement
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
-from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST
 from blis_jax.memory.block_tables.blocks import Asker, Do
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Visit

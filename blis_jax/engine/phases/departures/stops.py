@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import Vector, as_int
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.router_view.forgetting import cleared, forget
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Inst, Instance, Lane, Mode, Past, State
-from blis_jax.engine.tables.columns import Vector, as_int
 from blis_jax.engine.tables.joined import chain_times
 from blis_jax.engine.tables.journeys import Journey, Movement
-from blis_jax.engine.types import LAST
 from blis_jax.memory.memory import Subject
 
 if TYPE_CHECKING:

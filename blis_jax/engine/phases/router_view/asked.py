@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.core.block_counts import full_blocks
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.gateway.signals import LeadingContents
 from blis_jax.engine.phases.router_view.prompt_time import prompt_times

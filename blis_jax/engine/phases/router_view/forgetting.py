@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.core.block_counts import full_blocks
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.router_view.late_news import NewsKind, told, with_news
 from blis_jax.engine.phases.router_view.router_index import own_blocks_there, own_row

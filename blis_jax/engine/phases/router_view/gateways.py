@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.types import REJECTED
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import OWN, GatewayQueue, QueueWrite
 from blis_jax.engine.state import Slot, State
 from blis_jax.engine.tables.joined import lane_of, place_of, queued_times
-from blis_jax.engine.types import REJECTED
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

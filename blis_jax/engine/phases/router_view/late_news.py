@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.types import pytree
 from blis_jax.engine.tables.router import LateNews
-from blis_jax.engine.types import pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.arithmetic.exact import exact_product
+from blis_jax.core.exact import exact_product
+from blis_jax.core.step_batch import Members, StepBatch
 from blis_jax.engine.context import Context
-from blis_jax.engine.step_batch import Members, StepBatch
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
-    from blis_jax.engine.types import RequestView
+    from blis_jax.core.types import RequestView
 
 
 def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]:

@@ -7,12 +7,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.signals import AgedView, Outstanding, SeenPrompts
 from blis_jax.engine.phases.router_view.gateways import gateway_of
 from blis_jax.engine.state import Slot, State
 from blis_jax.engine.tables.joined import arrival_times
-from blis_jax.engine.types import LAST, NO_REQUEST
 
 
 def prompts_now(ctx: Context, state: State) -> SeenPrompts:

@@ -17,17 +17,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.block_counts import full_blocks
+from blis_jax.core.branching import branch
+from blis_jax.core.columns import as_int
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.router_view.gateways import index_column, own_columns
 from blis_jax.engine.phases.router_view.late_news import LateWrite, no_news, with_news
 from blis_jax.engine.phases.steps.mid_step import failing
 from blis_jax.engine.state import Nodes, State, nodes_of
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.router import ROUTINGS_READ, RouterIndex
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS
 from blis_jax.memory.block_tables.contents import shared_numbers
 

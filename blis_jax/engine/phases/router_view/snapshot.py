@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import branch
-from blis_jax.engine.arithmetic.exact import exact_quotient
+from blis_jax.core.branching import branch
+from blis_jax.core.columns import choose
+from blis_jax.core.exact import exact_quotient
+from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.signals import AgedView, looked_again
 from blis_jax.engine.phases.router_view.gateways import own_pending, own_rejections
 from blis_jax.engine.phases.router_view.prompts import prompts_now
 from blis_jax.engine.state import Instance, Nodes, Slot, State, reads_cpu_tier
-from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
-from blis_jax.engine.types import ENCODE, ROLES, Snapshots
 from blis_jax.memory.block_tables.blocks import InstanceMemory
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import as_int
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.departures.hand_over import ask, comes_with_kv, starts_over
 from blis_jax.engine.phases.steps.candidates import next_candidate
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import RUNAWAY, Past, Request, Resident, State
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.block_tables.contents import Found, nothing_found
 from blis_jax.memory.index_events import allocated

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.columns import together
+from blis_jax.core.step_batch import Members
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Past, State
-from blis_jax.engine.step_batch import Members
-from blis_jax.engine.tables.columns import together
 from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.types import LAST
 
 
 def members_of(

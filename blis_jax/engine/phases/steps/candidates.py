@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
 from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
 from blis_jax.engine.phases.router_view.asked import asked_of_queue
 from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State, StepInProgress
-from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.memory import Choice
 from blis_jax.policies.seeds import RandomSource

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import Columns, Vector, as_int, is_apart, tail, with_tail
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.state import Instance, InstTime, Lane
-from blis_jax.engine.tables.columns import Columns, Vector, as_int, is_apart, tail, with_tail
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
 
 if TYPE_CHECKING:

@@ -8,9 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.columns import Vector, as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.step_batch import StepBatch
+from blis_jax.core.types import pytree
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.departures.hand_over import (
     has_last_token,
     is_moving,
@@ -42,10 +45,7 @@ from blis_jax.engine.phases.steps.mid_step import (
     with_chains,
 )
 from blis_jax.engine.state import Mode, State, StepRecord
-from blis_jax.engine.step_batch import StepBatch
-from blis_jax.engine.tables.columns import Vector, as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.kept_output import moves_tokens, num_kept, of_one_that_goes

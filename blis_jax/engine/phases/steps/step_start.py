@@ -9,9 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.clock import truncate
+from blis_jax.core.clock import truncate
+from blis_jax.core.columns import as_int
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.step_batch import Members, StepBatch
+from blis_jax.core.types import LAST
 from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.batch_view import decoding_alike, members_of
 from blis_jax.engine.phases.steps.candidates import with_next_states
 from blis_jax.engine.phases.steps.mid_step import (
@@ -27,10 +30,7 @@ from blis_jax.engine.phases.steps.mid_step import (
     with_chains,
 )
 from blis_jax.engine.state import Mode, State
-from blis_jax.engine.step_batch import Members, StepBatch
-from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.engine.types import LAST
 from blis_jax.memory.memory import Plan
 
 MAX_FAST_STEPS = 2048

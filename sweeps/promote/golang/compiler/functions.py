@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number, numbers_of
 from sweeps.promote.golang.compiler.graph import Node, inputs_of, live
 from sweeps.promote.golang.compiler.origins import camel, place_of_policy

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.types import EngineShape, RequestView, Snapshots
 from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
-from blis_jax.engine.types import EngineShape, RequestView, Snapshots
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
 from sweeps.promote.golang.compiler.graph import Graph, Node
 from sweeps.promote.golang.compiler.lowering import SIZES, Lowering, check_dtypes

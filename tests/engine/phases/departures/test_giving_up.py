@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.core.outcome import Outcome
 from blis_jax.results.records import Status
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import with_timeouts
 from tests.support.scenes import Prompt, table_of, workload_of
 

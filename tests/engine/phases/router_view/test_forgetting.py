@@ -12,7 +12,7 @@ import pytest
 
 from blis_jax import simulate
 from blis_jax.cluster.config import from_flags
-from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.core.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.router_view.forgetting import without_own
 from blis_jax.engine.phases.router_view.router_index import touch, write

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from blis_jax import ClusterConfig, over_params
 from blis_jax.cluster import config
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.phases.router_view.test_signals import AGED, GATED, roomy, same
 from tests.engine.test_properties import FAILURES, NODES, OPTIONS, PHASES, STATICS, Scene, scenes

@@ -11,8 +11,8 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.mechanism import mechanism, of_one_program
-from blis_jax.engine.runner import sizes
 from blis_jax.results.records import RunRecord
+from blis_jax.runs import sizes
 from tests.engine.phases.router_view.test_lost_news import SETTINGS, Drawn, run, scene
 from tests.engine.test_properties import (
     LONG_NODES,

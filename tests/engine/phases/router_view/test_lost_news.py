@@ -14,10 +14,10 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.loop import _shared_numbers
 from blis_jax.engine.mechanism import mechanism, of_one_program
 from blis_jax.engine.phases.router_view.lost_news import is_removal_heard
-from blis_jax.engine.runner.options import Options
-from blis_jax.engine.runner.simulation import simulate
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.records import RunRecord
+from blis_jax.runs.options import Options
+from blis_jax.runs.simulation import simulate
 from blis_jax.workload.table import RequestTable
 from tests.support.oracles import oracle
 from tests.support.oracles.precise_index import Fate

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.arithmetic.branching import When, always, branch
+from blis_jax.core.branching import When, always, branch
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape
 from blis_jax.engine.context import Context
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import RouterIndex, no_index
-from blis_jax.engine.types import EngineShape
 from tests.engine.phases.made import Made
 
 CAPACITY, INSTANCES, DEPTH, REQUESTS = 12, 2, 3, 60

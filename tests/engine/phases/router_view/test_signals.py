@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from blis_jax import ClusterConfig, over_params
 from blis_jax.cluster import config
+from blis_jax.core.outcome import Outcome
 from blis_jax.engine.mechanism import mechanism, of_one_program, params
-from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.runner.programs import compiled
-from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.engine.state import initial_state
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runs.programs import compiled
+from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.test_properties import FAILURES, NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.engine.test_scan_step import BATCHED_SHAPE

@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 import pytest
 
-from blis_jax.engine.outcome import Outcome
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.phases.steps.batch_formation import serve
 from blis_jax.engine.phases.steps.candidates import has_candidate
 from blis_jax.engine.phases.steps.step_end import complete
 from blis_jax.engine.state import Mode
-from blis_jax.engine.types import LAST, NO_REQUEST
 from tests.engine.phases.made import NEVER, Made, config, values
 
 ONE = jnp.int32(1)

@@ -12,7 +12,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools, numbers
 from blis_jax.cluster.flow_settings import slo_targets, tenant_budgets
 from blis_jax.cluster.instance_groups import per_instance, roles
-from blis_jax.engine.types import ENCODE, IDLE, ROLES, SLO_CLASSES
+from blis_jax.core.types import ENCODE, IDLE, ROLES, SLO_CLASSES
 from blis_jax.policies.seeds import RandomSource, router_draws
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.table import RequestTable, from_golden

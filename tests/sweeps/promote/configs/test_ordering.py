@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.contract import QueueContext
 from blis_jax.policies.named import numbered
 from sweeps.promote.configs import engine
@@ -19,7 +19,7 @@ from tests.sweeps.promote.promotions import promotion
 
 def urgency(given: str, classes: list[str], arrivals_us: list[int], now_us: int) -> np.ndarray:
     """The simulated priority of waiting requests."""
-    from blis_jax.engine.types import RequestView
+    from blis_jax.core.types import RequestView
 
     policy = numbered(promotion(given).arm.config).priority
     count = len(classes)

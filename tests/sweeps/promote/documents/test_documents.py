@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.metrics.scalars import lookup
 from sweeps.promote.documents.bundle import BODY, MANIFEST, MESSAGE, PATCH, bundle_files
 from sweeps.promote.documents.findings import resolution_of
 from sweeps.promote.documents.stage import REPORT, document_files

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from blis_jax.engine.types import RequestView, Snapshots
+from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import GatewayContext, QueueContext

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from blis_jax.cluster.config import FIELDS
-from blis_jax.engine.types import RequestView, Snapshots
+from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import contract, registry
 from sweeps.promote.maps import rows

@@ -1,0 +1,222 @@
+"""What requests ask of the engine's tables: counted in given ones, expected of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
+from blis_jax.engine.fleet_params import rows_to_begin_with
+from blis_jax.engine.phases.router_view.router_index import ROUTER_INDEX_CAPACITY
+from blis_jax.files.user_files import is_file
+from blis_jax.latency.registry import model_of
+from blis_jax.runs.options import Options
+from blis_jax.workload.drawing.plan import DrawPlan, longest_node
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
+BUSY = 0.7  # share of an instance's time beyond which queues decide, not service times
+BALANCED = ("round-robin", "least-loaded", "weighted")
+MOST_RECORDS = 1 << 17  # to begin with, of steps that stand by themselves
+# prompts per instance from which the router's index of 10,000 blocks is likely to evict
+REQUESTS_BEFORE_EVICTION = 300
+
+
+def rounded(value: int, least: int = 1) -> int:
+    """The next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
+    size = least
+    while size < value:
+        size = size * 3 // 2 if size & (size - 1) == 0 and size >= 2 else next_power(size)
+    return size
+
+
+def next_power(value: int) -> int:
+    """The next power of two above a value."""
+    return 1 << value.bit_length()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests and the clusters that serve them, as far as sizes follow from them."""
+
+    num_instances: int  # of the largest cluster
+    num_slots: int
+    num_requests: int
+    num_nodes: int  # shared contents; 0: none
+    path_depth: int
+    node_blocks: int  # of the longest shared content
+    num_records: int  # of steps
+    block_size: int
+    clock: str
+    has_router_eviction: bool
+    has_shared_outputs: bool
+    # at block level
+    total_kv_blocks: int  # of the largest instance
+    all_kv_blocks: int  # of all instances of the largest cluster
+    has_cpu_tier: bool  # of February's revision
+    longest: int = 1  # blocks of a request, prompt and output
+    shared_blocks: int = 0
+    output_blocks: int = 0  # 0 for draws: not known
+    mirror_size: int = 0  # blocks of the largest CPU tier of August's revision
+    num_allocations: int = 0  # for prompts; those of preempted requests come on top
+    distinct_blocks: int | None = None  # blocks of different content; None: not known
+
+
+def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options) -> Demand:
+    """Of one run on a given table."""
+    count = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
+    num_requests = rounded(max(count, 64), 64)
+    longest_content = int(np.max(np.asarray(table.node_blocks), initial=0))
+    has_nodes = longest_content > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
+    block_size = config.block_size_in_tokens
+    is_sharing = has_nodes and shares_outputs(table, block_size)
+    # an arrival ends the runs of equal steps of all instances that decode
+    chunks = _num_chunks(config, table)
+    records = 2 * num_requests + chunks
+    records = max(records, min(2 + config.num_instances, 8) * num_requests)
+    output_blocks = _num_output_blocks(table, block_size)
+    if is_sharing:  # a step by itself whenever a member fills a block
+        records += output_blocks
+    if not model_of(config).has_equal_decode_steps:  # every step stands by itself
+        tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
+        records = max(records, min(records + tokens, MOST_RECORDS))
+    prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
+    tokens_of_each = np.asarray(table.input_len) + np.asarray(table.output_len)
+    return Demand(
+        num_instances=rows_to_begin_with(config),
+        num_slots=options.num_slots or slots_for(config, table),
+        num_requests=num_requests,
+        num_nodes=rounded(table.num_nodes) if has_nodes else 0,
+        path_depth=rounded(table.depth) if has_nodes else 1,
+        node_blocks=rounded(longest_content) if has_nodes else 1,
+        num_records=records,
+        block_size=block_size,
+        clock=_clock_for(config, table, options.clock),
+        has_router_eviction=prompt_blocks > config.num_instances * ROUTER_INDEX_CAPACITY,
+        has_shared_outputs=is_sharing,
+        total_kv_blocks=max(per_instance(config, "total_kv_blocks")),
+        all_kv_blocks=sum(per_instance(config, "total_kv_blocks")),
+        has_cpu_tier=has_cpu_tier(config) and not config.is_august,
+        mirror_size=_mirror_size(config),
+        longest=-(-int(np.max(tokens_of_each, initial=1)) // block_size),
+        shared_blocks=int(np.sum(np.asarray(table.node_blocks))),
+        output_blocks=output_blocks,
+        num_allocations=num_requests + chunks,
+        # a block may be used again if nobody looks for its content
+        distinct_blocks=_num_distinct_blocks(table, block_size) if has_nodes else None,
+    )
+
+
+def demand_of_draws(
+    configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
+) -> Demand:
+    """Of every run of points of one mechanism, whose plans have one shape."""
+    draws = plans[0].shape
+    longest_content = max(longest_node(plan) for plan in plans)
+    has_nodes = longest_content > 0
+    fewest = min(config.num_instances for config in configs)
+    is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
+    return Demand(
+        num_instances=max(rows_to_begin_with(config) for config in configs),
+        num_slots=options.num_slots or guessed_slots(draws.num_requests, fewest),
+        num_requests=draws.num_requests,
+        num_nodes=draws.num_nodes if has_nodes else 0,
+        path_depth=draws.path_depth if has_nodes else 1,
+        node_blocks=rounded(longest_content) if has_nodes else 1,
+        num_records=(4 if is_skipping else 64) * draws.num_requests,
+        block_size=draws.block_size,
+        clock=options.clock,
+        has_router_eviction=draws.num_requests > fewest * REQUESTS_BEFORE_EVICTION,
+        has_shared_outputs=draws.has_shared_outputs and has_nodes,
+        total_kv_blocks=max(max(per_instance(config, "total_kv_blocks")) for config in configs),
+        all_kv_blocks=max(sum(per_instance(config, "total_kv_blocks")) for config in configs),
+        has_cpu_tier=any(has_cpu_tier(config) and not config.is_august for config in configs),
+        mirror_size=max(_mirror_size(config) for config in configs),
+        num_allocations=2 * draws.num_requests,
+    )
+
+
+def _mirror_size(config: ClusterConfig) -> int:
+    return max(per_instance(config, "kv_cpu_blocks")) if config.is_august else 0
+
+
+def guessed_slots(num_requests: int, num_instances: int) -> int:
+    """Slots per instance: more than an even share, but not all requests of a long workload."""
+    share = -(-num_requests * 5 // (4 * num_instances))
+    return rounded(min(max(64, share + 16), 512), 64)
+
+
+def slots_for(config: ClusterConfig, table: RequestTable) -> int:
+    """Slots per instance for a table: of a long one that the cluster can keep up with, by how many requests overlap."""
+    arrival = np.asarray(table.arrival_us)
+    is_real = arrival != NEVER_US
+    count = int(is_real.sum())
+    guess = guessed_slots(count, config.num_instances)
+    is_fitted = model_of(config).sizes is None and not is_file(config.latency_model)
+    if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_fitted:
+        return guess
+    (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
+    alpha += max(per_instance(config, "network_delay"))
+    arrival = arrival[is_real].astype(np.float64)
+    inputs, outputs = (
+        np.asarray(x, np.float64)[is_real] for x in (table.input_len, table.output_len)
+    )
+    chunks = np.ceil(inputs / _chunk(config))
+    prefill_us = chunks * beta[0] + inputs * beta[1]
+    span_us = max(arrival[-1] - arrival[0], 1.0) * config.num_instances
+    if prefill_us.sum() + outputs.sum() * beta[2] > BUSY * span_us:
+        return guess
+    # steps are shared, so a request stays longer than it would alone
+    stay_us = alpha + 2.0 * (prefill_us + outputs * (beta[0] + beta[2]))
+    left = np.sort(arrival + stay_us)
+    most = int(np.max(np.arange(1, count + 1) - np.searchsorted(left, arrival)))
+    return min(guess, rounded(2 * most // config.num_instances + 16, 64))
+
+
+def _num_chunks(config: ClusterConfig, table: RequestTable) -> int:
+    """Steps in which prompts are computed, one request at a time and nothing cached."""
+    return int(np.sum(-(-np.asarray(table.input_len, np.int64) // _chunk(config))))
+
+
+def _chunk(config: ClusterConfig) -> int:
+    """Prompt tokens of a request in a step, on the instance that takes the fewest."""
+    thresholds = per_instance(config, "long_prefill_token_threshold")
+    limits = [threshold for threshold in thresholds if threshold > 0]
+    return min(per_instance(config, "max_num_scheduled_tokens") + limits)
+
+
+def _largest(config: ClusterConfig, coefficients: str) -> list[float]:
+    """Each coefficient of the instance that has the largest one."""
+    return [max(values) for values in zip(*per_instance(config, coefficients), strict=True)]
+
+
+def _num_output_blocks(table: RequestTable, block_size: int) -> int:
+    """Whole blocks that outputs take."""
+    return int(np.sum(np.asarray(table.output_len, np.int64))) // block_size
+
+
+def shares_outputs(table: RequestTable, block_size: int) -> bool:
+    """Whether a shared content lies in some request's output."""
+    path = np.asarray(table.path_nodes)
+    start = np.asarray(table.node_start)[np.maximum(path, 0)]
+    prompt_blocks = np.asarray(table.input_len) // block_size
+    return bool(np.any((path >= 0) & (start >= prompt_blocks[:, None])))
+
+
+def _num_distinct_blocks(table: RequestTable, block_size: int) -> int:
+    """Blocks of different content in all prompts and outputs."""
+    blocks, path = np.asarray(table.node_blocks, np.int64), np.asarray(table.path_nodes)
+    tokens = np.asarray(table.input_len, np.int64) + np.asarray(table.output_len)
+    again = np.sum(np.where(path >= 0, blocks[np.maximum(path, 0)], 0)) - np.sum(blocks)
+    return int(np.sum(-(-tokens // block_size)) - again)
+
+
+def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
+    """The clock asked for, or 64 bits if arrivals alone exceed 32."""
+    arrivals = np.asarray(table.arrival_us)
+    latest = int(np.max(arrivals[arrivals != NEVER_US], initial=0))
+    latest += config.admission_latency + config.routing_latency
+    return "int64" if clock == "int32" and latest >= 2**31 - 1 else clock

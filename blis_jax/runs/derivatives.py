@@ -1,0 +1,387 @@
+"""Pathwise derivatives: how every latency of a run changes with coefficients, arrivals and latencies.
+
+Forward mode through the engine itself on a float64 clock, several directions at once. Times are smooth
+in these numbers while decisions stay (who is routed where, who is in which batch): a derivative holds them,
+and truncation to whole microseconds passes it through. What decisions do to a metric is not in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import coefficients_of
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape, Mechanism, Params
+from blis_jax.engine.loop import Raw, requests_of, run_row
+from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import model_of
+from blis_jax.policies.seeds import policy_seed
+from blis_jax.results.from_tables import Observation, unstack
+from blis_jax.results.records import RequestRecords, RunRecord, Status
+from blis_jax.runs.calls import Call, Group, Results, results_of
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options
+from blis_jax.runs.programs import compiled
+from blis_jax.runs.runs import GivenRun, Inputs, Row, observed
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+ALPHA = ("alpha0", "alpha1", "alpha2")
+BETA = ("beta0", "beta1", "beta2", "beta3")
+# arrival_scale stretches all arrival times by a factor 1 + ε; the latencies are settings in µs
+OTHERS = ("arrival_scale", "kv_transfer_base_latency", "admission_latency", "routing_latency")
+DIRECTIONS = (*ALPHA, *BETA, *OTHERS)
+CLOCKS = ("float64", "continuous")
+
+Direction = Mapping[str, float]  # a weight for some of DIRECTIONS; the others have 0
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """One run and the slopes of its times, µs per unit of each direction; NaN where there is no time."""
+
+    record: RunRecord
+    wrt: tuple[str, ...]
+    first_token_us: Float[np.ndarray, "direction request"]  # absolute, output processing included
+    ttft_us: Float[np.ndarray, "direction request"]
+    e2e_us: Float[np.ndarray, "direction request"]
+    left_us: Float[np.ndarray, "direction request"]
+    sched_delay_us: Float[np.ndarray, "direction request"]
+    queued_at_us: Float[np.ndarray, "direction request"]
+    step_start_us: Float[np.ndarray, "direction record"]
+    step_duration_us: Float[np.ndarray, "direction record"]
+    output_time_us: Float[np.ndarray, "direction instance"]
+    ended_us: Float[np.ndarray, "direction"]  # of the last event of the run
+
+
+def jacobian(
+    config: ClusterConfig,
+    table: RequestTable,
+    wrt: Sequence[str],
+    options: Options | None = None,
+    seed: int = 0,
+) -> Derivatives:
+    """Simulate one run, and differentiate its times along coefficients, arrivals and latencies.
+
+    The decisions of the run are held, so the slopes are those of its times alone.
+
+    Args:
+        config: the cluster.
+        table: the requests.
+        wrt: names of `DIRECTIONS`, such as `alpha0`, `beta2` or `arrival_scale`.
+        options: how to run; the clock is `float64` unless it is `continuous`.
+        seed: as in `simulate`.
+
+    Returns:
+        The record, and slopes in µs per unit of each direction, `[direction, request]`; NaN where a request
+        has no such time.
+
+    Raises:
+        ConfigError: a direction is unknown, or the configuration has no such coefficient.
+    """
+    return Differentiator(wrt, options).run(config, table, seed)
+
+
+def jvp(
+    config: ClusterConfig,
+    table: RequestTable,
+    direction: Direction,
+    options: Options | None = None,
+    seed: int = 0,
+) -> Derivatives:
+    """One run and its slopes along one direction, such as `{"beta0": 1.0, "beta1": -0.2}`."""
+    return Differentiator([direction], options).run(config, table, seed)
+
+
+class Differentiator:
+    """Differentiates one run after another; what later runs need is compiled once.
+
+    The clock is float64 holding whole microseconds, or with `Options(clock="continuous")` without truncation.
+    """
+
+    def __init__(self, wrt: Sequence[str | Direction], options: Options | None = None) -> None:
+        """`wrt` are names of DIRECTIONS or weighted sums of them."""
+        options = options or Options(clock="float64")
+        if options.clock not in CLOCKS:
+            options = dataclasses.replace(options, clock="float64")
+        if not wrt:
+            raise ConfigError(f"no direction was given; name some of {', '.join(DIRECTIONS)}")
+        self.options = dataclasses.replace(options, form="rows")
+        self.wrt = tuple(_name(one) for one in wrt)
+        self.directions = [{one: 1.0} if isinstance(one, str) else dict(one) for one in wrt]
+        for direction in self.directions:
+            _check(direction)
+        self.runner = Runner(self.options, num_rows=1)
+
+    def expect(self, rows: Iterable[Row]) -> None:
+        """Takes in the sizes of runs that will come, so that one program may serve all of them."""
+        self.runner.expect(rows)
+
+    def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
+        """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
+        named = {name for one in self.directions for name in one}
+        if model_of(config).sizes is not None and named & {"alpha1", *BETA}:
+            raise ConfigError(
+                f"{min(named & {'alpha1', *BETA})}: step times of latency_model {config.latency_model} come "
+                "from sizes, and nothing is differentiated through them; name other directions"
+            )
+        if len(coefficients_of(config)) < 4 and any("beta3" in one for one in self.directions):
+            raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
+        last: list[_Slopes] = []
+
+        def execute(call: Call) -> Results:
+            """The run with its slopes, which are kept aside."""
+            (run,), group = call.runs, call.group
+            inputs = run.inputs(group.shape)
+            seen, last[:] = self._run(group, inputs, self._stacked(group.shape, inputs))
+            return results_of([seen])
+
+        run = GivenRun(Row(config, table, policy_seed(seed)), self.options)
+        record = self.runner.alone(run, execute)
+        return _derivatives(record, self.wrt, last)
+
+    def _stacked(self, shape: EngineShape, inputs: Inputs) -> _Numbers:
+        """The slopes of the inputs, `[direction, ...]`."""
+        slopes = [_slopes(shape, inputs[0], inputs[1], one) for one in self.directions]
+        stacked: _Numbers = jax.tree.map(lambda *leaves: np.stack(leaves), *slopes)
+        return stacked
+
+    def _run(
+        self, group: Group, inputs: Inputs, stacked: _Numbers
+    ) -> tuple[Observation, list[_Slopes]]:
+        """One compiled call: what happened, and its slopes along each direction."""
+        with jax.enable_x64(True):
+            function = compiled(slopes_of, group.shape, group.functions)
+            found = function(*inputs, stacked, np.int32(self.options.max_scan_steps))
+            raw, log_slopes = jax.device_get(found)
+        seen = observed(raw, inputs[0], inputs[1], group.shape, group.functions)
+        each = range(len(self.wrt))
+        return seen, [_Slopes(seen, unstack(stacked, at), log_slopes[at]) for at in each]
+
+    def repeated(self, config: ClusterConfig, table: RequestTable) -> Repeated:
+        """The same requests again and again with other coefficients."""
+        return Repeated(self, config, table)
+
+
+class LatencySlopes(NamedTuple):
+    """Latencies of a run in which all requests came to their end, and their slopes, µs."""
+
+    ttft_us: Float[np.ndarray, " request"]
+    e2e_us: Float[np.ndarray, " request"]
+    d_ttft: Float[np.ndarray, "direction request"]
+    d_e2e: Float[np.ndarray, "direction request"]
+
+
+class Repeated:
+    """One scene with other latency coefficients time after time: no configuration is checked, no record made.
+
+    That is what a fit needs, in half of the time of `Differentiator.run`.
+    """
+
+    def __init__(
+        self, differentiator: Differentiator, config: ClusterConfig, table: RequestTable
+    ) -> None:
+        """The requests have been run before, so that the sizes of their tables are known."""
+        self.differentiator = differentiator
+        run = GivenRun(Row(config, table, policy_seed(0)), differentiator.options)
+        self.group = differentiator.runner.groups[run.kind]
+        self.shape, self.inputs = self.group.shape, run.inputs(self.group.shape)
+        self.stacked = differentiator._stacked(self.shape, self.inputs)
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether another run has needed larger tables since."""
+        return self.group.shape != self.shape
+
+    def __call__(self, alpha: Sequence[float], beta: Sequence[float]) -> LatencySlopes | None:
+        """Latencies with these coefficients on all instances; None where the whole run has to be looked at."""
+        if self.is_outgrown:
+            return None
+        numbers = self.inputs[0]
+        cluster = numbers.cluster
+        alphas: Any = np.broadcast_to(np.asarray(alpha, np.float64), cluster.alpha.shape)
+        betas: Any = np.broadcast_to(np.asarray(beta, np.float64), cluster.beta.shape)
+        moved = dataclasses.replace(cluster, alpha=alphas, beta=betas)
+        numbers = dataclasses.replace(numbers, cluster=moved)
+        inputs = numbers, *self.inputs[1:]
+        seen, each = self.differentiator._run(self.group, inputs, self.stacked)
+        if seen.outcome() != Outcome.COMPLETED or np.any(seen.status != Status.COMPLETED):
+            return None
+        requests, slopes = seen.requests(), [one.requests() for one in each]
+        return LatencySlopes(
+            requests.ttft_us,
+            requests.e2e_us,
+            np.stack([one.ttft_us for one in slopes]),
+            np.stack([one.e2e_us for one in slopes]),
+        )
+
+
+def _name(one: str | Direction) -> str:
+    return one if isinstance(one, str) else " + ".join(f"{w:g}·{n}" for n, w in one.items())
+
+
+def _check(direction: Direction) -> None:
+    for name in direction:
+        if name not in DIRECTIONS:
+            known = ", ".join(DIRECTIONS)
+            raise ConfigError(
+                f"derivative with respect to {name!r} is not pathwise; known are {known}; "
+                "for what acts through decisions see sweeps.sensitivity.smoothed"
+            )
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Slopes of the engine's inputs, or the inputs themselves as floats."""
+
+    alpha: Any  # instance, 3
+    beta: Any  # instance, coefficient
+    arrival: Any  # request, with a spare one
+    transfer_us: Any
+    admission_latency_us: Any
+    routing_latency_us: Any
+
+
+jax.tree_util.register_dataclass(_Numbers)
+
+
+def _slopes(
+    shape: EngineShape, numbers: Params, table: RequestTable, direction: Direction
+) -> _Numbers:
+    def coefficients(names: Sequence[str], like: Any) -> np.ndarray:
+        row = np.zeros(np.shape(like)[1])
+        given = [direction.get(name, 0.0) for name in names[: len(row)]]
+        row[: len(given)] = given
+        return np.tile(np.asarray(row, np.float64), (np.shape(like)[0], 1))
+
+    arrival = np.asarray(table.arrival_us)
+    arrival = np.where(arrival == NEVER_US, 0, arrival).astype(np.float64)
+    arrival = np.pad(arrival, (0, shape.num_requests + 1 - len(arrival)))
+    return _Numbers(
+        alpha=coefficients(ALPHA, numbers.cluster.alpha),
+        beta=coefficients(BETA, numbers.cluster.beta),
+        arrival=direction.get("arrival_scale", 0.0) * arrival,
+        transfer_us=np.full(
+            np.shape(numbers.cluster.transfer_us), direction.get("kv_transfer_base_latency", 0.0)
+        ),
+        admission_latency_us=np.float64(direction.get("admission_latency", 0.0)),
+        routing_latency_us=np.float64(direction.get("routing_latency", 0.0)),
+    )
+
+
+def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
+
+    def differentiated(
+        params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
+    ) -> tuple[Raw, jax.Array]:
+        """One run and its slopes along every direction."""
+        requests = requests_of(shape, mechanism, params, table, order)
+        cluster = params.cluster
+
+        def run(numbers: _Numbers) -> tuple[jax.Array, Raw]:
+            """The engine's run with some inputs as floats."""
+            values = dataclasses.asdict(numbers)
+            arrival = values.pop("arrival")
+            moved = dataclasses.replace(params, cluster=dataclasses.replace(cluster, **values))
+            given = dataclasses.replace(requests, arrival=arrival)
+            raw = run_row(shape, mechanism, moved, given, max_scan_steps)
+            return raw.log_time, raw
+
+        start = _Numbers(
+            alpha=cluster.alpha,
+            beta=cluster.beta,
+            arrival=requests.arrival,
+            transfer_us=cluster.transfer_us.astype(jnp.float64),
+            admission_latency_us=cluster.admission_latency_us.astype(jnp.float64),
+            routing_latency_us=cluster.routing_latency_us.astype(jnp.float64),
+        )
+
+        def along(slope: _Numbers) -> tuple[jax.Array, Raw]:
+            """The run, and the slopes of its step records' times."""
+            _, log_slopes, raw = jax.jvp(run, (start,), (slope,), has_aux=True)
+            return log_slopes, raw
+
+        log_slopes, raw = jax.vmap(along, out_axes=(0, None))(slopes)
+        return raw, log_slopes
+
+    return differentiated
+
+
+class _Slopes(Observation):
+    """The same quantities worked out of slopes instead of times: all but the counts is linear in times."""
+
+    def __init__(self, seen: Observation, slopes: _Numbers, log_slopes: np.ndarray) -> None:
+        """`slopes` of the inputs and `[record, column]` of the step records' times."""
+        self.__dict__.update(copy.copy(seen.__dict__))
+        self.__dict__.pop("lives", None)  # made of times, not of slopes
+        self.time_type = np.float64
+        arrival = slopes.arrival[: self.num_requests]
+        self._set_times(slopes, arrival, log_slopes[: len(seen.log)])
+
+    def _parts(self, has_token: np.ndarray, *_: Any) -> np.ndarray:
+        """The parts of a TTFT are not differentiated: one is the lesser of two."""
+        return np.zeros((len(has_token), 0))
+
+    def ended(self, record: RunRecord) -> float:
+        """Slope of the time of the last event."""
+        requests, slopes = record.requests, self.requests()
+        log, steps = self.log, record.steps
+        further = steps.num_steps - 1
+        last_start = steps.start_us + further * steps.duration_us
+        candidates = [
+            (requests.left_us, slopes.left_us),
+            (requests.queued_at_us, slopes.queued_at_us),
+            (
+                np.where(self.is_routed, requests.arrival_us, -1)
+                + int(self.cluster.admission_latency_us + self.cluster.routing_latency_us),
+                self.routed_us,
+            ),
+            (last_start, self.log_time[:, 0] + further * self.log_time[:, 1]),
+        ]
+        times = np.concatenate(
+            [np.where(times <= self.horizon, times, -1) for times, _ in candidates]
+        )
+        if not len(log) and not len(times):
+            return 0.0
+        return float(np.concatenate([slope for _, slope in candidates])[np.argmax(times)])
+
+
+def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[_Slopes]) -> Derivatives:
+    slopes = [one.requests() for one in each]
+
+    def of_requests(name: str) -> np.ndarray:
+        exists = getattr(record.requests, name) >= 0
+        return np.stack([np.where(exists, _column(one, name), np.nan) for one in slopes])
+
+    ttft = of_requests("ttft_us")
+    return Derivatives(
+        record=record,
+        wrt=wrt,
+        first_token_us=ttft + np.stack([one.arrival for one in each]),
+        ttft_us=ttft,
+        e2e_us=of_requests("e2e_us"),
+        left_us=of_requests("left_us"),
+        sched_delay_us=of_requests("sched_delay_us"),
+        queued_at_us=of_requests("queued_at_us"),
+        step_start_us=np.stack([one.log_time[:, 0] for one in each]),
+        step_duration_us=np.stack([one.log_time[:, 1] for one in each]),
+        output_time_us=np.stack([one.output_time for one in each])[:, : each[0].num_instances],
+        ended_us=np.asarray([one.ended(record) for one in each]),
+    )
+
+
+def _column(requests: RequestRecords, name: str) -> np.ndarray:
+    values: np.ndarray = getattr(requests, name)
+    return values

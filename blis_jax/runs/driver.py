@@ -1,0 +1,244 @@
+"""The one driver: runs rows in compiled calls, and again what did not fit, until none can be repaired any more.
+
+Runs of one kind share sizes and a program. Sizes only grow, so that later runs find their program compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from blis_jax import progress
+from blis_jax.metrics.on_device.compiled import Drawn
+from blis_jax.metrics.on_device.summary import CompiledSummary
+from blis_jax.results.checks.cheap_invariants import cheap_violations
+from blis_jax.results.records import RunRecord
+from blis_jax.runs.calls import Call, Execute, Group, Results, execute
+from blis_jax.runs.options import Options, num_workers
+from blis_jax.runs.runs import GivenRun, Row, Run
+
+T = TypeVar("T")
+ROWS_PER_CALL = 16
+LANES_PER_CALL = 4096
+ROWS_PER_LANE = 16  # of a call, where lanes take one row after another
+FEWEST_MEASURED = 256  # rows of one program from which their figures are computed in the call
+
+
+@dataclass
+class Timing:
+    """Wall time of a batch by what was done, in seconds."""
+
+    compile_s: float = 0.0  # waited for compilations; those that ran beside rows are not in it
+    run_s: float = 0.0
+    num_rows: int = 0
+    num_reruns: int = 0
+
+
+def in_call(
+    summarize: Callable[[RunRecord], Any], num_rows: int, form: str
+) -> CompiledSummary[Any] | None:
+    """What computes the figures in the compiled call, if that pays.
+
+    On a CPU it takes twice as long to compile, and saves 2 ms a run.
+    """
+    is_worth = form == "lanes" or num_rows >= FEWEST_MEASURED
+    return summarize if is_worth and isinstance(summarize, CompiledSummary) else None
+
+
+class Runner:
+    """Runs one batch of runs after another; what they need is compiled once."""
+
+    def __init__(self, options: Options, num_rows: int | None = None) -> None:
+        """`num_rows` is how many runs a batch usually has, so that all calls have one size.
+
+        With 1, runs are made in the caller's thread; if None, the size of calls follows each batch.
+        """
+        self.options, self.num_rows, self.timing = options, num_rows, Timing()
+        self.groups: dict[Hashable, Group] = {}
+        self.compiled: set[Hashable] = set()
+
+    def expect(self, rows: Iterable[Row]) -> None:
+        """Takes in the sizes of runs that will come, so that one program may serve all of them."""
+        for row in rows:
+            self._grouped([GivenRun(row, self.options)])
+
+    def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
+        """What `summarize` makes of each row's record, in order; it is called from several threads.
+
+        A `CompiledSummary` gets its figures from the compiled call; whole runs come back only to be repaired.
+        """
+        runs = [GivenRun(row, self.options) for row in rows]
+        done: dict[Run, T] = {}
+        for finished in self.stream(runs, summarize):
+            done.update(finished)
+        return [done[run] for run in runs]
+
+    def alone(self, run: Run, execute: Execute = execute) -> RunRecord:
+        """The record of one run."""
+        found = [one for finished in self.stream([run], _itself, execute) for one in finished]
+        return found[0][1]
+
+    def stream(
+        self, runs: Sequence[Run], summarize: Callable[[RunRecord], T], execute: Execute = execute
+    ) -> Generator[list[tuple[Run, T]]]:
+        """The runs as they are done, call by call, with what `summarize` makes of each record."""
+        counts = Counter(run.kind for run in runs)
+
+        def measured(kind: Hashable) -> CompiledSummary[Any] | None:
+            return in_call(summarize, self.num_rows or counts[kind], self.options.form)
+
+        def make(call: Call, is_ready: Future[None] | None) -> tuple[list[tuple[Run, T]], int]:
+            if is_ready is not None:
+                is_ready.result()
+            return _finished(call, execute(call), summarize)
+
+        workers = compilers = None
+        if self.num_rows != 1:
+            workers = ThreadPoolExecutor(_num_threads(self.options.form))
+            compilers = ThreadPoolExecutor(num_workers())
+        left: Sequence[Run] = runs
+        told = contextlib.ExitStack()
+        try:
+            advance = told.enter_context(progress.runs(len(runs)))
+            while left:
+                calls = list(self._calls(left, measured))
+                ready = self._compilations(calls, compilers)
+                made = (workers.map if workers else map)(make, calls, ready)
+                done: set[Run] = set()
+                for finished in self._timed(made, ready):
+                    done.update(run for run, _ in finished)
+                    advance(len(finished))
+                    yield finished
+                left = [run for run in left if run not in done]
+        finally:
+            told.close()
+            for pool in (workers, compilers):
+                if pool is not None:
+                    pool.shutdown(cancel_futures=True)
+
+    def _compilations(
+        self, calls: Sequence[Call], compilers: Executor | None
+    ) -> list[Future[None] | None]:
+        """For each call what it has to wait for; without compilers a program is compiled as it is called."""
+        if compilers is None:
+            return [None] * len(calls)
+        begun: dict[Hashable, Future[None]] = {}
+        for call in calls:
+            program = call.statics, call.size
+            if program not in self.compiled:
+                self.compiled.add(program)
+                begun[program] = compilers.submit(call.compile)
+        return [begun.get((call.statics, call.size)) for call in calls]
+
+    def _timed(
+        self,
+        made: Iterator[tuple[list[tuple[Run, T]], int]],
+        ready: Sequence[Future[None] | None],
+    ) -> Iterator[list[tuple[Run, T]]]:
+        timing, mark = self.timing, time.perf_counter()
+        for compilation in ready:
+            if compilation is not None:
+                compilation.result()
+            compiled_at = time.perf_counter()
+            finished, num_again = next(made)
+            timing.num_rows += len(finished)
+            timing.num_reruns += num_again
+            yield finished
+            done_at = time.perf_counter()
+            timing.compile_s += compiled_at - mark
+            timing.run_s += done_at - compiled_at
+            mark = done_at
+
+    def _grouped(self, runs: Sequence[Run]) -> dict[Hashable, list[Run]]:
+        """The runs by kind, each held by its group."""
+        kinds: dict[Hashable, list[Run]] = {}
+        for run in runs:
+            kinds.setdefault(run.kind, []).append(run)
+        for kind, members in kinds.items():
+            self.groups.setdefault(kind, Group(members[0])).hold(members)
+        return kinds
+
+    def _calls(
+        self,
+        runs: Sequence[Run],
+        measured: Callable[[Hashable], CompiledSummary[Any] | None],
+    ) -> Iterator[Call]:
+        for kind, members in self._grouped(runs).items():
+            size = self.rows_per_call(len(members))
+            for at in range(0, len(members), size):
+                yield Call(self.groups[kind], members[at : at + size], size, measured(kind))
+
+    def rows_per_call(self, num_runs: int) -> int:
+        """Enough calls for every worker, and few different sizes."""
+        if self.options.form == "lanes":
+            num_lanes = self.options.num_lanes
+            most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL
+            return self.num_rows or min(most, num_runs)
+        if self.num_rows:
+            return min(-(-self.num_rows // num_workers()), ROWS_PER_CALL)
+        each = max(num_runs // num_workers(), 1)
+        return min(ROWS_PER_CALL, 1 << (each.bit_length() - 1))
+
+
+def _num_threads(form: str) -> int:
+    """Threads that make calls; one more than cores, since Python's lock lets only one of them prepare and look."""
+    cores = num_workers()
+    return 1 if form == "lanes" else cores + 1 if cores > 1 else 1
+
+
+def _itself(record: RunRecord) -> RunRecord:
+    return record
+
+
+def _finished(
+    call: Call, results: Results, summarize: Callable[[RunRecord], T]
+) -> tuple[list[tuple[Run, T]], int]:
+    """What is kept of the runs that are done, and how many are to be made again."""
+    finished: list[tuple[Run, T]] = []
+    whole: list[tuple[Run, RunRecord]] = []
+    kept: Sequence[T] = ()
+    if call.measured is not None and results.report is not None:
+        filler = [0] * (call.size - len(call.runs))
+        repairs = [*(run.repairs for run in call.runs), *filler]
+        kept = call.measured.of_reports(results.report, repairs)
+    for at, run in enumerate(call.runs):
+        run.hold(call.group.shape, _shown(call, results.drawn, at))
+        outcome = results.outcomes[at]
+        if call.measured is not None and run.is_settled(outcome, results.num_open_ties[at]):
+            finished.append((run, kept[at]))
+            continue
+        record = run.take(outcome, lambda at=at: results.look(at))  # type: ignore[misc]
+        if record is not None:
+            whole.append((run, record))
+    finished += [(run, summarize(record)) for run, record in _checked(whole)]
+    return finished, len(call.runs) - len(finished)
+
+
+def _shown(call: Call, drawn: Drawn | None, at: int) -> dict[str, int]:
+    """What a call has shown of requests that were drawn in it."""
+    if drawn is None:
+        return {}
+    longest = -(-int(drawn.most_tokens[at]) // call.group.shape.block_size)
+    return {"longest": max(longest, 1), "shared_blocks": int(drawn.num_node_blocks[at])}
+
+
+def _checked(runs: Sequence[tuple[Run, RunRecord]]) -> list[tuple[Run, RunRecord]]:
+    """The records with the counts of the cheap invariants, taken over runs of one size at a time."""
+    sizes: dict[tuple[int, int], list[int]] = {}
+    for place, (_, record) in enumerate(runs):
+        size = len(record.requests.status), len(record.instances.step_count)
+        sizes.setdefault(size, []).append(place)
+    checked = list(runs)
+    for places in sizes.values():
+        counts = cheap_violations([runs[place][1] for place in places])
+        for place, broken in zip(places, counts, strict=True):
+            run, record = runs[place]
+            failures = record.invariant_failures | broken
+            checked[place] = run, dataclasses.replace(record, invariant_failures=failures)
+    return checked

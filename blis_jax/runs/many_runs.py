@@ -1,0 +1,247 @@
+"""Many runs: points of a parameter space times seeds, drawn and simulated inside compiled calls.
+
+Points of one mechanism share a compilation, and mechanisms compile side by side. Rows go through in
+chunks, one single-threaded worker per core on a CPU and all in one vectorised loop on a GPU; every
+row comes back, repaired where it can be, with its outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.types import Mechanism
+from blis_jax.engine.mechanism import of_one_program
+from blis_jax.errors import ConfigError
+from blis_jax.policies.contract import Policies
+from blis_jax.policies.seeds import policy_seed
+from blis_jax.results.records import RunRecord
+from blis_jax.runs.demand import demand_of_draws
+from blis_jax.runs.driver import Runner, Timing
+from blis_jax.runs.options import Options, default_form
+from blis_jax.runs.runs import DrawnRun, GivenRun, Point, Row, Run, larger_plan
+from blis_jax.runs.simulation import simulate
+from blis_jax.runs.sizes import Sizes, first_sizes
+from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.table import RequestTable
+
+T = TypeVar("T")
+M = TypeVar("M", Point, GivenRun)
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Grid(Generic[T]):
+    """Summaries of points × seeds, `rows[point][seed]`."""
+
+    configs: tuple[ClusterConfig, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[tuple[T, ...], ...]
+    timing: Timing = field(default_factory=Timing)
+
+
+def run_grid(
+    configs: Sequence[ClusterConfig],
+    spec: WorkloadSpec | Sequence[WorkloadSpec],
+    seeds: Sequence[int],
+    summarize: Callable[[RunRecord], T],
+    options: Options | None = None,
+    progress: Callable[[int], None] | None = None,
+    known: Mapping[tuple[int, int], T] | None = None,
+    on_row: Callable[[int, int, T], None] | None = None,
+    policies: Policies | Sequence[Policies | None] | None = None,
+) -> Grid[T]:
+    """Run every configuration on every seed's workload.
+
+    A seed means the same requests and the same draws of random policies for every configuration.
+
+    Args:
+        configs: the clusters, `[point]`; those of one mechanism share a compiled program.
+        spec: the workload, one for all or one for each configuration.
+        seeds: whole numbers from 0 to 2^32 − 1.
+        summarize: what is kept of a record; called from several threads. `figures_of` is computed on the device.
+        options: how to run.
+        progress: told how many rows each chunk has finished.
+        known: summaries by (point, place of the seed) that need no run.
+        on_row: told of every other summary as it comes, with point and place of the seed.
+        policies: in place of those that the configurations name, one for all or one for each.
+
+    Returns:
+        The summaries, `rows[point][seed]`.
+
+    Raises:
+        ConfigError: nothing was given to run, a seed is out of range, or the lengths do not agree.
+    """
+    if not configs or not len(seeds):
+        raise ConfigError("a grid needs at least one configuration and one seed; none was given")
+    for seed in seeds:
+        if not 0 <= seed <= LARGEST_SEED:
+            raise ConfigError(f"seed {seed} is out of range; seeds are 0 to {LARGEST_SEED}")
+    specs = [spec] * len(configs) if isinstance(spec, WorkloadSpec) else list(spec)
+    if len(specs) != len(configs):
+        raise ConfigError(f"{len(specs)} workloads for {len(configs)} configurations; give as many")
+    handed = list(policies) if isinstance(policies, Sequence) else [policies] * len(configs)
+    if len(handed) != len(configs):
+        raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
+    options = options or Options(form=default_form(), resolve_ties=False)
+    points = [Point(*given) for given in zip(configs, specs, handed, strict=True)]
+    for point, functions in _shared(points):
+        point.functions = functions
+    runs = drawn_runs(points, seeds, options, known or {})
+    return _gridded(configs, seeds, runs, summarize, options, progress, known, on_row)
+
+
+def run_given(
+    configs: Sequence[ClusterConfig],
+    table_of: Callable[[int, int], RequestTable],
+    seeds: Sequence[int],
+    summarize: Callable[[RunRecord], T],
+    options: Options | None = None,
+    progress: Callable[[int], None] | None = None,
+    known: Mapping[tuple[int, int], T] | None = None,
+    on_row: Callable[[int, int, T], None] | None = None,
+    placed: Callable[[RequestTable, int, ClusterConfig], RequestTable] | None = None,
+) -> Grid[T]:
+    """Every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`.
+
+    `placed(table, seed, configuration)` gives the requests what the cluster goes by besides.
+    """
+    options = options or Options(form=default_form(), resolve_ties=False)
+    tables: dict[tuple[int, int], RequestTable] = {}
+    runs = []
+    for place in itertools.product(range(len(configs)), range(len(seeds))):
+        if place in (known or {}):
+            continue
+        config, seed = configs[place[0]], int(seeds[place[1]])
+        key = seed, config.block_size_in_tokens
+        if key not in tables:
+            tables[key] = table_of(*key)
+        table = tables[key] if placed is None else placed(tables[key], seed, config)
+        run = GivenRun(Row(config, table, policy_seed(seed)), options)
+        run.place = place
+        runs.append(run)
+    for run, functions in _shared(runs):
+        run.functions = functions
+    return _gridded(configs, seeds, runs, summarize, options, progress, known, on_row)
+
+
+def _shared(made: Sequence[M]) -> Iterator[tuple[M, Mechanism]]:
+    """Points or runs with the mechanism of the program that they share with others."""
+    return zip(made, of_one_program([one.functions for one in made]), strict=True)
+
+
+def _gridded(
+    configs: Sequence[ClusterConfig],
+    seeds: Sequence[int],
+    runs: Sequence[Run],
+    summarize: Callable[[RunRecord], T],
+    options: Options,
+    progress: Callable[[int], None] | None,
+    known: Mapping[tuple[int, int], T] | None,
+    on_row: Callable[[int, int, T], None] | None,
+) -> Grid[T]:
+    """The runs that are not known, made and put in their places."""
+    kept, runner = dict(known or {}), Runner(options)
+    with contextlib.closing(runner.stream(runs, summarize)) as calls:
+        for finished in calls:
+            for run, summary in finished:
+                kept[run.place] = summary
+                if on_row is not None:
+                    on_row(*run.place, summary)
+            if progress is not None:
+                progress(len(finished))
+    table = tuple(tuple(kept[p, s] for s in range(len(seeds))) for p in range(len(configs)))
+    return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, runner.timing)
+
+
+def drawn_runs(
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    options: Options,
+    known: Container[tuple[int, int]] = (),
+) -> list[DrawnRun]:
+    """A run for each point and seed that is not known; points of one kind begin with sizes that hold all of them."""
+    kinds: dict[Hashable, list[int]] = {}
+    for place, point in enumerate(points):
+        kinds.setdefault(point.kind, []).append(place)
+    runs: list[DrawnRun] = []
+    for places in kinds.values():
+        missing = [
+            (place, at) for place in places for at in range(len(seeds)) if (place, at) not in known
+        ]
+        if missing:
+            sizes = _sizes_of([points[place] for place in places], options)
+            runs += [DrawnRun(points[at[0]], int(seeds[at[1]]), sizes, at) for at in missing]
+    return runs
+
+
+def _sizes_of(points: Sequence[Point], options: Options) -> Sizes:
+    plans = [point.plan() for point in points]
+    largest = functools.reduce(larger_plan, {plan.shape for plan in plans})
+    alike = [dataclasses.replace(plan, shape=largest) for plan in plans]
+    demand = demand_of_draws([point.config for point in points], alike, options)
+    return first_sizes(demand, options, points[0].functions)
+
+
+def over_seeds(
+    config: ClusterConfig,
+    spec: WorkloadSpec,
+    seeds: Sequence[int],
+    summarize: Callable[[RunRecord], T] = lambda record: record,  # type: ignore[assignment,return-value]
+    options: Options | None = None,
+    policies: Policies | None = None,
+) -> tuple[T, ...]:
+    """Run one configuration on many seeds.
+
+    Args:
+        config: the cluster, and names of its policies.
+        spec: the workload; its requests are drawn on the device.
+        seeds: whole numbers from 0 to 2^32 − 1.
+        summarize: what is kept of a record, the record itself if not given; called from several threads.
+        options: how to run.
+        policies: in place of those that the configuration names.
+
+    Returns:
+        A summary for each seed.
+
+    Raises:
+        ConfigError: as `run_grid`.
+    """
+    return run_grid([config], spec, seeds, summarize, options, policies=policies).rows[0]
+
+
+def over_params(
+    configs: Sequence[ClusterConfig],
+    spec: WorkloadSpec,
+    seed: int,
+    summarize: Callable[[RunRecord], T] = lambda record: record,  # type: ignore[assignment,return-value]
+    options: Options | None = None,
+    policies: Policies | Sequence[Policies | None] | None = None,
+) -> tuple[T, ...]:
+    """Run many configurations on the requests of one seed.
+
+    Args:
+        configs: the clusters; those of one mechanism share a compiled program.
+        spec: the workload; its requests are drawn on the device.
+        seed: a whole number from 0 to 2^32 − 1.
+        summarize: what is kept of a record, the record itself if not given; called from several threads.
+        options: how to run.
+        policies: in place of those that the configurations name, one for all or one for each.
+
+    Returns:
+        A summary for each configuration.
+
+    Raises:
+        ConfigError: as `run_grid`.
+    """
+    grid = run_grid(configs, spec, [seed], summarize, options, policies=policies)
+    return tuple(row[0] for row in grid.rows)
+
+
+__all__ = ["Grid", "Timing", "over_params", "over_seeds", "run_grid", "simulate"]

@@ -1,0 +1,360 @@
+"""One run on its way to a record: where its requests come from, its sizes, how often it was repaired."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape, Mechanism, Params
+from blis_jax.engine.fleet_params import instance_names
+from blis_jax.engine.livelock.stretches import has_end, run_to_horizon
+from blis_jax.engine.loop import Order as EngineOrder
+from blis_jax.engine.loop import first_order
+from blis_jax.engine.mechanism import has_priorities, mechanism, params
+from blis_jax.policies.contract import Policies
+from blis_jax.policies.seeds import policy_seed
+from blis_jax.results.event_order.ties import TieOrder, correct
+from blis_jax.results.from_tables import Observation
+from blis_jax.results.records import RunRecord
+from blis_jax.runs.checkpoints import LongRun
+from blis_jax.runs.demand import LONG_TABLE, demand_of_table
+from blis_jax.runs.options import Options
+from blis_jax.runs.programs import compiled, draws_of
+from blis_jax.runs.sizes import Sizes, first_sizes, grown
+from blis_jax.workload.drawing.draw import compile_plan
+from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
+from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
+
+_WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
+# a run that stops where BLIS does, if its ties came in BLIS's order up to there
+_ORDERED = (*_WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
+_RECORDS_FULL = (Outcome.LOG_FULL, Outcome.EVICTIONS_FULL)
+MOST_GROWTHS = (
+    2  # repairs after which a run under pressure with too many records is made in stretches
+)
+Inputs = tuple[Params, RequestTable, EngineOrder]
+
+
+class Run(ABC):
+    """One run to make, and to make again: with larger sizes where it did not fit, its ties in another order.
+
+    What cannot be repaired stays in the record's `outcome`.
+    """
+
+    most_repairs: ClassVar[int]
+    has_deadlines = False  # whether some requests are given up when their time is up
+    is_too_long = False  # to be made in stretches: it has more records than these keep
+    place: tuple[int, int] = (0, 0)  # of a point and a seed, by which a caller knows the run
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        policy_seed: int,
+        policies: Policies | None,
+        functions: Mechanism,
+        sizes: Sizes,
+    ) -> None:
+        """Before the first time; `policies` take the place of those that the configuration names."""
+        self.config, self.policy_seed, self.policies = config, policy_seed, policies
+        self.functions, self.sizes, self.repairs = functions, sizes, 0
+
+    @property
+    @abstractmethod
+    def kind(self) -> Hashable:
+        """What its program depends on besides sizes."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> PlanShape | None:
+        """How its requests are drawn in the call; None if they are given."""
+
+    @abstractmethod
+    def source(self, shape: EngineShape) -> tuple[Any, Any]:
+        """What its requests come from, see `programs.rows_of`."""
+
+    @abstractmethod
+    def inputs(self, shape: EngineShape) -> Inputs:
+        """Numbers, requests and order on the host."""
+
+    @abstractmethod
+    def filler(self) -> Run:
+        """A run that fills a call up."""
+
+    @abstractmethod
+    def _is_tied(self, num_open_ties: int) -> bool:
+        """Whether there is an order of ties to look for."""
+
+    @abstractmethod
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
+        """Whether ties before a time came in the reference's order; else it is corrected for the next time."""
+
+    def numbers(self, shape: EngineShape) -> Params:
+        """Everything numeric that the run depends on besides its requests."""
+        sizes = shape.num_requests, shape.num_changes
+        given = self.config, shape.num_instances, self.policy_seed, self.policies
+        return params(*given, *sizes)
+
+    def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
+        """Take over the sizes of the last call, and what it has shown of the requests."""
+        known = dataclasses.replace(self.sizes.demand, **demand)
+        self.sizes = dataclasses.replace(self.sizes, shape=shape, demand=known)
+
+    def is_settled(self, outcome: Outcome, num_open_ties: int) -> bool:
+        """Whether a call that ended so was the last, with nothing to look at but its figures."""
+        if self._goes_on(outcome):
+            return False
+        if grown(self.sizes, outcome) is not None:
+            return self.is_last
+        return outcome not in _ORDERED or not self._is_tied(num_open_ties)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no further repair is allowed."""
+        return self.repairs + 1 >= self.most_repairs
+
+    def take(self, outcome: Outcome, look: Callable[[], Observation]) -> RunRecord | None:
+        """The record if the call was the last; else the run is repaired and to be made again."""
+        if self._goes_on(outcome):
+            whole = self._to_horizon()
+            self.is_too_long = whole.outcome() == Outcome.LIVELOCK != outcome
+            if not self.is_too_long:
+                outcome, look = whole.outcome(), lambda: whole
+        is_last, repairs = self.is_last, self.repairs
+        self.repairs += 1
+        larger = grown(self.sizes, outcome)
+        if larger is not None and not is_last:
+            self.sizes = larger
+            return None
+        seen, changes = look(), dict[str, Any](outcome=outcome)
+        changes["has_priorities"] = has_priorities(self.functions)
+        if outcome in _ORDERED and self._is_tied(seen.num_open_ties()):
+            until_us = NEVER_US if outcome in _WHOLE else seen.last_step_us
+            is_in_order = self._is_in_order(seen, until_us)
+            if not (is_in_order or is_last):
+                return None
+            verified = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
+            changes |= verified
+        if seen.raw.ordered is not None:
+            orders = seen.raw.ordered[: seen.num_instances].tolist()
+            changes["names"] = instance_names(self.config, orders)
+        return dataclasses.replace(seen.record(repairs), **changes)
+
+    def _goes_on(self, outcome: Outcome) -> bool:
+        """Whether a run is to be made again in stretches, up to its horizon or its requests' deadlines.
+
+        One that stalled is; and one that fills the log or the record of preemptions once more, since each larger size
+        would be another program.
+        """
+        is_long = outcome in _RECORDS_FULL and self.repairs >= MOST_GROWTHS
+        is_long = is_long and self.sizes.shape.num_blocks > 0 and not self.is_too_long
+        given = self.config.horizon, self.functions, self.has_deadlines
+        return (is_long or outcome == Outcome.LIVELOCK) and has_end(*given)
+
+    def _to_horizon(self) -> Observation:
+        """The run again, past barren steps up to the horizon."""
+        shape, options = self.sizes.shape, self.sizes.options
+        inputs = self.inputs(shape)
+        raw = run_to_horizon(shape, self.functions, inputs, options.max_scan_steps)
+        return observed(raw, inputs[0], inputs[1], shape, self.functions)
+
+
+def observed(
+    raw: Any, numbers: Params, table: RequestTable, shape: EngineShape, functions: Mechanism
+) -> Observation:
+    """What happened in one run, from its raw tables and what it was run with."""
+    seen = Observation(raw, table, numbers, shape.record_dtype)
+    seen.block_size, seen.defects = shape.block_size, functions.defects
+    seen.overhead, seen.rules = functions.latency.overhead, functions.rules
+    return seen
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of given requests."""
+
+    config: ClusterConfig
+    table: RequestTable  # numpy
+    policy_seed: int  # of the policies' own draws, see policies/seeds.py
+    policies: Policies | None = None  # in place of those that the configuration names
+    part_texts: Any = None  # see `Order`, of the table's requests
+
+
+class GivenRun(Run):
+    """A run of given requests; events of one microsecond come in the reference's order."""
+
+    most_repairs = 4000
+
+    def __init__(self, row: Row, options: Options) -> None:
+        """Before the first time."""
+        functions = mechanism(row.config, row.policies)
+        sizes = first_sizes(demand_of_table(row.config, row.table, options), options, functions)
+        super().__init__(row.config, row.policy_seed, row.policies, functions, sizes)
+        self.table, self.part_texts, self.has_replayed = row.table, row.part_texts, False
+        self.has_deadlines = hasattr(row.table, "timeout_us")
+        self.in_order: Observation | None = None  # known to be in the reference's order
+        count = int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US))
+        self.order = TieOrder(np.arange(count, dtype=np.int32), np.full(count, -1, np.int32))
+
+    @property
+    def kind(self) -> Hashable:
+        """Runs under pressure apart from the others, whose program is faster."""
+        shape = self.sizes.shape
+        return self.functions, type(self.table), shape.block_size, shape.num_blocks > 0
+
+    @property
+    def plan(self) -> None:
+        """Nothing is drawn."""
+        return None
+
+    def source(self, shape: EngineShape) -> tuple[RequestTable, EngineOrder]:
+        """Requests and order in the sizes of `shape`, which must hold the run's own."""
+        table = self.table
+        if shape.num_nodes == 0:
+            empty = np.full((table.num_rows, 1), -1, np.int32)
+            zero = np.zeros(1, np.int32)
+            table = dataclasses.replace(table, path_nodes=empty, node_start=zero, node_blocks=zero)
+        table = pad_to(table, shape.num_requests, max(shape.num_nodes, 1), shape.path_depth)
+        count = len(self.order.queue_rank)
+        rank = np.arange(shape.num_requests, dtype=np.int32)
+        rank[:count] = self.order.queue_rank
+        after = np.full(shape.num_requests, -1, np.int32)
+        after[:count] = self.order.after_steps
+        texts = self.part_texts
+        if texts is not None:
+            texts = np.pad(texts, ((0, 0), (0, shape.num_requests - texts.shape[1])))
+        return table, EngineOrder(rank, after, texts)
+
+    def inputs(self, shape: EngineShape) -> Inputs:
+        """What the call is given."""
+        return self.numbers(shape), *self.source(shape)
+
+    def filler(self) -> Run:
+        """The same without requests, which costs next to nothing."""
+        empty = copy.copy(self)
+        never = np.full_like(np.asarray(self.table.arrival_us), NEVER_US)
+        empty.table = dataclasses.replace(self.table, arrival_us=never)
+        return empty
+
+    def _is_tied(self, num_open_ties: int) -> bool:
+        """Without the reference's defects there is no order to look for."""
+        if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
+            return False
+        if (
+            self.functions.moves_requests or self.functions.has_queue
+        ):  # the reference knows none of this
+            return False
+        if self.functions.rules.has_order:
+            return False
+        return self.has_replayed or (not self.config.corrected and num_open_ties > 0)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a run made again from the beginning costs more than one with checkpoints."""
+        return len(self.order.queue_rank) >= LONG_TABLE and self._is_tied(1)
+
+    def in_stretches(self, shape: EngineShape) -> Observation:
+        """The run in sizes of `shape`, its ties corrected on the way."""
+        given, options = self.inputs(shape), self.sizes.options
+        run = LongRun(shape, self.functions, given, self.order, options.max_scan_steps)
+        self.in_order = observed(run.run(), given[0], given[1], shape, self.functions)
+        return self.in_order
+
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
+        self.has_replayed = True
+        is_known = seen is self.in_order
+        return is_known or correct(seen.histories(), self.order, before_us=until_us)
+
+
+class Point:
+    """A configuration and a workload, shared by its runs of many seeds."""
+
+    def __init__(
+        self, config: ClusterConfig, spec: WorkloadSpec, policies: Policies | None = None
+    ) -> None:
+        """`policies` take the place of those that the configuration names."""
+        self.config, self.spec, self.policies = config, spec, policies
+        self.functions = mechanism(config, policies)
+        self._plans: dict[float, DrawPlan] = {}
+
+    def plan(self, headroom: float = 1.0) -> DrawPlan:
+        """More headroom means more draws, which extend the same streams."""
+        if headroom not in self._plans:
+            block_size = self.config.block_size_in_tokens
+            self._plans[headroom] = compile_plan(
+                self.spec, block_size=block_size, headroom=headroom
+            )
+        return self._plans[headroom]
+
+    @cached_property
+    def kind(self) -> Hashable:
+        """What must be equal for the runs of two points to share a compilation."""
+        plan = self.plan()
+        clients = tuple(dataclasses.replace(one, num_proposals=0) for one in plan.shape.clients)
+        num_requests = plan.shape.num_requests if plan.shape.is_capped else None
+        leaves = tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.params))
+        return self.functions, self.config.block_size_in_tokens, clients, num_requests, leaves
+
+
+class DrawnRun(Run):
+    """A run whose requests are drawn in the call; its ties stay as the engine has them."""
+
+    most_repairs = 8
+
+    def __init__(self, point: Point, seed: int, sizes: Sizes, place: tuple[int, int]) -> None:
+        """`sizes` are those of its kind to begin with."""
+        super().__init__(point.config, policy_seed(seed), point.policies, point.functions, sizes)
+        self.point, self.seed, self.place = point, seed, place
+
+    @property
+    def kind(self) -> Hashable:
+        """That of its point, under pressure or not."""
+        return self.point.kind
+
+    @property
+    def plan(self) -> PlanShape:
+        """Its own, which that of its call must hold."""
+        return self.point.plan(self.sizes.headroom).shape
+
+    def source(self, shape: EngineShape) -> tuple[Any, np.uint32]:
+        """Numbers of the draw, and its seed."""
+        return self.point.plan(self.sizes.headroom).params, np.uint32(self.seed)
+
+    def inputs(self, shape: EngineShape) -> Inputs:
+        """Its requests are drawn once more, by themselves."""
+        plan = dataclasses.replace(self.plan, num_requests=shape.num_requests)
+        with jax.enable_x64(True):
+            draw = compiled(draws_of, plan)
+            order = first_order(shape.num_requests)
+            (table, _), order = jax.device_get((draw(*self.source(shape)), order))
+        return self.numbers(shape), table, order
+
+    def filler(self) -> Run:
+        """The same once more."""
+        return self
+
+    def _is_tied(self, num_open_ties: int) -> bool:
+        return False
+
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
+        return True
+
+
+def larger_plan(one: PlanShape, other: PlanShape) -> PlanShape:
+    """The shape that holds the draws of both, which differ in sizes only."""
+    clients = tuple(
+        dataclasses.replace(mine, num_proposals=max(mine.num_proposals, theirs.num_proposals))
+        for mine, theirs in zip(one.clients, other.clients, strict=True)
+    )
+    num_requests = max(one.num_requests, other.num_requests)
+    return dataclasses.replace(one, clients=clients, num_requests=num_requests)

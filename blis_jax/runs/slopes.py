@@ -1,0 +1,166 @@
+"""Slopes of named metrics, from the slopes of a run's times.
+
+A percentile moves with the one or two members of the sample that it lies between; a rate with the end
+of the run. What counts requests (attainment, goodput, completions) moves through decisions only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.reference import class_code, ended_us
+from blis_jax.metrics.scalars import evaluate, lookup
+from blis_jax.metrics.summaries import PERCENTS, tpot_us
+from blis_jax.results.records import Status
+from blis_jax.results.step_records import completed_itl_counts
+from blis_jax.runs.derivatives import Derivatives, jacobian
+from blis_jax.runs.simulation import Options
+from blis_jax.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+_LATENCY = re.compile(r"(ttft|e2e|tpot|scheduling_delay|itl)_(mean|p\d+)_ms")
+_RATES = ("requests_per_s", "output_tokens_per_s")
+_ENDS = ("duration_s",)
+SMOOTH_METRICS: tuple[str, ...] = tuple(
+    f"{latency}_{figure}_ms"
+    for latency in ("ttft", "e2e", "tpot", "scheduling_delay", "itl")
+    for figure in ("mean", *(f"p{percent}" for percent in PERCENTS))
+)
+SMOOTH_METRICS += (*_RATES, *_ENDS)
+
+
+class Slope(NamedTuple):
+    """A metric of one run, and its slope in each direction."""
+
+    value: float
+    slopes: Float[np.ndarray, "direction"]
+
+
+class _Moving(NamedTuple):
+    """A sample whose members move."""
+
+    values: Float[np.ndarray, "value"]
+    slopes: Float[np.ndarray, "direction value"]
+    weights: Int[np.ndarray, "value"] | None = None  # None: every member once
+
+
+def metric_slopes(found: Derivatives, names: Iterable[str]) -> dict[str, Slope]:
+    """Differentiate metrics of one run.
+
+    Args:
+        found: what `jacobian` gave.
+        names: some of `SMOOTH_METRICS`, with `[class]` behind for one SLO class.
+
+    Returns:
+        Value and slopes `[direction]` by name, in the metric's unit per unit of the direction.
+
+    Raises:
+        ConfigError: a metric changes through decisions alone, or is unknown.
+    """
+    names = list(names)
+    for name in names:
+        _check(name)
+    values = evaluate(found.record, names)
+    return {name: Slope(values[name], _slopes_of(found, name, values[name])) for name in names}
+
+
+def grad(
+    config: ClusterConfig,
+    table: RequestTable,
+    metric: str,
+    wrt: Sequence[str],
+    options: Options | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """The gradient of one metric of one run; see `jacobian` and `metric_slopes`.
+
+    It is built from forward directions, which share one pass; reverse mode would have to keep the whole run.
+
+    Returns:
+        Slopes by name of the direction, in the metric's unit per unit of the direction.
+    """
+    slopes = metric_slopes(jacobian(config, table, wrt, options, seed), [metric])[metric].slopes
+    return dict(zip(wrt, slopes.tolist(), strict=True))
+
+
+def _check(name: str) -> None:
+    metric, _ = lookup(name)
+    if metric.name not in SMOOTH_METRICS:
+        raise ConfigError(
+            f"metric {name!r} has no pathwise derivative, it changes through decisions only; "
+            f"there are {', '.join(SMOOTH_METRICS)}"
+        )
+
+
+def _slopes_of(found: Derivatives, name: str, value: float) -> np.ndarray:
+    metric, slo_class = lookup(name)
+    requests = found.record.requests
+    is_chosen = np.ones(len(requests.status), bool)
+    if slo_class is not None:
+        is_chosen = requests.slo_class == class_code(slo_class)
+    if metric.name in _ENDS:
+        return found.ended_us / 1e6
+    if metric.name in _RATES:
+        seconds = ended_us(found.record) / 1e6
+        return -value / seconds * found.ended_us / 1e6 if seconds > 0 else 0.0 * found.ended_us
+    match = _LATENCY.fullmatch(metric.name)
+    assert match is not None
+    sample = _itl(found) if match[1] == "itl" else _latency(found, match[1], is_chosen)
+    if not sample.values.size:
+        return np.full(len(found.wrt), np.nan)
+    if match[2] == "mean":
+        return np.average(sample.slopes, axis=1, weights=sample.weights) / 1000
+    return percentile_slopes(sample, float(match[2][1:])) / 1000
+
+
+def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request"]) -> _Moving:
+    requests = found.record.requests
+    if name == "tpot":
+        is_chosen = is_chosen & (requests.status == Status.COMPLETED) & (requests.ttft_us >= 0)
+        gaps = np.where(requests.output_len > 0, np.maximum(requests.output_len - 1, 1), np.inf)
+        slopes = (found.e2e_us - found.ttft_us) / gaps
+        return _Moving(tpot_us(found.record)[is_chosen], slopes[:, is_chosen])
+    field = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}[name]
+    values = getattr(requests, field)
+    is_chosen = is_chosen & (values >= 0)
+    return _Moving(values[is_chosen], getattr(found, field)[:, is_chosen])
+
+
+def _itl(found: Derivatives) -> _Moving:
+    steps = found.record.steps
+    gaps, handed = found.record.preemptions.gap_us, found.record.requests.handed_gap_us
+    if handed is not None and (handed >= 0).any():
+        raise ConfigError(
+            "itl: the latency over a transfer spans steps, and is not differentiated; take tpot metrics"
+        )
+    if gaps is not None and (gaps >= 0).any():
+        raise ConfigError(
+            "itl: a preempted request's latencies span steps, and are not differentiated; take tpot metrics, or "
+            "preemption_mode restart"
+        )
+    weights = completed_itl_counts(found.record)
+    values = steps.duration_us + found.record.instances.output_time_us[steps.instance]
+    slopes = found.step_duration_us + found.output_time_us[:, steps.instance]
+    is_held = weights > 0
+    return _Moving(values[is_held], slopes[:, is_held], weights[is_held])
+
+
+def percentile_slopes(sample: _Moving, percent: float) -> np.ndarray:
+    """Slopes of the percentile that interpolates between the members around rank percent/100·(n-1)."""
+    order = np.argsort(sample.values, kind="stable")
+    weights = np.ones(len(order), np.int64) if sample.weights is None else sample.weights
+    ends = np.cumsum(weights[order])
+    rank = percent / 100.0 * (ends[-1] - 1)
+    below = np.floor(rank)
+    at = np.searchsorted(ends, [below, min(below + 1, ends[-1] - 1)], side="right")
+    low, high = sample.slopes[:, order[at]].T
+    slopes: np.ndarray = low + (rank - below) * (high - low)
+    return slopes

@@ -1,0 +1,96 @@
+"""Short vectors with named entries: as one array, or with the entries apart, they mean the same."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blis_jax.core.branching import branch, masked
+from blis_jax.core.columns import (
+    Columns,
+    apart,
+    build,
+    choose,
+    get,
+    is_apart,
+    put,
+    selected,
+    tail,
+    together,
+    with_tail,
+)
+from blis_jax.engine.phases.steps.mid_step import add_chain, first_chain, has_chain, take_chain
+
+ROW = jnp.array([3, 1, 4, 1, 5], jnp.int32)
+NEVER = jnp.int32(99)
+
+
+class Name(enum.IntEnum):
+    FIRST = 0
+    SECOND = 1
+
+
+def same(mine: object, array: jax.Array) -> None:
+    for whole in (together(mine), selected(mine)):
+        np.testing.assert_array_equal(whole, array)
+        assert whole.dtype == array.dtype
+
+
+def test_apart_and_back() -> None:
+    same(apart(ROW), ROW)
+    assert is_apart(apart(ROW)) and not is_apart(ROW)
+    once = apart(ROW)
+    assert apart(once) is once
+
+
+def test_both_kinds_read_and_change_alike() -> None:
+    assert [int(get(apart(ROW), place)) for place in range(5)] == ROW.tolist()
+    changes = {1: jnp.int32(7), 4: jnp.array(True)}
+    same(put(apart(ROW), changes), put(ROW, changes))
+    same(tail(apart(ROW), 3), tail(ROW, 3))
+    end = jnp.array([8, 9], jnp.int32)
+    for new in (end, apart(end)):
+        same(with_tail(apart(ROW), 3, new), with_tail(ROW, 3, end))
+
+
+def test_a_built_vector_has_one_dtype() -> None:
+    values = {Name.SECOND: jnp.array(True), Name.FIRST: jnp.int32(5)}
+    same(build(Name, values, jnp.int32), jnp.array([5, 1], jnp.int32))
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_choice_stays_apart_if_either_side_is(holds: bool) -> None:
+    other, predicate = ROW + 10, jnp.array(holds)
+    wanted = ROW if holds else other
+    for one, two in ((apart(ROW), other), (ROW, apart(other)), (apart(ROW), apart(other))):
+        found = choose(predicate, {"row": one, "number": 1}, {"row": two, "number": 2})
+        assert is_apart(found["row"]) and int(found["number"]) == (1 if holds else 2)
+        same(found["row"], wanted)
+    assert not is_apart(choose(predicate, ROW, other))
+
+
+def test_vectors_come_together_where_a_branch_ends_and_stay_apart_under_a_mask() -> None:
+    true = jnp.array(True)
+
+    def of(when: object) -> object:
+        return when(true, lambda: apart(ROW), lambda: ROW + 1)  # type: ignore[operator]
+
+    assert not is_apart(of(branch)) and is_apart(of(masked))
+    same(of(branch), ROW)
+    same(of(masked), ROW)
+
+
+def test_step_events_apart_are_taken_and_added_as_in_one_array() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        chains = jnp.asarray(rng.choice([5, 6, 99], 4), jnp.int32)
+        time, count = jnp.int32(rng.choice([5, 6])), jnp.int32(rng.integers(0, 5))
+        assert bool(has_chain(apart(chains), time)) == bool(has_chain(chains, time))
+        assert int(first_chain(apart(chains))) == int(first_chain(chains))
+        for change in (add_chain, take_chain):
+            rest, fits = change(chains, time, count, NEVER)
+            rest_apart, fits_apart = change(apart(chains), time, count, NEVER)
+            assert isinstance(rest_apart, Columns) and bool(fits) == bool(fits_apart)
+            same(rest_apart, rest)

@@ -1,0 +1,190 @@
+"""Closed-loop sessions: a run whose arrivals are those that its own completions bring."""
+
+import heapq
+import re
+
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.core.outcome import Outcome
+from blis_jax.results.records import Status
+from blis_jax.runs.closed_loop import _following, simulate_closed_loop
+from blis_jax.workload.reference import drawn
+from blis_jax.workload.reference.follow_up_table import NO_PARENT, closed_loop_table
+from blis_jax.workload.spec import parse_spec
+from blis_jax.workload.table import NEVER_US
+from blis_jax.workload.versions import REVISED
+
+pytestmark = pytest.mark.lenient_promotion  # the engine adds flags to counts
+
+LAWS = """
+    input_distribution: {type: gaussian, params: {mean: 60, std_dev: 30, min: 4, max: 200}}
+    output_distribution: {type: gaussian, params: {mean: 9, std_dev: 4, min: 2, max: 20}}"""
+CHAT = f"""
+version: "2"
+seed: 3
+aggregate_rate: 40
+num_requests: 24
+clients:
+  - id: a
+    rate_fraction: 1
+    arrival: {{process: poisson}}{LAWS}
+    prefix_group: g
+    prefix_length: 32
+    reasoning: {{multi_turn: {{max_rounds: 4, think_time_us: 90000, context_growth: accumulate}}}}
+"""
+POOL = f"""
+version: "2"
+seed: 3
+num_requests: 40
+clients:
+  - id: u
+    concurrency: 5
+    think_time_us: 2000{LAWS}
+"""
+CLUSTER = ClusterConfig(num_instances=2, max_num_running_reqs=6)
+
+
+def workload_of(text):
+    return drawn(parse_spec(text, revision=REVISED))
+
+
+def asked_for(workload, record):
+    """The requests that the interface gives when it is told the record's completions, one by one."""
+    follow_ups, arrived, running = workload.follow_ups(), [], []
+    waiting = [(one.arrival_us, index, one) for index, one in enumerate(workload.requests)]
+    num_asked = len(waiting)
+    heapq.heapify(waiting)
+    while waiting or running:
+        if waiting and (not running or waiting[0][0] <= running[0][0]):
+            request = heapq.heappop(waiting)[2]
+            if record.requests.status[len(arrived)] == Status.COMPLETED:
+                end_us = int(record.requests.left_us[len(arrived)])
+                heapq.heappush(running, (end_us, len(arrived), request))
+            arrived.append(request)
+            continue
+        end_us, _, request = heapq.heappop(running)
+        later = follow_ups.after(request, end_us)
+        if later is not None:
+            heapq.heappush(waiting, (later.arrival_us, num_asked, later))
+            num_asked += 1
+    return arrived
+
+
+@pytest.mark.parametrize("text", [CHAT, POOL, CHAT.replace("num_requests: 24", "horizon: 400000")])
+def test_every_arrival_is_what_the_completions_bring(text):
+    workload = workload_of(text)
+    run = simulate_closed_loop(CLUSTER, workload)
+    assert run.record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+    expected, found = asked_for(workload, run.record), run.arrived()
+    assert len(found) == len(expected) > len(workload.requests)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine.arrival_us, mine.session, mine.round_index, mine.deadline_us) == (
+            theirs.arrival_us,
+            theirs.session,
+            theirs.round_index,
+            theirs.deadline_us,
+        )
+        assert np.array_equal(np.concatenate(mine.prompt), np.concatenate(theirs.prompt))
+    assert run.record.requests.arrival_us.tolist() == [one.arrival_us for one in expected]
+    assert run.num_passes > 2
+
+
+def test_a_pool_keeps_its_number_of_requests_and_sends_all():
+    run = simulate_closed_loop(CLUSTER, workload_of(POOL))
+    requests = run.record.requests
+    assert len(requests.arrival_us) == 40
+    in_flight = [
+        int(np.sum((requests.arrival_us <= time) & (requests.left_us > time)))
+        for time in requests.arrival_us
+    ]
+    assert max(in_flight) == 5
+
+
+def test_ids_count_the_requests_that_completions_brought():
+    run = simulate_closed_loop(CLUSTER, workload_of(POOL))
+    ids = run.request_ids()
+    assert ids[:5] == [f"request_{number}" for number in range(5)]
+    assert sorted(int(name.rsplit("_", 1)[1]) for name in ids[5:]) == list(range(1, 36))
+    assert ids[5].startswith("session_concurrency_u_user_") and "_round_1_" in ids[5]
+
+
+def test_a_request_that_does_not_complete_ends_its_session():
+    loop = closed_loop_table(workload_of(CHAT))
+    completed_us = np.full(loop.table.num_rows, -1)
+    completed_us[0] = 5_000_000
+    arrivals = _following(loop, completed_us, np.zeros(loop.table.num_rows, int))
+    (came,) = np.flatnonzero((loop.parent != NO_PARENT) & (arrivals.time_us != NEVER_US))
+    assert loop.parent[came] == 0 and arrivals.time_us[came] == 5_090_000
+
+
+def test_a_table_that_is_too_short_is_made_longer():
+    """One fast user takes more than twice the mean of the rounds."""
+    slow = LAWS.replace(
+        "mean: 9, std_dev: 4, min: 2, max: 20", "mean: 900, std_dev: 0, min: 900, max: 900"
+    )
+    text = POOL.replace("concurrency: 5", "concurrency: 1").replace(
+        "num_requests: 40", "num_requests: 60"
+    )
+    text += f"""
+  - id: slow
+    concurrency: 3
+    think_time_us: 2000{slow}
+"""
+    workload = workload_of(text)
+    run = simulate_closed_loop(CLUSTER, workload)
+    assert len(run.rows) == 60
+    assert int(np.max(run.loop.table.round_index[run.rows])) > 36  # twice the mean, and eight
+    assert [one.session for one in run.arrived()] == [
+        one.session for one in asked_for(workload, run.record)
+    ]
+
+
+def test_users_may_send_until_the_horizon():
+    workload = workload_of(POOL.replace("num_requests: 40", "horizon: 1500000"))
+    run = simulate_closed_loop(CLUSTER, workload)
+    found = run.arrived()
+    assert len(found) == len(asked_for(workload, run.record)) > 16 * 5
+    assert max(one.arrival_us for one in found) <= 1_500_000
+
+
+def test_the_next_rounds_of_one_step_come_in_the_order_of_the_scheduler():
+    """Two users complete together; BLIS of August brings the shorter prompt's next round first."""
+    law = "_distribution: {type: constant, params: {value: "
+    users = [
+        f"  - {{id: {name}, concurrency: 1, input{law}{length}}}}}, output{law}5}}}}}}"
+        for name, length in (("a", 60), ("b", 50))
+    ]
+    text = "\n".join(['version: "2"', "seed: 3", "num_requests: 4", "clients:", *users])
+    for scheduler, order in (("sjf", [1, 0]), ("fcfs", [0, 1])):
+        config = ClusterConfig(
+            num_instances=1, scheduler=scheduler, alpha_coeffs=(1000.0, 0.0, 0.0)
+        )
+        run = simulate_closed_loop(config, workload_of(text))
+        assert run.record.requests.arrival_us[2] == run.record.requests.arrival_us[3]
+        assert [one.client for one in run.arrived()][2:] == order
+        assert [name.rsplit("_", 1)[1] for name in run.request_ids()[2:]] == ["1", "2"]
+
+
+@pytest.mark.slow
+def test_an_answer_of_one_token_on_a_decode_instance_is_in_the_next_prompt():
+    """The lengths and arrivals of BLIS of August, whose rounds without pools are a token shorter."""
+    text = CHAT.replace("num_requests: 24", "num_requests: 3")
+    text = re.sub("_distribution: .*mean: 60.*", "_distribution: CONST50}}", text)
+    text = re.sub("_distribution: .*mean: 9,.*", "_distribution: CONST1}}", text)
+    text = text.replace("CONST", "{type: constant, params: {value: ")
+    text = text.replace("max_rounds: 4, think_time_us: 90000", "max_rounds: 3, think_time_us: 9000")
+    text = text.replace("    prefix_group: g\n    prefix_length: 32\n", "")
+    cluster = ClusterConfig(
+        revision=AUGUST,
+        model="meta-llama/llama-3.1-8b-instruct",
+        hardware="H100",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+    )
+    workload = drawn(parse_spec(text, revision=REVISED))
+    run = simulate_closed_loop(cluster, workload)
+    assert run.record.requests.input_len.tolist() == [50, 101, 152]

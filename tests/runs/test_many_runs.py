@@ -1,0 +1,287 @@
+"""Batches: common seeds, shared compilations, repairs, rows that are there already."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
+from blis_jax.runs import driver, many_runs
+from blis_jax.runs.calls import Call
+from blis_jax.runs.simulation import Options, simulate
+from blis_jax.workload.drawing import plan as plans
+from blis_jax.workload.drawing.draw import compile_plan, draw
+from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec
+
+SEEDS = (3, 1, 4, 15)
+SESSIONS = """
+version: '2'
+category: reasoning
+aggregate_rate: 40.0
+num_requests: 60
+clients:
+- id: chat
+  slo_class: standard
+  rate_fraction: 1.0
+  arrival: {process: poisson}
+  input_distribution: {type: constant, params: {value: 70}}
+  output_distribution: {type: constant, params: {value: 40}}
+  reasoning:
+    multi_turn: {max_rounds: 4, think_time_us: 200000, context_growth: accumulate}
+"""
+OPTIONS = Options(resolve_ties=False)
+
+
+@pytest.fixture(scope="module")
+def spec() -> WorkloadSpec:
+    return override(load_builtin("mixed"), num_requests=60)
+
+
+@pytest.fixture(scope="module")
+def fcfs() -> ClusterConfig:
+    return ClusterConfig(num_instances=2, routing_policy="weighted")
+
+
+@pytest.fixture(scope="module")
+def first(spec: WorkloadSpec, fcfs: ClusterConfig) -> tuple[RunRecord, ...]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "ROWS_PER_CALL", 1)
+        return many_runs.run_grid([fcfs], spec, SEEDS, whole, OPTIONS).rows[0]
+
+
+@pytest.fixture(autouse=True)
+def one_row_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program serves all tests of a shape, however many rows they run."""
+    monkeypatch.setattr(driver, "ROWS_PER_CALL", 1)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The sizes of the calls that were compiled."""
+    sizes: list[int] = []
+    compile_call = Call.compile
+
+    def counted(call: Call) -> None:
+        sizes.append(call.size)
+        compile_call(call)
+
+    monkeypatch.setattr(Call, "compile", counted)
+    yield sizes
+
+
+def whole(record: RunRecord) -> RunRecord:
+    return record
+
+
+def assert_equal(one: RunRecord, other: RunRecord, but: tuple[str, ...] = ()) -> None:
+    for part in ("requests", "steps", "instances"):
+        for entry in dataclasses.fields(getattr(one, part)):
+            name = f"{part}.{entry.name}"
+            mine, theirs = (getattr(getattr(run, part), entry.name) for run in (one, other))
+            np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    for name in {"outcome", "num_open_ties", "num_repairs", "invariant_failures"} - set(but):
+        assert getattr(one, name) == getattr(other, name), name
+
+
+def test_calls_are_full_and_few_in_size() -> None:
+    rows = driver.Runner(OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "ROWS_PER_CALL", 16)
+        patch.setattr(driver, "num_workers", lambda: 2)
+        assert [rows.rows_per_call(n) for n in (1, 2, 4, 9, 31, 512)] == [1, 1, 2, 4, 8, 16]
+    lanes = driver.Runner(dataclasses.replace(OPTIONS, form="lanes"))
+    assert [lanes.rows_per_call(n) for n in (5, 100_000)] == [5, driver.LANES_PER_CALL]
+
+
+def test_same_seeds_same_bits_in_any_order(
+    spec: WorkloadSpec, fcfs: ClusterConfig, first: tuple[RunRecord, ...]
+) -> None:
+    again = many_runs.run_grid([fcfs], spec, SEEDS[::-1], whole, OPTIONS).rows[0]
+    for one, other in zip(first, reversed(again), strict=True):
+        assert_equal(one, other)
+    assert not np.array_equal(first[0].requests.arrival_us, first[1].requests.arrival_us)
+
+
+@pytest.mark.slow
+@pytest.mark.lenient_promotion
+def test_a_row_equals_a_run_alone_on_its_table(
+    spec: WorkloadSpec, fcfs: ClusterConfig, first: tuple[RunRecord, ...]
+) -> None:
+    plan = compile_plan(spec, block_size=fcfs.block_size_in_tokens)
+    for seed, row in zip(SEEDS, first, strict=True):
+        with jax.enable_x64(True):
+            table, is_short = draw(plan.shape, plan.params, jax.random.key(seed))
+            table = jax.device_get(table)
+        assert not bool(is_short)
+        assert_equal(row, simulate(fcfs, table, OPTIONS))
+
+
+def test_points_of_one_mechanism_share_a_compilation_and_seeds_their_requests(
+    spec: WorkloadSpec,
+    fcfs: ClusterConfig,
+    first: tuple[RunRecord, ...],
+    compilations: list[int],
+) -> None:
+    configs = [fcfs, fcfs.replace(max_num_scheduled_tokens=512, routing_latency=5)]
+    told: list[int] = []
+    grid = many_runs.run_grid(configs, spec, SEEDS, whole, OPTIONS, progress=told.append)
+    assert len(compilations) == 1
+    assert sum(told) == grid.timing.num_rows == 8
+    for one, other in zip(first, grid.rows[0], strict=True):
+        assert_equal(one, other)
+    for one, other in zip(*grid.rows, strict=True):
+        for name in ("arrival_us", "input_len", "output_len", "slo_class", "tenant"):
+            mine, theirs = getattr(one.requests, name), getattr(other.requests, name)
+            np.testing.assert_array_equal(mine, theirs)
+        assert np.any(one.requests.ttft_us != other.requests.ttft_us)
+
+
+def test_rates_share_a_compilation_and_their_random_numbers(
+    spec: WorkloadSpec, fcfs: ClusterConfig, compilations: list[int]
+) -> None:
+    specs = [spec, override(spec, aggregate_rate=20.0)]
+    grid = many_runs.run_grid([fcfs, fcfs], specs, SEEDS, whole, OPTIONS)
+    assert len(compilations) == 1
+    for fast, slow in zip(*grid.rows, strict=True):
+        np.testing.assert_array_equal(fast.requests.input_len, slow.requests.input_len)
+        np.testing.assert_array_equal(fast.requests.output_len, slow.requests.output_len)
+        ratio = slow.requests.arrival_us[-1] / fast.requests.arrival_us[-1]
+        assert ratio == pytest.approx(100, rel=0.01)  # gaps are whole microseconds
+
+
+@pytest.mark.slow
+def test_sizes_of_the_largest_draw_serve_all_points(fcfs: ClusterConfig) -> None:
+    """Without a number of requests the sizes of a draw follow the rate."""
+    low = override(load_builtin("mixed"), num_requests=0, horizon=30_000)
+    high = override(low, aggregate_rate=4000.0)
+    together = many_runs.run_grid([fcfs, fcfs], [low, high], SEEDS, whole, OPTIONS)
+    for spec, rows in zip((low, high), together.rows, strict=True):
+        alone = many_runs.run_grid([fcfs], spec, SEEDS, whole, OPTIONS).rows[0]
+        for one, other in zip(alone, rows, strict=True):
+            assert_equal(one, other)
+
+
+@pytest.mark.slow
+def test_repaired_rows_say_so_and_are_equal(
+    spec: WorkloadSpec, fcfs: ClusterConfig, first: tuple[RunRecord, ...]
+) -> None:
+    tight = dataclasses.replace(OPTIONS, num_slots=28)
+    grid = many_runs.run_grid([fcfs], spec, SEEDS, whole, tight)
+    repairs = [row.num_repairs for row in grid.rows[0]]
+    assert grid.timing.num_reruns == sum(repairs) > 0
+    assert {row.outcome for row in grid.rows[0]} == {Outcome.COMPLETED}
+    for one, other in zip(first, grid.rows[0], strict=True):
+        assert_equal(one, other, but=("num_repairs",))
+
+
+@pytest.mark.slow
+def test_short_draws_are_drawn_again(
+    spec: WorkloadSpec,
+    fcfs: ClusterConfig,
+    first: tuple[RunRecord, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("SIGMAS", -1.0), ("SPARE_DRAWS", 0), ("SIZE_STEP", 1)):
+        monkeypatch.setattr(plans, name, value)
+    grid = many_runs.run_grid([fcfs], spec, SEEDS, whole, OPTIONS)
+    assert grid.timing.num_reruns > 0
+    for one, other in zip(first, grid.rows[0], strict=True):
+        assert_equal(one, other, but=("num_repairs",))
+
+
+def test_what_cannot_be_repaired_comes_back(spec: WorkloadSpec, fcfs: ClusterConfig) -> None:
+    hopeless = dataclasses.replace(OPTIONS, max_scan_steps=64)
+    rows = many_runs.run_grid([fcfs], spec, SEEDS[:2], whole, hopeless).rows[0]
+    assert [row.outcome for row in rows] == [Outcome.ITERATIONS_EXHAUSTED] * 2
+
+
+def test_known_rows_are_not_run_again(
+    spec: WorkloadSpec, fcfs: ClusterConfig, first: tuple[RunRecord, ...]
+) -> None:
+    told: list[tuple[int, int]] = []
+    grid = many_runs.run_grid(
+        [fcfs],
+        spec,
+        SEEDS,
+        whole,
+        OPTIONS,
+        known={(0, 0): first[1], (0, 2): first[2]},
+        on_row=lambda point, seed, _: told.append((point, seed)),
+    )
+    assert told == [(0, 1), (0, 3)]
+    assert grid.timing.num_rows == 2
+    assert grid.rows[0][0] is first[1]
+    assert_equal(grid.rows[0][3], first[3])
+
+
+def test_nothing_is_compiled_if_all_is_known(
+    spec: WorkloadSpec, fcfs: ClusterConfig, compilations: list[int]
+) -> None:
+    known = {(0, seed): str(seed) for seed in range(4)}
+    grid = many_runs.run_grid([fcfs], spec, SEEDS, str, OPTIONS, known=known)
+    assert grid.rows == (("0", "1", "2", "3"),)
+    assert not compilations
+
+
+def test_an_interruption_stops_the_batch(spec: WorkloadSpec, fcfs: ClusterConfig) -> None:
+    told: list[int] = []
+
+    def stop(point: int, seed: int, record: RunRecord) -> None:
+        told.append(seed)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        many_runs.run_grid([fcfs], spec, range(64), whole, OPTIONS, on_row=stop)
+    assert told == [0]
+
+
+@pytest.mark.parametrize(
+    ("num_configs", "num_specs", "seeds", "words"),
+    [
+        (0, 1, [1], "at least one configuration"),
+        (1, 1, [], "at least one configuration and one seed"),
+        (1, 1, [-1], "seed -1 is out of range"),
+        (1, 1, [2**32], "out of range"),
+        (2, 3, [1], "3 workloads for 2 configurations"),
+    ],
+)
+def test_bad_grids_are_refused(
+    spec: WorkloadSpec,
+    fcfs: ClusterConfig,
+    num_configs: int,
+    num_specs: int,
+    seeds: list[int],
+    words: str,
+) -> None:
+    specs = spec if num_specs == 1 else [spec] * num_specs
+    with pytest.raises(ConfigError, match=words):
+        many_runs.run_grid([fcfs] * num_configs, specs, seeds, whole, OPTIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize("name", ["prefix groups", "sessions"])
+def test_rows_under_pressure_are_run_again_at_block_level(
+    spec: WorkloadSpec, fcfs: ClusterConfig, name: str
+) -> None:
+    """Both models serve one batch; each row equals a run alone on its table."""
+    if name == "sessions":
+        spec = parse_spec(SESSIONS)
+    tight = fcfs.replace(total_kv_blocks=150 if name == "sessions" else 260)
+    records = many_runs.run_grid([fcfs, tight], spec, SEEDS[:2], whole, OPTIONS).rows
+    assert {record.kv_model for record in records[0]} == {NO_EVICTION}
+    assert {record.kv_model for record in records[1]} == {BLOCK_LEVEL}
+    assert any(record.instances.preemption_count.any() for record in records[1])
+    plan = compile_plan(spec)
+    for seed, record in zip(SEEDS[:2], records[1], strict=True):
+        with jax.enable_x64(True):
+            table, _ = draw(plan.shape, plan.params, jax.random.key(seed))
+        alone = simulate(tight, jax.tree.map(np.asarray, table), OPTIONS)
+        assert_equal(record, alone, but=("num_repairs",))

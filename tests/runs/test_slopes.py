@@ -1,0 +1,80 @@
+"""Slopes of means, percentiles and rates against central differences of the metrics themselves."""
+
+import numpy as np
+import pytest
+
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.runs.derivatives import Derivatives, Differentiator
+from blis_jax.runs.slopes import (
+    SMOOTH_METRICS,
+    _Moving,
+    grad,
+    metric_slopes,
+    percentile_slopes,
+)
+from tests.runs.test_derivatives import (
+    SMOOTH,
+    STEPS,
+    is_same_path,
+    moved,
+    settings,
+    thousands,
+)
+
+NAMES = (*SMOOTH_METRICS, "ttft_p90_ms[critical]", "e2e_mean_ms[batch]")
+WRT = ("alpha0", "beta0", "beta1")
+
+
+@pytest.fixture(scope="module")
+def differentiate() -> Differentiator:
+    return Differentiator(WRT, SMOOTH)
+
+
+@pytest.fixture(scope="module")
+def found(differentiate: Differentiator) -> Derivatives:
+    return differentiate.run(settings(), thousands(0))
+
+
+def test_every_metric_moves_as_its_slope_says(differentiate, found):
+    slopes = metric_slopes(found, NAMES)
+    for place, name in enumerate(WRT):
+        h = STEPS[name]
+        ahead, back = (
+            differentiate.run(*moved(settings(), thousands(0), name, sign * h)).record
+            for sign in (1, -1)
+        )
+        assert is_same_path(ahead, back), name
+        one, other = evaluate(ahead, NAMES), evaluate(back, NAMES)
+        for metric in NAMES:
+            change = (one[metric] - other[metric]) / (2 * h)
+            slope = slopes[metric].slopes[place]
+            assert change == pytest.approx(slope, rel=1e-5, abs=1e-7), (metric, name)
+
+
+def test_values_are_those_of_the_metrics(found):
+    values = evaluate(found.record, NAMES)
+    for name, slope in metric_slopes(found, NAMES).items():
+        assert slope.value == values[name]
+        assert slope.slopes.shape == (len(WRT),) and np.all(np.isfinite(slope.slopes))
+
+
+def test_the_gradient_is_the_slopes_by_name(found):
+    by_name = grad(settings(), thousands(0), "e2e_p99_ms", WRT, SMOOTH)
+    slopes = metric_slopes(found, ["e2e_p99_ms"])["e2e_p99_ms"].slopes
+    assert by_name == dict(zip(WRT, slopes.tolist(), strict=True))
+
+
+def test_percentiles_of_a_weighted_sample_move_with_their_neighbours():
+    values, weights = np.array([30.0, 10.0, 20.0]), np.array([1, 2, 1])  # 10 10 20 30
+    sample = _Moving(values, np.array([[3.0, 1.0, 2.0]]), weights)
+    assert percentile_slopes(sample, 50) == pytest.approx([1.5])
+    assert percentile_slopes(sample, 0) == pytest.approx([1.0])
+    assert percentile_slopes(sample, 100) == pytest.approx([3.0])
+
+
+def test_metrics_that_count_are_refused(found):
+    with pytest.raises(ConfigError, match="no pathwise derivative"):
+        metric_slopes(found, ["attainment"])
+    with pytest.raises(ConfigError, match="unknown"):
+        metric_slopes(found, ["ttft_p98_ms"])
