@@ -12,6 +12,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files import input_files
 from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
 def read_points(path: Path) -> list[dict[str, Any]]:
     """The points in a .csv or .json file."""
     if path.suffix == ".json":
-        points = cli.read_json(path, "a list of points")
+        points = input_files.read_json(path, "a list of points")
         points = [points] if isinstance(points, dict) else points
         if not isinstance(points, list) or not all(isinstance(one, dict) for one in points):
             raise ConfigError(f"{path} must hold a list of points, each NAME: VALUE")
@@ -208,7 +209,7 @@ def read_points(path: Path) -> list[dict[str, Any]]:
         import csv
         import io
 
-        points = list(csv.DictReader(io.StringIO(cli.read_text(path, "points"))))
+        points = list(csv.DictReader(io.StringIO(input_files.read_text(path, "points"))))
         for row, point in enumerate(points):
             if None in point or None in point.values():
                 raise ConfigError(f"{path}: row {row + 1} has not as many cells as the header")

@@ -243,9 +243,9 @@ class StateKeeper:
     @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
-        from blis_jax.commands.cli import read_text
         from blis_jax.files import manifest
         from blis_jax.files.atomic_write import clear_leftovers
+        from blis_jax.files.input_files import read_text
 
         clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.metrics import reference as metrics
 from blis_jax.results.checks import invariants
 from blis_jax.results.records import RunRecord
@@ -21,7 +21,7 @@ from blis_jax.workload.table import from_golden
 from tests.support.oracles.test_oracle import REFERENCE_FAILURES
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.rotation import rotating
-from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE
+from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS
 
 pytestmark = pytest.mark.golden
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from blis_jax.core.outcome import WHOLE
 from blis_jax.metrics.reference import cluster_json, instance_block
 from blis_jax.results.checks import invariants
 from tests.support.recorded.golden_2026_08 import (
@@ -15,7 +16,6 @@ from tests.support.recorded.golden_2026_08 import (
     scenarios_of,
 )
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
-from tests.support.scenes import WHOLE
 
 pytestmark = pytest.mark.golden
 

@@ -15,6 +15,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.statistics.intervals import normal_quantile
 
@@ -102,7 +103,7 @@ def _kept(output: Path | None, num_seeds: int) -> list[Line]:
         raise ConfigError("--resume goes on from a file; give its --output")
     if not output.exists():
         return []
-    lines = from_csv(cli.read_text(output, "the table to go on from"))
+    lines = from_csv(input_files.read_text(output, "the table to go on from"))
     if any(one.kind == "pathwise" and one.num_seeds != num_seeds for one in lines):
         raise ConfigError(f"{output} has rows of another number of seeds; leave --resume out")
     return lines

@@ -23,8 +23,8 @@ from blis_jax.calibrate.formats import (
 from blis_jax.calibrate.formats.contract import Benchmark, Summary, at
 from blis_jax.calibrate.formats.documents import parse
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 
 CLIENTS = {reader.NAME: reader for reader in (vllm_serve, guidellm, inference_perf, aiperf)}
 FORMATS = ("vllm-bench", "trace-v2", "latency-csv", *CLIENTS)
@@ -110,7 +110,7 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, Any]:
 
 
 def _name_of_table(path: Path) -> str:
-    lines = cli.read_text(path, "a measured run").lstrip()[:2000].splitlines()
+    lines = input_files.read_text(path, "a measured run").lstrip()[:2000].splitlines()
     head = lines[0] if lines else ""
     if "first_chunk_time_us" in head:
         return "trace-v2"

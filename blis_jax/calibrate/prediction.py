@@ -17,8 +17,8 @@ from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.validation import LATENCIES, ErrorRow, errors, figures, table
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 
 KIND = "prediction"
 MOST_APART = 0.25  # a mean of ratios may differ from the ratio of means by so much
@@ -105,7 +105,7 @@ def _chunks(measured: Summary) -> list[str]:
 
 def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
     """The figures of a result of blis_jax.run, and what is left out of them."""
-    document = cli.read_json(path, "a result that blis_jax.run wrote with --results-path")
+    document = input_files.read_json(path, "a result that blis_jax.run wrote with --results-path")
     requests = at(document, "requests")
     if not isinstance(requests, list) or not requests:
         raise ConfigError(

@@ -10,7 +10,7 @@ from blis_jax.calibrate.fit import Latencies
 from blis_jax.calibrate.intervals.posterior import coefficients_of, model_of
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.sweep.data import WHOLE
+from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
 from blis_jax.results.records import Status
 from blis_jax.runs.derivatives import Differentiator, Repeated

@@ -18,6 +18,7 @@ from blis_jax.cluster.node_pools import NodePool
 from blis_jax.cluster.ranges import check_ranges
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
 from blis_jax.cluster.setting_checks import VLLM_NAMES, check_type
+from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
@@ -29,7 +30,6 @@ from blis_jax.policies.named import (
     numbered,
 )
 
-NO_HORIZON = 2**63 - 1
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
 REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")

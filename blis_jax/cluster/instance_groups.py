@@ -155,7 +155,7 @@ def groups_of(given: Any, source: str = SETTING) -> tuple[tuple[InstanceGroup, .
 
 def _parsed(text: str) -> tuple[Any, str]:
     """The list in a text or in the file that it names."""
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
     from blis_jax.files.strict_yaml import read_yaml
 
     source = SETTING

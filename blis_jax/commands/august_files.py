@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands.cli import read_text
 from blis_jax.errors import ConfigError, UnsupportedError, choices, closest, shortened
+from blis_jax.files.input_files import read_text
 
 _SECTIONS = (
     *("defaults", "version", "workloads", "trained_physics_coefficients"),

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gzip
 import io
-import json
 import os
 import shlex
 import sys
 import tempfile
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,6 @@ from blis_jax.commands.option_values import at_least, number, numbers, truth, wh
 from blis_jax.commands.parser import Flag, Parser, as_called
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, refusing_unwritable
 from blis_jax.files.atomic_write import clear_leftovers
-from blis_jax.files.input_files import check_regular, refuse_half_characters
 from blis_jax.files.user_files import place_of
 
 __all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
@@ -221,33 +217,3 @@ def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into a sentence; what takes long is shown as progress."""
     with refusing_unwritable(path), progress.phase(f"writing {path}"):
         yield
-
-
-def read_text(path: Path, what: str) -> str:
-    """A UTF-8 text file, compressed where its name ends in .gz; `what` it should be is said if it cannot be read."""
-    try:
-        if path.suffix == ".gz":
-            return gzip.decompress(check_regular(path).read_bytes()).decode()
-        return check_regular(path).read_text(encoding="utf-8")
-    except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; give the path of {what}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; give the path of {what}") from None
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
-
-
-def read_json(path: Path, what: str) -> Any:
-    """The JSON document in a text file; `what` it should be is said if it is none."""
-    text = read_text(path, what)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
-    refuse_half_characters(text, document, str(path))
-    return document

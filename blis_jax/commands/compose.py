@@ -12,6 +12,7 @@ from typing import Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.workload.revised.written import yaml_text
 from blis_jax.workload.spec import TEXTS, parse_spec
@@ -54,7 +55,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 def _read(path: str) -> dict[str, Any]:
     """The mapping of a workload file, which need not be whole."""
-    text = cli.read_text(Path(path), "a workload file")
+    text = input_files.read_text(Path(path), "a workload file")
     document = upgraded(read_mapping(text, path, TEXTS), path)
     parse_spec(text, path, REVISED)
     for name in ("cohorts", "inference_perf", "servegen_data"):

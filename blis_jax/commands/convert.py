@@ -11,6 +11,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.compose import written
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.workload.inference_perf import revised_clients
 from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
@@ -98,7 +99,7 @@ def _of_defaults(given: Mapping[str, Any], rate: float, number: int) -> Distribu
                 f"--name: preset {name!r} is unknown; use one of {', '.join(PRESETS)}{closest(name, list(PRESETS))}"
             )
         return preset(name, rate, number)
-    text = cli.read_text(Path(path), "BLIS's defaults file")
+    text = input_files.read_text(Path(path), "BLIS's defaults file")
     presets = read_mapping(text, path).get("workloads") or {}
     if name not in presets:
         raise ConfigError(f"--name: {path} has no preset {name!r}; it has {', '.join(presets)}")

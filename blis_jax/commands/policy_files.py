@@ -42,7 +42,7 @@ def options_of(path: str) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
     from blis_jax.files.strict_yaml import read_yaml
 
     place = f"--policy-config {path}"

@@ -70,3 +70,6 @@ _SENTENCES = {
     "prompt than was asked for, or a preempted request was computed beyond its prompt",
     Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
 }
+
+
+WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)  # runs that came to their end, so they have figures

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_INSTANCE = -1  # a request that was not routed
+NO_HORIZON = 2**63 - 1  # µs; the run ends with its last request
 REJECTED = -2  # in the instance column: turned away by admission
 UNROUTED = -4  # likewise: no instance was up when it was to be routed
 NO_REQUEST = -1  # a free slot

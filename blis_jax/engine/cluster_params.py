@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
+from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.core.types import SLO_CLASSES, ClusterParams
+from blis_jax.core.types import NO_HORIZON, SLO_CLASSES, ClusterParams
 from blis_jax.engine.fleet_params import row_to_copy
 from blis_jax.engine.gateway.signals import SignalParams
 from blis_jax.latency import registry as latency

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.node_pools import gpus_of_instance
 from blis_jax.core.fleet import FleetParams
+from blis_jax.core.types import NO_HORIZON
 from blis_jax.policies.seeds import RandomSource, normal_draws
 
 MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with

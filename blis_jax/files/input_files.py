@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import re
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,3 +99,33 @@ class Unpacked(io.RawIOBase):
         """Close the packed file too."""
         self._packed.close()
         super().close()
+
+
+def read_text(path: Path, what: str) -> str:
+    """A UTF-8 text file, compressed where its name ends in .gz; `what` it should be is said if it cannot be read."""
+    try:
+        if path.suffix == ".gz":
+            return gzip.decompress(check_regular(path).read_bytes()).decode()
+        return check_regular(path).read_text(encoding="utf-8")
+    except (EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; give the path of {what}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; give the path of {what}") from None
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The JSON document in a text file; `what` it should be is said if it is none."""
+    text = read_text(path, what)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
+    refuse_half_characters(text, document, str(path))
+    return document

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError, choices, closest, shortened
+from blis_jax.files.input_files import read_json
 from blis_jax.latency.model_description import ModelDescription
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")

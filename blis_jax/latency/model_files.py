@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.files.input_files import read_json
 from blis_jax.latency.model_description import ModelDescription, describe
 
 _PRECISION = re.compile(r"-(fp8|w\d+a\d+)$")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from blis_jax.commands.sweep.plan import SweepPlan
 from blis_jax.errors import ConfigError, closest
+from blis_jax.metrics.summaries import Window
+from blis_jax.results.records import RunRecord
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import ClientSpec
 
@@ -113,12 +113,10 @@ def read_window(text: str | None, spec: RequestSource) -> tuple[float, float]:
     return warm_up_s, cool_down_s
 
 
-def identity(plan: SweepPlan, measure: Measure, clock: str) -> str:
-    """Equal for two sweeps that ask for the same rows, measured in the same way."""
-    content = [
-        [point.fingerprint for point in plan.points],
-        list(plan.seeds),
-        measure.texts(),
-        clock,
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+def window_of(measure: Measure, record: RunRecord) -> Window:
+    """The arrivals of one run that are measured; without a cool-down, up to the end."""
+    from_us, until_us = round(measure.warm_up_s * 1e6), None
+    if measure.cool_down_s:
+        last_us = int(record.requests.arrival_us.max(initial=0))
+        until_us = last_us - round(measure.cool_down_s * 1e6)
+    return Window(from_us, until_us)

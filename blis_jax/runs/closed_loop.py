@@ -17,7 +17,7 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.loop import ranks_of_parts
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.queue_values import QueueValues, orders_by_slots, queue_values
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 FIRST_ROUNDS = 16  # of a pool's user, where only the horizon ends them
 TOKEN_US = 10_000  # first guess of the time that an output token takes
-WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.fleet_params import instance_names
-from blis_jax.engine.livelock.stretches import has_end, run_to_horizon
 from blis_jax.engine.loop import Order as EngineOrder
 from blis_jax.engine.loop import first_order
 from blis_jax.engine.mechanism import has_priorities, mechanism, params
@@ -28,6 +27,7 @@ from blis_jax.results.from_tables import Observation
 from blis_jax.results.records import RunRecord
 from blis_jax.runs.checkpoints import LongRun
 from blis_jax.runs.demand import LONG_TABLE, demand_of_table
+from blis_jax.runs.livelock.stretches import has_end, run_to_horizon
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, draws_of
 from blis_jax.runs.sizes import Sizes, first_sizes, grown
@@ -36,9 +36,8 @@ from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
-_WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
-_ORDERED = (*_WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
+_ORDERED = (*WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
 _RECORDS_FULL = (Outcome.LOG_FULL, Outcome.EVICTIONS_FULL)
 MOST_GROWTHS = (
     2  # repairs after which a run under pressure with too many records is made in stretches
@@ -139,7 +138,7 @@ class Run(ABC):
         seen, changes = look(), dict[str, Any](outcome=outcome)
         changes["has_priorities"] = has_priorities(self.functions)
         if outcome in _ORDERED and self._is_tied(seen.num_open_ties()):
-            until_us = NEVER_US if outcome in _WHOLE else seen.last_step_us
+            until_us = NEVER_US if outcome in WHOLE else seen.last_step_us
             is_in_order = self._is_in_order(seen, until_us)
             if not (is_in_order or is_last):
                 return None

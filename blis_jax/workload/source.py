@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from blis_jax.cluster.config import NO_HORIZON
+from blis_jax.core.types import NO_HORIZON
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

@@ -15,6 +15,7 @@ from blis_jax.calibrate.validation import NAIVE
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, write_json
 
 NAME = "papers.calibration"
@@ -198,7 +199,7 @@ def published(path: Path) -> dict[tuple[str, str], float]:
     """Relative errors of the published simulator, by metric and statistic."""
     kinds = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "Latency": "e2e_ms"}
     found = {}
-    for line in cli.read_text(path, "the published simulator's summary").splitlines():
+    for line in input_files.read_text(path, "the published simulator's summary").splitlines():
         match = re.match(r"(TTFT|TPOT|Latency) (\w+)\s+([\d.]+)\s+([\d.]+)", line)
         if match:
             statistic = {"mean": "mean", "median": "p50"}.get(match[2].lower(), match[2].lower())

@@ -55,7 +55,7 @@ class Measurement:
 
     def of(self, record: RunRecord) -> np.ndarray:
         """The figures; NaN if the run did not come to its end."""
-        from blis_jax.commands.sweep.data import WHOLE
+        from blis_jax.core.outcome import WHOLE
 
         if record.outcome not in WHOLE:
             return np.full(len(self.names), np.nan)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import read_json
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.ledger.book import Ledger, LedgerRow

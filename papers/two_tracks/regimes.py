@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import read_json
 from sweeps.robustness.cells import KINDS
 from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.sweep.data import WHOLE, window_of
-from blis_jax.metrics.measure import Measure
+from blis_jax.core.outcome import WHOLE
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.summaries import ALL, select
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under

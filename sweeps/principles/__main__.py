@@ -14,6 +14,7 @@ from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import write_json
 from sweeps.principles import USUAL_OUTPUT
 from sweeps.runs.options import RNG
@@ -138,7 +139,7 @@ def _output(given: Mapping[str, Any]) -> Path:
     if path.suffix != ".json":
         raise ConfigError(f"--output: {str(path)!r} must end in .json")
     cli.check_writable(path)
-    if path.exists() and '"principles"' not in cli.read_text(path, "a result to replace"):
+    if path.exists() and '"principles"' not in input_files.read_text(path, "a result to replace"):
         raise ConfigError(f"{path} is not a result of this command; give another --output")
     return path
 

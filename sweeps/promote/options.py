@@ -10,6 +10,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags import seed_options
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 
 if TYPE_CHECKING:
     from sweeps.promote.promotion import Promotion
@@ -217,7 +218,7 @@ def policy_files(promotion: Promotion) -> dict[str, str]:
         for field in dataclasses.fields(arm.config):
             value = getattr(arm.config, field.name)
             for path in re.findall(r"([^\s,]+\.py):", value) if isinstance(value, str) else ():
-                found[Path(path).name] = cli.read_text(Path(path), "a policy")
+                found[Path(path).name] = input_files.read_text(Path(path), "a policy")
     return found
 
 
@@ -267,7 +268,9 @@ def reports_in(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".yaml", ".yml", ".json"):
-            found[path.relative_to(folder).as_posix()] = cli.read_text(path, "a benchmark report")
+            found[path.relative_to(folder).as_posix()] = input_files.read_text(
+                path, "a benchmark report"
+            )
     if not found:
         raise ConfigError(
             f"--reports: {folder} holds no .yaml or .json file; reports are SCENE/ARM/RUN.yaml"

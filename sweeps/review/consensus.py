@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands.cli import read_json
 from blis_jax.commands.flags.seed_options import seeds_text
 from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import read_json
 from sweeps.review.candidates import Candidate, candidates_of
 from sweeps.review.opinion import CONCERN, REJECT, VERDICTS, Opinion
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blis_jax.commands.cli import read_text
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import Opinion

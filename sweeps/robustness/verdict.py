@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xarray as xr
 
-from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.scalars import HIGHER, LOWER, lookup
 from blis_jax.metrics.summaries import ALL

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from sweeps.search.objectives import NO_FIGURE
 
 _WHOLE_NAMES = tuple(outcome.name for outcome in WHOLE)

@@ -12,8 +12,9 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
-from blis_jax.commands.sweep.data import WHOLE, slo_targets, window_of
-from blis_jax.metrics.measure import Measure
+from blis_jax.commands.sweep.data import slo_targets
+from blis_jax.core.outcome import WHOLE
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import evaluate, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL, select

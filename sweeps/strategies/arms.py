@@ -111,7 +111,7 @@ def _number_or(value: object) -> object:
 
 def _best_of(path: Path) -> ClusterConfig:
     """The best point in the result of `sweeps.optimize`."""
-    from blis_jax.commands.cli import read_json
+    from blis_jax.files.input_files import read_json
 
     document = read_json(path, "a result of sweeps.optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None

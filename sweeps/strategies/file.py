@@ -219,7 +219,7 @@ def load_strategy(name_or_path: str) -> Strategy:
             f"strategy {name_or_path!r} is unknown; {choices(name_or_path, list_library())}; "
             "the path of a .yaml file will do too"
         )
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
 
     path = Path(name_or_path)
     return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)

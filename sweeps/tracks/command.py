@@ -16,6 +16,7 @@ from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, replacing, write_json
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _workload_text(given: Mapping[str, Any]) -> str | None:
     from sweeps.tracks.problem import workload_named
 
     workload_named(name)
-    return cli.read_text(Path(name), "a workload in YAML")
+    return input_files.read_text(Path(name), "a workload in YAML")
 
 
 def _problem(name: str, given: Mapping[str, Any]) -> Problem:

@@ -168,7 +168,7 @@ def load_problem(name_or_path: str) -> Problem:
     if name_or_path in list_problems():
         file = resources.files("sweeps") / FOLDER / name_or_path / FILE
         return parse_problem(file.read_text(encoding="utf-8"), f"{name_or_path}/{FILE}")
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
 
     path = Path(name_or_path)
     if path.is_dir():

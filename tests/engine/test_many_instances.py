@@ -2,8 +2,9 @@
 
 import pytest
 
+from blis_jax.core.outcome import WHOLE
 from blis_jax.runs.simulation import Options
-from tests.support.scenes import WHOLE, Prompt, differences, flags, run_both, workload_of
+from tests.support.scenes import Prompt, differences, flags, run_both, workload_of
 
 NUM_INSTANCES = 80
 SETTINGS = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.cluster.config import NO_HORIZON
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.results.step_records import expand_steps
@@ -18,7 +18,7 @@ from blis_jax.runs import demand
 from blis_jax.runs.programs import compiled
 from blis_jax.runs.simulation import Options, simulate
 from tests.support.oracles import oracle, precise_index
-from tests.support.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
+from tests.support.scenes import Prompt, differences, flags, table_of, workload_of
 
 # Without the phase that explains: it traces every line of Python, also of compilations.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)

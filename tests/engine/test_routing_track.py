@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from blis_jax.core.outcome import WHOLE
 from blis_jax.results.records import BLOCK_LEVEL
 from tests.engine.test_properties import (
     OPTIONS,
@@ -20,7 +21,7 @@ from tests.engine.test_properties import (
     scenes,
 )
 from tests.support.oracles import oracle
-from tests.support.scenes import WHOLE, Prompt, differences, flags, workload_of
+from tests.support.scenes import Prompt, differences, flags, workload_of
 
 EVERY_SCORER = "kv-pressure:2,slo-headroom:2.5,cost-benefit:0.7,prefix-affinity:3,load-balance:1,queue-depth:1.3"
 STATICS = (

@@ -9,14 +9,12 @@ import numpy as np
 from blis_jax.cluster import config
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.setting_values import OUR_POLICY_SETTINGS
-from blis_jax.core.outcome import Outcome
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank
 from tests.support.oracles import oracle
 
-WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 REQUEST_ARRAYS = (
     "instance",
     "admitted",

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_yaml
 
 
@@ -17,7 +17,7 @@ def parse(path: Path) -> Any:
     Raises:
         ConfigError: it begins as JSON but is damaged.
     """
-    text = cli.read_text(path, "a measured run")
+    text = input_files.read_text(path, "a measured run")
     if path.suffix in (".yaml", ".yml"):
         return read_yaml(text, str(path))
     if not text.lstrip().startswith(("{", "[")):

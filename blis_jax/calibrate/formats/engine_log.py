@@ -13,8 +13,8 @@ import numpy as np
 
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.settings import ServerSettings, of_meta
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.traces.rows import make_rows
 
 COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
@@ -41,7 +41,7 @@ def read(path: Path, num_fitted: int | None) -> MeasuredRun:
 
 def _json_lines(path: Path) -> dict[str, np.ndarray]:
     found: list[list[float]] = []
-    for number, line in enumerate(cli.read_text(path, "a measured run").splitlines(), 1):
+    for number, line in enumerate(input_files.read_text(path, "a measured run").splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -68,7 +68,7 @@ def _beside(
     meta = path.parent / "meta.json"
     if not meta.is_file():
         return ServerSettings(), (f"no meta.json beside {path.name}: give the server's settings",)
-    document = cli.read_json(meta, "the server's settings, or move it away")
+    document = input_files.read_json(meta, "the server's settings, or move it away")
     if not isinstance(document, dict):
         raise ConfigError(f"{meta} holds no settings by name; correct it or move it away")
     settings = of_meta(document)

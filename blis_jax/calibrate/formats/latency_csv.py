@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.traces.rows import make_rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_table(path: Path) -> pandas.DataFrame:
     """The columns of a CSV; empty cells stay empty texts."""
     import pandas
 
-    cli.read_text(path, "a measured run")
+    input_files.read_text(path, "a measured run")
     try:
         return pandas.read_csv(path, keep_default_na=False, skipinitialspace=True)
     except ValueError as error:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.calibrate.intervals.predictive import Predictive
-from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.latency.registry import AUTO
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 
 def load(path: Path) -> Posterior:
     """The posterior that `python -m blis_jax.calibrate` wrote."""
-    document = cli.read_json(path, "a result of blis_jax.calibrate")
+    document = input_files.read_json(path, "a result of blis_jax.calibrate")
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
     try:

@@ -21,6 +21,7 @@ from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, make_par
 from blis_jax.commands.run.requests import dashed, is_whole, load_requests
 from blis_jax.commands.run.workload import is_file_name, source_of
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.files import input_files
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.workload.versions import REVISED
 
@@ -132,7 +133,7 @@ def _made_again(
 
 
 def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
-    document = cli.read_json(path, "a scenario file")
+    document = input_files.read_json(path, "a scenario file")
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a scenario: its top level is not an object")
     of_august, line = _is_of_august(document), document.get("cli_args")

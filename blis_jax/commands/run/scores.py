@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag
 from blis_jax.errors import ConfigError, choices, shortened
+from blis_jax.files import input_files
 from blis_jax.results.scores import Verdicts
 from blis_jax.results.scores.saturation import DETECTORS, Tuning, saturation
 
@@ -248,7 +249,9 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
     """The numbers of a tuning file by key, checked."""
     from blis_jax.files.strict_yaml import read_yaml
 
-    document = read_yaml(cli.read_text(Path(path), "a YAML file with detectors' numbers"), path)
+    document = read_yaml(
+        input_files.read_text(Path(path), "a YAML file with detectors' numbers"), path
+    )
     found: dict[str, float] = {}
     for block, numbers in _mapping(document or {}, path).items():
         if block not in _BLOCKS:

@@ -140,7 +140,7 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
 
 def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
     """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
-    from blis_jax.cluster.config import NO_HORIZON
+    from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.reference.distribution import as_spec
 
     users, think_ms = given.get("concurrency", 0), given.get("think_time_ms", 0)
@@ -217,7 +217,7 @@ SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
     """The workload with the options in place of its own numbers, as the reference resolves them."""
-    from blis_jax.cluster.config import NO_HORIZON
+    from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
 
     text = given["workload_spec"]

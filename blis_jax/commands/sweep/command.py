@@ -251,7 +251,7 @@ def _check_existing(
 
 def _holds(output: Path, plan: SweepPlan, measure: Measure, clock: str) -> bool:
     """Whether a Zarr store holds this very sweep from its beginning to its end."""
-    from blis_jax.metrics.measure import identity
+    from blis_jax.commands.sweep.plan import identity
 
     try:
         attributes = json.loads((output / "zarr.json").read_text())["attributes"]
@@ -282,7 +282,7 @@ def _interrupt_on_termination() -> None:
 
 
 def _num_whole(done: Done) -> int:
-    from blis_jax.commands.sweep.data import WHOLE
+    from blis_jax.core.outcome import WHOLE
 
     outcomes = done.dataset["outcome"].values
     return int(sum((outcomes == int(code)).sum() for code in WHOLE))

@@ -15,12 +15,11 @@ import yaml
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.sweep.figures import SweepFigures
 from blis_jax.commands.sweep.plan import SweepPlan
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import Report
 from blis_jax.metrics.on_device.lane import MeasureNumbers
-from blis_jax.metrics.on_device.run_figures import WHOLE as WHOLE
 from blis_jax.metrics.on_device.run_figures import numbers_of
 from blis_jax.metrics.on_device.summary import VIOLATIONS, CompiledSummary
 from blis_jax.metrics.reference import CLASS_NAMES, class_code
@@ -56,15 +55,6 @@ CURVE = "ttft_distribution_ms"
 def slo_targets(measure: Measure) -> SloTargets:
     """The targets as the metrics take them; a class without any only has to complete."""
     return SloTargets({name: Target(**limits) for name, limits in measure.targets.items()})
-
-
-def window_of(measure: Measure, record: RunRecord) -> Window:
-    """The arrivals of one run that are measured; without a cool-down, up to the end."""
-    from_us, until_us = round(measure.warm_up_s * 1e6), None
-    if measure.cool_down_s:
-        last_us = int(record.requests.arrival_us.max(initial=0))
-        until_us = last_us - round(measure.cool_down_s * 1e6)
-    return Window(from_us, until_us)
 
 
 class Summarizer(CompiledSummary[np.ndarray]):

@@ -18,9 +18,9 @@ from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.store import Store
 from blis_jax.commands.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
-from blis_jax.commands.sweep.plan import SweepPlan
+from blis_jax.commands.sweep.plan import SweepPlan, identity
 from blis_jax.errors import ConfigError, refusing_damage
-from blis_jax.metrics.measure import Measure, identity
+from blis_jax.metrics.measure import Measure
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
 from blis_jax.runs.many_runs import run_given, run_grid

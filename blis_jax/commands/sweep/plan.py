@@ -17,6 +17,7 @@ from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands import cli
 from blis_jax.commands.sweep.strategies import SweepStrategy, load_strategy
 from blis_jax.errors import ConfigError, choices
+from blis_jax.metrics.measure import Measure
 from blis_jax.policies.named import is_policy_number
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
 from blis_jax.traces.source import TraceSource
@@ -311,3 +312,14 @@ def _names(at: object) -> list[str]:
     if isinstance(at, list | tuple):
         return [str((isinstance(e, dict) and e.get("id")) or index) for index, e in enumerate(at)]
     return []
+
+
+def identity(plan: SweepPlan, measure: Measure, clock: str) -> str:
+    """Equal for two sweeps that ask for the same rows, measured in the same way."""
+    content = [
+        [point.fingerprint for point in plan.points],
+        list(plan.seeds),
+        measure.texts(),
+        clock,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
-from blis_jax.core.outcome import Outcome
+from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, outcome_counts
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.metrics.scalars import TITLES
 from blis_jax.policies.registry import NONE
 from blis_jax.reports.run_words import SEEDS, RunWords, run_words

@@ -99,7 +99,7 @@ def load_strategy(name_or_path: str) -> SweepStrategy:
             f"strategy {name_or_path!r} is unknown; use one of {', '.join(known)}, or the path of a "
             f".yaml file{closest(name_or_path, known)}"
         )
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
 
     path = Path(name_or_path)
     return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)

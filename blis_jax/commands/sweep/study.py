@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.commands.flags.report_flags import ReportPaths
-from blis_jax.commands.sweep.data import CURVE, WHOLE, window_of
+from blis_jax.commands.sweep.data import CURVE
 from blis_jax.commands.sweep.plan import WORKLOAD_PREFIX
 from blis_jax.commands.sweep.report import (
     check_lines,
@@ -19,6 +19,8 @@ from blis_jax.commands.sweep.report import (
     target_line,
     window_line,
 )
+from blis_jax.core.outcome import WHOLE
+from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports import study as reports
 from blis_jax.reports.run_words import SEEDS, RunWords

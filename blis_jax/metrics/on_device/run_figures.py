@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.on_device.compiled import Report
@@ -22,7 +22,6 @@ from blis_jax.metrics.summaries import LATENCIES, SloTargets
 from blis_jax.results.records import RunRecord
 
 KEEP_FIGURES, KEEP_RECORDS = "figures", "records"
-WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def evaluated(
     record: RunRecord, names: Sequence[str], targets: SloTargets, measure: Measure
 ) -> Figures:
     """The named metrics of a whole record."""
-    from blis_jax.commands.sweep.data import window_of
+    from blis_jax.metrics.measure import window_of
 
     if record.outcome not in WHOLE:
         return Figures(record.outcome, {}, record.invariant_failures)

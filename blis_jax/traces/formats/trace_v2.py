@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from blis_jax.commands import cli
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
@@ -124,7 +124,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 def read_header(path: Path) -> Header:
     """The checked header."""
-    text = cli.read_text(path, "a TraceV2 header")
+    text = input_files.read_text(path, "a TraceV2 header")
     try:
         return Header.model_validate(read_mapping(text, str(path)))
     except ValidationError as error:

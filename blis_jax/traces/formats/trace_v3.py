@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from blis_jax.commands import cli
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, whole_numbers
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
@@ -157,7 +157,7 @@ def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
 
 def read_header(path: Path) -> RevisedHeader:
     """The checked header."""
-    text = cli.read_text(path, "a TraceV2 header")
+    text = input_files.read_text(path, "a TraceV2 header")
     try:
         return RevisedHeader.model_validate(read_mapping(text, str(path)))
     except ValidationError as error:

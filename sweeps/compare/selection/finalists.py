@@ -11,7 +11,7 @@ from blis_jax.errors import ConfigError
 
 def finalist_texts(path: str, count: int) -> list[str]:
     """Arms of the points with the best scores that did not fail, the best first; equal points once."""
-    from blis_jax.commands.cli import read_json
+    from blis_jax.files.input_files import read_json
     from sweeps.strategies.file import list_library
 
     document = read_json(Path(path), "a result of sweeps.optimize")

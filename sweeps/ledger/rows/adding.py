@@ -322,7 +322,7 @@ def _simulated(
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The entries of a YAML file: `rows`, with `defaults` for all of them."""
-    from blis_jax.commands.cli import read_text
+    from blis_jax.files.input_files import read_text
 
     source = path.name
     data = read_mapping(read_text(path, "rows in YAML"), source)

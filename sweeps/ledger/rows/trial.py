@@ -12,9 +12,9 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
-from blis_jax.commands.sweep.data import window_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.chain import digest
+from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.metrics.summaries import ALL, select
 from blis_jax.metrics.tails import Kept, Tails, kept_tails, tails_of_runs

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from blis_jax import __version__
-from blis_jax.commands.sweep.data import WHOLE
+from blis_jax.core.outcome import WHOLE
 from blis_jax.metrics.reference import CLASS_NAMES, ended_us
 from blis_jax.metrics.summaries import tpot_us
 from blis_jax.results.records import SETTLED, RunRecord, Status

@@ -18,6 +18,7 @@ from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags import report_flags, trace_flags
 from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, write_json
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ def _command(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache="no_cache" not in given)
     if "jsonl" in given:
         return _stream(source, trace)
-    text = sys.stdin.read() if source == "-" else cli.read_text(Path(source), "a JSON request")
+    text = (
+        sys.stdin.read() if source == "-" else input_files.read_text(Path(source), "a JSON request")
+    )
     if page is not None:
         _check_batch(text)
     document, is_refused = _answered(text, trace)
@@ -298,4 +301,4 @@ def _lines(source: str) -> Iterator[str]:
     if source == "-":
         yield from iter(sys.stdin.readline, "")
     else:
-        yield from cli.read_text(Path(source), "JSON requests, one a line").splitlines()
+        yield from input_files.read_text(Path(source), "JSON requests, one a line").splitlines()

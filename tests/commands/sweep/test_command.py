@@ -18,20 +18,12 @@ from blis_jax.cluster.config import from_flags
 from blis_jax.commands import cli
 from blis_jax.commands.sweep import command as sweep
 from blis_jax.commands.sweep import execution as sweep_run
-from blis_jax.commands.sweep.data import (
-    CURVE,
-    INVARIANTS,
-    LEVELS,
-    NOT_RUN,
-    Summarizer,
-    slo_targets,
-    window_of,
-)
+from blis_jax.commands.sweep.data import CURVE, INVARIANTS, LEVELS, NOT_RUN, Summarizer, slo_targets
 from blis_jax.commands.sweep.plan import make_plan
 from blis_jax.commands.sweep.report import window_line
 from blis_jax.commands.sweep.strategies import list_builtin, load_strategy, parse_strategy
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.measure import Measure, read_targets, read_window
+from blis_jax.metrics.measure import Measure, read_targets, read_window, window_of
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import Window
 from blis_jax.results.dataset import load, save

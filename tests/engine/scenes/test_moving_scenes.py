@@ -7,20 +7,12 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from tests.support.oracles import moving_oracle
-from tests.support.scenes import (
-    REQUEST_ARRAYS,
-    STEP_ARRAYS,
-    WHOLE,
-    Prompt,
-    flags,
-    table_of,
-    workload_of,
-)
+from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, Prompt, flags, table_of, workload_of
 
 OPTIONS = {"num_slots": 32, "log_capacity": 2048, "resolve_ties": False}
 NODES = {"num_nodes": 6, "depth": 2}  # the most that a scene has, so that all share one program

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
+from blis_jax.core.outcome import WHOLE
 from blis_jax.policies.contract import NoParams, NoState, OffloadContext, Policies, offload_policy
 from blis_jax.runs.simulation import simulate
 from tests.engine.test_properties import (
@@ -25,7 +26,7 @@ from tests.engine.test_properties import (
     scenes,
 )
 from tests.support.oracles import judged_tier, oracle
-from tests.support.scenes import WHOLE, differences, table_of
+from tests.support.scenes import differences, table_of
 
 TIERS = (
     Static(1, "round-robin", "", "always-admit", "fcfs", "constant", 4, has_cpu_tier=True),

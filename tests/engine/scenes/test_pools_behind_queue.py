@@ -11,13 +11,14 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.core.outcome import WHOLE
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, with_timeouts
 from tests.support.oracles.august import scenes
 from tests.support.oracles.august.cluster import Cluster, Endless
-from tests.support.scenes import REQUEST_ARRAYS, WHOLE, Prompt, table_of, workload_of
+from tests.support.scenes import REQUEST_ARRAYS, Prompt, table_of, workload_of
 
 OPTIONS = Options(
     num_slots=32, num_blocks=64, list_blocks=24, num_shared_blocks=64, log_capacity=4096

@@ -13,6 +13,7 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.branching import branch
+from blis_jax.core.outcome import WHOLE
 from blis_jax.core.types import Params
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, first_state, requests_of
@@ -34,7 +35,7 @@ from tests.support.oracles import judged_tier, mirrored_oracle
 from tests.support.oracles.oracle import requests_of_workload
 from tests.support.recorded.golden_2026_08 import AugustScenario
 from tests.support.recorded.reference_data import find_golden_dir
-from tests.support.scenes import WHOLE, Prompt, flags, table_of, workload_of
+from tests.support.scenes import Prompt, flags, table_of, workload_of
 
 SIZES = Options(
     num_slots=64, num_blocks=64, list_blocks=24, num_shared_blocks=64, log_capacity=4096

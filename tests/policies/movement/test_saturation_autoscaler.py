@@ -14,7 +14,7 @@ from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, with_workload_spec
 from blis_jax.core.fleet import FleetParams, FleetView
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.engine.fleet_params import instance_names
 from blis_jax.metrics.reference import ended_us, instance_name
 from blis_jax.policies.movement.placement import Placed, freed, nobody, with_fewer, with_more
@@ -23,7 +23,6 @@ from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.runs.simulation import Options, simulate
 from tests.support.recorded.autoscaler_runs import RUNS, recorded, written
-from tests.support.scenes import WHOLE
 
 ROWS, KINDS = 6, 2
 COLUMNS = ("ttft_us", "e2e_us", "sched_delay_us")

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
+from blis_jax.core.outcome import WHOLE
 from blis_jax.results.event_order import tied_stretches, ties
 from blis_jax.results.event_order.ties import NOTHING, EventHeap
 from blis_jax.runs import checkpoints, runs
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import NEVER_US
 from tests.support.oracles import oracle
-from tests.support.scenes import WHOLE, Prompt, differences, flags, run_both, table_of, workload_of
+from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
 

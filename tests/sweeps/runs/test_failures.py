@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from sweeps.runs.failures import failure_of, no_figure
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from blis_jax import ClusterConfig, over_params
 from blis_jax.cluster import config
+from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
 from blis_jax.runs.simulation import simulate
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.phases.router_view.test_signals import AGED, GATED, roomy, same
 from tests.engine.test_properties import FAILURES, NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.support.oracles.gateways import shared
-from tests.support.scenes import WHOLE, differences, table_of
+from tests.support.scenes import differences, table_of
 
 SPEC = override(load_builtin("mixed"), num_requests=60)
 CLUSTER = ClusterConfig(num_instances=4, routing_policy="least-loaded")

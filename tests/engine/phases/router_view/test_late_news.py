@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.mechanism import mechanism, of_one_program
 from blis_jax.results.records import RunRecord
 from blis_jax.runs import sizes
@@ -24,7 +25,7 @@ from tests.engine.test_properties import (
     small_router_index,  # noqa: F401 - a fixture
 )
 from tests.support.oracles import oracle
-from tests.support.scenes import REQUEST_ARRAYS, WHOLE, differences, flags, table_of
+from tests.support.scenes import REQUEST_ARRAYS, differences, flags, table_of
 
 ARRAYS = (*REQUEST_ARRAYS, "expected_cached_tokens")
 

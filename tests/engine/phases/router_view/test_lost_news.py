@@ -11,6 +11,7 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.loop import _shared_numbers
 from blis_jax.engine.mechanism import mechanism, of_one_program
 from blis_jax.engine.phases.router_view.lost_news import is_removal_heard
@@ -21,15 +22,7 @@ from blis_jax.runs.simulation import simulate
 from blis_jax.workload.table import RequestTable
 from tests.support.oracles import oracle
 from tests.support.oracles.precise_index import Fate
-from tests.support.scenes import (
-    REQUEST_ARRAYS,
-    WHOLE,
-    Prompt,
-    differences,
-    flags,
-    table_of,
-    workload_of,
-)
+from tests.support.scenes import REQUEST_ARRAYS, Prompt, differences, flags, table_of, workload_of
 
 LOSS, REMOVAL_LOSS = 1005, 1006  # the numbers that their keys are made of
 NODES = {"num_nodes": 16, "depth": 4, "node_blocks": 8}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blis_jax import ClusterConfig, over_params
 from blis_jax.cluster import config
-from blis_jax.core.outcome import Outcome
+from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.engine.mechanism import mechanism, of_one_program, params
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.state import initial_state
@@ -23,7 +23,7 @@ from blis_jax.workload.spec import load_builtin, override
 from tests.engine.test_properties import FAILURES, NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.engine.test_scan_step import BATCHED_SHAPE
 from tests.support.oracles.aged_signals import aged
-from tests.support.scenes import WHOLE, Prompt, burst, differences, flags, table_of, workload_of
+from tests.support.scenes import Prompt, burst, differences, flags, table_of, workload_of
 
 AGED = (STATICS[4], STATICS[6])  # weighted with the default scorers, and with all of them
 GATED = (STATICS[7], STATICS[3])  # by queue depth, and by the mean load

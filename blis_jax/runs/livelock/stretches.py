@@ -16,7 +16,11 @@ import numpy as np
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
-from blis_jax.engine.livelock.cycles import (
+from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
+from blis_jax.engine.state import Dyn, InstTime, Reg, Requests, Slot, State
+from blis_jax.memory.block_level import LIVELOCK_STEPS
+from blis_jax.memory.block_tables.blocks import Pool
+from blis_jax.runs.livelock.cycles import (
     Differs,
     Round,
     never_us,
@@ -24,12 +28,8 @@ from blis_jax.engine.livelock.cycles import (
     pending_from,
     table_of,
 )
-from blis_jax.engine.livelock.queue_order import rounds_in_order
-from blis_jax.engine.livelock.skipped import SkippedLog
-from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
-from blis_jax.engine.state import Dyn, InstTime, Reg, Requests, Slot, State
-from blis_jax.memory.block_level import LIVELOCK_STEPS
-from blis_jax.memory.block_tables.blocks import Pool
+from blis_jax.runs.livelock.queue_order import rounds_in_order
+from blis_jax.runs.livelock.skipped import SkippedLog
 from blis_jax.runs.programs import compiled
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from blis_jax.policies.queue_order.schedulers import fcfs, priority_fcfs, revers
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from blis_jax.engine.livelock.cycles import Round
-    from blis_jax.engine.livelock.skipped import SkippedLog
+    from blis_jax.runs.livelock.cycles import Round
+    from blis_jax.runs.livelock.skipped import SkippedLog
 
 _BY_PRIORITY = (priority_fcfs, reverse_priority, sjf)
 _ENTRIES = 1 << 20  # of steps by requests, ordered in one call

@@ -9,11 +9,11 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
-from blis_jax.engine.livelock import stretches as livelock
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.checks import invariants
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.runs.driver import Runner
+from blis_jax.runs.livelock import stretches as livelock
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.runs import GivenRun
 from blis_jax.runs.simulation import Options, Row, simulate

@@ -12,7 +12,7 @@ from blis_jax.memory.block_tables.blocks import Eviction
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from blis_jax.engine.livelock.cycles import Round
+    from blis_jax.runs.livelock.cycles import Round
 
 _ALIKE = [int(column) for column in Log if column is not Log.LAST_INDEX]
 _REFERENCES = (Eviction.RECORD, Eviction.SCHEDULED_RECORD)
