@@ -169,7 +169,7 @@ def test_the_next_rounds_of_one_step_come_in_the_order_of_the_scheduler():
 
 @pytest.mark.slow
 def test_an_answer_of_one_token_on_a_decode_instance_is_in_the_next_prompt():
-    """The lengths and arrivals of BLIS of August, whose rounds without pools are a token shorter."""
+    """The prompt lengths of BLIS of August, whose rounds without pools are a token shorter."""
     text = CHAT.replace("num_requests: 24", "num_requests: 3")
     text = re.sub("_distribution: .*mean: 60.*", "_distribution: CONST50}}", text)
     text = re.sub("_distribution: .*mean: 9,.*", "_distribution: CONST1}}", text)
