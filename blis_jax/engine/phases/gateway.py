@@ -133,7 +133,8 @@ def admission(
     """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     if ctx.mechanism.admission.reads_prefix_index:
-        matched = _matched(ctx, state, candidate, now)[1]
+        nodes = nodes_of(ctx.requests, candidate)
+        matched = _matched(ctx, state, candidate, nodes, now)[1]
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
     asked = candidate, RandomSource.ADMISSION, now, seen, matched, rejected, picked
     context = _context(ctx, state, *asked)
@@ -268,13 +269,14 @@ def _question(
     seen: View,
     rejected: jax.Array,
 ) -> _Question:
-    router, matched = _matched(ctx, state, request, now)
+    nodes = nodes_of(ctx.requests, request)
+    router, matched = _matched(ctx, state, request, nodes, now)
     asked = request, RandomSource.ROUTING, now, seen, matched, rejected
-    return _Question(_context(ctx, state, *asked), nodes_of(ctx.requests, request), router)
+    return _Question(_context(ctx, state, *asked), nodes, router)
 
 
 def _matched(
-    ctx: Context, state: State, request: jax.Array, now: jax.Array
+    ctx: Context, state: State, request: jax.Array, nodes: Nodes, now: jax.Array
 ) -> tuple[RouterIndex | None, jax.Array]:
     """The router's index, if there is one, and the prompt's leading blocks in it `[instance]`."""
     router = state.router
@@ -283,7 +285,6 @@ def _matched(
     if not ctx.mechanism.is_precise:
         router = router_index.trimmed(ctx, router)
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    nodes = nodes_of(ctx.requests, request)
     return router, router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
 
 
