@@ -25,6 +25,7 @@ from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
 from blis_jax.memory.block_tables.blocks import Blocks, compact, is_crowded
+from blis_jax.policies.routing.by_load import regret_of
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 CHUNK = 64  # scan steps between two looks at whether the run is over
@@ -68,6 +69,7 @@ class Raw:
     paid: Any = None  # PaidTime, only with a cluster policy
     ordered: Any = None  # Movement.ordered, only where instances are placed
     routed_at: Any = None  # Movement.routed_at, only where a routing may wait for an instance
+    regret: Any = None  # WatchedState.regret, only where the router is watched
 
 
 def first_order(num_requests: int) -> Order:
@@ -248,6 +250,7 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
         state.inst,
         state.inst_time,
         state.expected,
+        regret=regret_of(state.gateway),
     )
     blocks, movement = state.blocks, state.movement
     if movement is not None:

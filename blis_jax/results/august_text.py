@@ -15,6 +15,7 @@ from blis_jax.metrics.reference import (
     CLASS_NAMES,
     ended_us,
     hol_blocking_events,
+    instance_name,
     jain_index,
     priority_inversions,
     recorded,
@@ -179,6 +180,32 @@ def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
             figures = _figures(sample_of(values), (50, 95, 99), decimals=1)
             lines.append(f"{label} (us): {figures}")
     return lines + (_depth_lines(record) if config.pd_transfer_contention else [])
+
+
+def decision_lines(record: RunRecord) -> list[str]:
+    """What admission and the router decided; requests that pools have split count at admission alone."""
+    requests = record.requests
+    is_routed = requests.instance >= 0
+    if record.splits is not None:
+        is_routed = is_routed & ~record.splits.is_split
+    rows, counts = np.unique(requests.instance[is_routed], return_counts=True)
+    targets = {
+        instance_name(row, record.names): count
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
+    }
+    regret = np.zeros(0) if requests.regret is None else requests.regret[is_routed]
+    admitted, rejected = _number(requests.admitted == 1), _number(requests.admitted == 0)
+    return [
+        "=== Trace Summary ===",
+        f"Total Decisions: {admitted + rejected}",
+        f"  Admitted: {admitted}",
+        f"  Rejected: {rejected}",
+        f"Unique Targets: {len(targets)}",
+        *(["Target Distribution:"] if targets else []),
+        *(f"  {name}: {targets[name]}" for name in sorted(targets)),
+        f"Mean Regret: {float(regret.mean()) if len(regret) else 0.0:.6f}",
+        f"Max Regret: {float(regret.max(initial=0)):.6f}",
+    ]
 
 
 def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:

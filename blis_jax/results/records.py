@@ -115,6 +115,8 @@ class RequestRecords:
     handed_gap_us: Any = None
     # sum of the latencies since its last first token; None: in a compiled call, and before August
     itl_us: Any = None
+    # load of the instance it was routed to less the smallest one; -1: not routed; None: the router was not watched
+    regret: Any = None
 
 
 @dataclass(frozen=True)

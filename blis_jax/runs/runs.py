@@ -147,7 +147,12 @@ class Run(ABC):
         if seen.raw.ordered is not None:
             orders = seen.raw.ordered[: seen.num_instances].tolist()
             changes["names"] = instance_names(self.config, orders)
-        return dataclasses.replace(seen.record(repairs), **changes)
+        return self._with_regret(dataclasses.replace(seen.record(repairs), **changes), seen)
+
+    def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
+        """The record with what the router's choices have cost, where it was watched."""
+        del seen
+        return record
 
     def _goes_on(self, outcome: Outcome) -> bool:
         """Whether a run is to be made again in stretches, up to its horizon or its requests' deadlines.
@@ -268,6 +273,16 @@ class GivenRun(Run):
         run = LongRun(shape, self.functions, given, self.order, options.max_scan_steps)
         self.in_order = observed(run.run(), given[0], given[1], shape, self.functions)
         return self.in_order
+
+    def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
+        if seen.raw.regret is None:
+            return record
+        ranks = np.asarray(self.table.tie_rank)[: seen.num_requests]
+        of_gateways = np.asarray(seen.raw.regret, np.int64)[..., ranks]
+        regret = of_gateways.reshape(-1, len(ranks)).max(0)  # a request is routed by one
+        return dataclasses.replace(
+            record, requests=dataclasses.replace(record.requests, regret=regret)
+        )
 
     def _is_in_order(self, seen: Observation, until_us: int) -> bool:
         self.has_replayed = True

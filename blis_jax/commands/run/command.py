@@ -14,7 +14,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.flags import report_flags, trace_flags
 from blis_jax.commands.flags.cluster_flags import name_of
 from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
-from blis_jax.commands.run import scores, sessions
+from blis_jax.commands.run import decisions, scores, sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.commands.run.requests import dashed, is_whole
 from blis_jax.commands.run.scenarios import replay
@@ -80,6 +80,7 @@ def simulate_one(given: Mapping[str, Any], notes: Notes, users: DrawnWorkload | 
 
     trace = trace_flags.read(given, notes) if source.is_trace else None
     asked = scores.scores_of(given, source.spec, trace)
+    decisions.check(given, config, notes)
     workload, run = users or sessions.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
@@ -129,6 +130,10 @@ def _tell(
     verdicts = scores.verdicts_on(record, labels.request_id, asked)
     _write(given, config, record, labels, source, verdicts)
     print(results_text(record, labels, config, verdicts), end="", flush=True)
+    if decisions.is_shown(given):
+        from blis_jax.results.august_text import decision_lines
+
+        print("\n".join(decision_lines(record)), flush=True)
     if "steady" in given:
         from blis_jax.reports.steady_words import steady_lines
 

@@ -8,7 +8,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags import cluster_flags, report_flags, trace_flags
 from blis_jax.commands.flags.cluster_flags import SLOTS
-from blis_jax.commands.run import scores
+from blis_jax.commands.run import decisions, scores
 from blis_jax.files import overwriting
 
 NAME = "blis_jax.run"
@@ -230,13 +230,9 @@ _SCENARIO_FLAGS = (
 BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
 BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
 
-_USE_RESULTS = "read the requests in the file of --results-path"
 REFUSED = {
     "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
     "that of August 2026",
-    "trace-level": f"decision traces are not recorded; {_USE_RESULTS}",
-    "counterfactual-k": f"decision traces are not recorded; {_USE_RESULTS}",
-    "summarize-trace": f"decision traces are not recorded; {_USE_RESULTS}",
 }
 
 
@@ -268,9 +264,10 @@ def make_parser() -> Parser:
     parser.add_flags("trace", trace_flags.FLAGS)
     parser.add_flags("run", _run_flags())
     parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
+    parser.add_flags("decisions of the run", decisions.FLAGS)
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", engine_flags())
-    parser.add_switches("switches", _STEADY | overwriting.SWITCH)
+    parser.add_switches("switches", _STEADY | decisions.SWITCH | overwriting.SWITCH)
     replay = parser.add_flags("replay of recorded scenarios", _SCENARIO_FLAGS)
     replay.add_argument(
         "--scenario",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Notes, Parser
 from blis_jax.commands.flags import cluster_flags, trace_flags
-from blis_jax.commands.run import scores
+from blis_jax.commands.run import decisions, scores
 from blis_jax.commands.run.command import simulate_one
 from blis_jax.commands.run.flags import REFUSED, engine_flags
 from blis_jax.errors import ConfigError, UnsupportedError
@@ -71,9 +71,10 @@ def _command(arguments: Sequence[str] | None) -> int:
     )
     parser.add_flags("replay", _FLAGS)
     parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
+    parser.add_flags("decisions of the run", decisions.FLAGS)
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", engine_flags())
-    parser.add_switches("switches", SWITCH)
+    parser.add_switches("switches", decisions.SWITCH | SWITCH)
     parser.refuse(REFUSED, unsupported=REFUSED)
     given = parser.given(arguments)
     notes = Notes(NAME, given.get("log", "warn"))

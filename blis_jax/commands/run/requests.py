@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.commands.run.decisions import router_watched
 from blis_jax.commands.run.flags import LATEST_US
 from blis_jax.errors import ConfigError
 from blis_jax.workload.lengths.distribution import NO_REQUEST
@@ -124,7 +125,7 @@ def simulated(
     """One run with the options that the command was given; random policies draw from the seed."""
     from blis_jax.runs.simulation import simulate
 
-    return simulate(config, table, _options(given), seed)
+    return simulate(config, table, _options(given), seed, router_watched(given, config))
 
 
 def followed(
@@ -140,7 +141,8 @@ def followed(
     """
     from blis_jax.runs.closed_loop import simulate_closed_loop
 
-    return simulate_closed_loop(config, workload, _options(given), seed, gives_up=gives_up)
+    watched = router_watched(given, config)
+    return simulate_closed_loop(config, workload, _options(given), seed, watched, gives_up)
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.types import LAST, Snapshots, pytree
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy
+from blis_jax.policies.contract import GatewayContext, NoParams, NoState, Policy, routing_policy
 from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
@@ -58,3 +60,42 @@ def round_robin(params: NoParams, state: CounterState, context: GatewayContext) 
     turn = lax.rem(state.count, jnp.sum(is_active, dtype=jnp.int32))
     place = jnp.cumsum(is_active, dtype=jnp.int32) - 1
     return first_where(is_active & (place == turn)), CounterState(state.count + 1)
+
+
+# --- how much better another choice would have been -----------------------------------------------
+
+
+@pytree
+class WatchedState:
+    """What a watched routing policy keeps, and the regret of its first choice for each request."""
+
+    own: Any
+    regret: Int[Array, "request"]  # by `RequestView.tie_rank`, -1: not routed
+
+
+@functools.cache
+def watched(policy: Policy) -> Policy:
+    """The same routing policy, which also keeps its regret for every request.
+
+    That is the load of the instance that it chose less the smallest load among those that it could choose.
+    """
+
+    def start(params: Any, shape: Any) -> WatchedState:
+        nothing = jnp.full((shape.num_requests + 1,), -1, jnp.int32)
+        return WatchedState(policy.start(params, shape), nothing)
+
+    @functools.wraps(policy.decide)
+    def decide(params: Any, state: WatchedState, context: GatewayContext) -> Choice:
+        chosen, own = policy.decide(params, state.own, context)
+        load, rank = context.snapshots.effective_load, context.request.tie_rank
+        least = load[first_least_loaded(context.snapshots)]
+        before = state.regret[rank]  # a split request is routed again in the prefill pool
+        regret = jnp.where(before < 0, load[chosen] - least, before)
+        return chosen, WatchedState(own, state.regret.at[rank].set(regret))
+
+    return dataclasses.replace(policy, decide=decide, start=start)
+
+
+def regret_of(states: Any) -> Any:
+    """What a watched routing policy among others has kept, from their states; None if none is watched."""
+    return next((state.regret for state in states if isinstance(state, WatchedState)), None)

@@ -20,6 +20,7 @@ from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
 from blis_jax.engine.state import Dyn, InstTime, Reg, Requests, Slot, State
 from blis_jax.memory.block_level import LIVELOCK_STEPS
 from blis_jax.memory.block_tables.blocks import Pool
+from blis_jax.policies.routing.by_load import regret_of
 from blis_jax.runs.livelock.cycles import (
     Differs,
     Round,
@@ -274,6 +275,7 @@ class _Stretches:
             queue_place=None if queue is None else queue.place,
             dispatched=None if queue is None else queue.dispatched,
             exits=host.exits,
+            regret=regret_of(host.gateway),
         )
 
 
