@@ -28,10 +28,14 @@ FLAGS = (
         "N",
         "above 0: print also by how much a better instance was missed; all instances count, as in BLIS",
     ),
+    Flag(
+        "summarize-trace",
+        cli.truth,
+        False,
+        "BOOL",
+        "with --trace-level decisions, print what admission and the router decided",
+    ),
 )
-SWITCH = {
-    "summarize-trace": "with --trace-level decisions, print what admission and the router decided",
-}
 _BY_LOAD = ("round-robin", "always-busiest")  # they miss better instances, as BLIS scores them
 _BEST = ("least-loaded", "weighted")  # they never do, with a picker that takes the best
 _OF_BEST = ("first-best", "drawn-best", "random-best")
@@ -39,7 +43,7 @@ _OF_BEST = ("first-best", "drawn-best", "random-best")
 
 def is_shown(given: Mapping[str, Any]) -> bool:
     """Whether the decisions are printed."""
-    return "summarize_trace" in given and given.get("trace_level") == "decisions"
+    return given.get("summarize_trace", False) and given.get("trace_level") == "decisions"
 
 
 def _wants_regret(given: Mapping[str, Any]) -> bool:
@@ -55,9 +59,9 @@ def check(given: Mapping[str, Any], config: ClusterConfig, notes: Notes) -> None
     has_level = given.get("trace_level") == "decisions"
     if given.get("counterfactual_k", 0) and not is_shown(given):
         notes.warn("--counterfactual-k has no effect without --trace-level and --summarize-trace")
-    if "summarize_trace" in given and not has_level:
+    if given.get("summarize_trace") and not has_level:
         notes.warn("--summarize-trace has no effect without --trace-level decisions")
-    if has_level and "summarize_trace" not in given:
+    if has_level and not given.get("summarize_trace"):
         notes.warn("--trace-level has no effect without --summarize-trace")
     is_known = config.routing_policy in (*_BY_LOAD, *_BEST)
     is_best = config.routing_policy != "weighted" or config.routing_picker in _OF_BEST

@@ -267,7 +267,7 @@ def make_parser() -> Parser:
     parser.add_flags("decisions of the run", decisions.FLAGS)
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", engine_flags())
-    parser.add_switches("switches", _STEADY | decisions.SWITCH | overwriting.SWITCH)
+    parser.add_switches("switches", _STEADY | overwriting.SWITCH)
     replay = parser.add_flags("replay of recorded scenarios", _SCENARIO_FLAGS)
     replay.add_argument(
         "--scenario",

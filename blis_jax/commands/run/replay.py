@@ -74,7 +74,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     parser.add_flags("decisions of the run", decisions.FLAGS)
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", engine_flags())
-    parser.add_switches("switches", decisions.SWITCH | SWITCH)
+    parser.add_switches("switches", SWITCH)
     parser.refuse(REFUSED, unsupported=REFUSED)
     given = parser.given(arguments)
     notes = Notes(NAME, given.get("log", "warn"))

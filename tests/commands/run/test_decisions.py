@@ -38,6 +38,10 @@ def test_a_router_in_turn_misses_better_instances(capsys):
     found = printed(capsys, [*words, *REGRET])
     assert found == [*OF_ELEVEN, "Mean Regret: 0.125000", "Max Regret: 1.000000"]
     assert printed(capsys, words) == [*OF_ELEVEN, *NO_REGRET]  # which nobody asked for
+    assert main([*ASKED, *words, *REGRET, "--summarize-trace=false"]) == 0
+    found = capsys.readouterr()
+    assert "Trace Summary" not in found.out
+    assert "--trace-level has no effect without --summarize-trace" in found.err
 
 
 @pytest.mark.slow
