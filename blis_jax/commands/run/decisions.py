@@ -54,7 +54,7 @@ def check(given: Mapping[str, Any], config: ClusterConfig, notes: Notes) -> None
     """Say which options have no effect.
 
     Raises:
-        UnsupportedError: BLIS does not have the routing policy, so nobody knows its scores.
+        UnsupportedError: the routing policy has no scores of BLIS's to compare by.
     """
     has_level = given.get("trace_level") == "decisions"
     if given.get("counterfactual_k", 0) and not is_shown(given):
@@ -68,7 +68,8 @@ def check(given: Mapping[str, Any], config: ClusterConfig, notes: Notes) -> None
     if _wants_regret(given) and not (is_known and is_best):
         what = config.routing_picker if is_known else config.routing_policy
         raise UnsupportedError(
-            f"--counterfactual-k is not supported with {what}, which BLIS does not have; leave it out"
+            f"--counterfactual-k is not supported with {what}: only {', '.join((*_BY_LOAD, *_BEST))} have "
+            "BLIS's scores; leave it out, or take one of them"
         )
 
 
