@@ -194,10 +194,6 @@ def _check_pools(config: ClusterConfig) -> None:
     _check_latency_models(config)
     if config.pd_decider != "never":
         _check_limits(config)
-    if config.kv_cpu_blocks:
-        raise ConfigError(
-            "kv_cpu_blocks: a CPU tier beside prefill and decode pools is not simulated yet; set it to 0"
-        )
     if config.instances and not config.node_pools:
         raise ConfigError(
             "instances: groups and the pools of blis-2026-08 exclude each other; leave one of them out"

@@ -10,6 +10,7 @@ program.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,14 +28,14 @@ from blis_jax.engine.phases.policy_calls import (
 )
 from blis_jax.engine.phases.router_view.snapshot import active_instances, in_pool
 from blis_jax.engine.phases.steps.mid_step import Work, failing, waking_time
-from blis_jax.engine.state import Mode, PartRank, Past, Request, Resident, State
+from blis_jax.engine.state import Instance, Mode, PartRank, Past, Request, Resident, State
 from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.engine.tables.journeys import Movement
-from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.engine.tables.slot_write import SlotWrite, free_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
 from blis_jax.memory.block_tables.blocks import Asker, Do
 from blis_jax.memory.block_tables.contents import nothing_found
-from blis_jax.memory.memory import Choice, Demand, Visit
+from blis_jax.memory.memory import Choice, Demand, Subject, Visit
 from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
@@ -183,6 +184,8 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
     inst, slots = instance_of(ctx, state, instance), SlotRows(state, instance)
     needed = ceil_div(fixed.input_len, ctx.shape.block_size)
     fits = needed <= cluster.total_kv_blocks[instance] - inst.used_blocks
+    if ctx.shape.has_mirror:  # what comes back from the CPU may be shared; `store` decides
+        fits = jnp.ones_like(fits)
     delay = _transfer_time(ctx, state, request, instance, now)
     duration = ctx.truncated(jnp.asarray(delay, jnp.float64))
     ends, turn = now + duration, movement.num_transfers
@@ -190,7 +193,6 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
     row = _reserved_row(ctx, request, fixed, turn, ends)
     spare = jnp.int32(ctx.shape.num_instances)
     nothing = no_writes(ctx, state, instance)
-    event = jnp.minimum(inst.event, waking_time(ctx, ends, inst.busy_until))
     lane = nothing.lane
     outcome = failing(lane.outcome, fits & (free >= LAST), Outcome.SLOTS_FULL)
     is_beyond = ctx.is_beyond(now, delay)
@@ -229,19 +231,30 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         routed=routed,
         routed_to=jnp.where(fits, instance, spare),
         instance=where,
-        inst=inst.replace(
-            load=inst.load + 1, event=jnp.where(inst.is_idle == 1, event, inst.event)
-        ),
+        inst=inst if ctx.shape.has_mirror else inst.replace(**_awaiting(ctx, inst, ends)),
         slot=slot_write,
     )
 
 
+def _awaiting(ctx: Context, inst: Instance, ends: jax.Array) -> dict[str, jax.Array]:
+    """Fields of an instance that has a request more, whose KV comes at `ends`."""
+    event = jnp.minimum(inst.event, waking_time(ctx, ends, inst.busy_until))
+    return {"load": inst.load + 1, "event": jnp.where(inst.is_idle == 1, event, inst.event)}
+
+
 def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """Blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there."""
+    """Blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there.
+
+    With August's CPU tier, what it has of the prompt comes back first and is shared; if then there is no room, the
+    request is dropped.
+    """
     nothing = no_writes(ctx, state, instance)
     work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    asks = nothing.lane.mode == Mode.STORING
+    if ctx.shape.has_mirror:
+        asks = asks | ctx.memory.does(work, Do.ATTEMPT)
     return ctx.when(
-        nothing.lane.mode == Mode.STORING,
+        asks,
         lambda: _stored(ctx, state, nothing, work, instance),
         lambda: _after_storing(ctx, nothing, work),
     )
@@ -256,24 +269,43 @@ def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
 
 def _after_storing(ctx: Context, nothing: Writes, work: Work) -> Writes:
     is_over = ctx.memory.does(work, Do.NOTHING)
+    changes: dict[str, Any] = {}
+    if ctx.shape.has_mirror:  # the request that had no room is dropped already
+        fails = ctx.memory.does(work, Do.FAILED)
+        task, pool = work.task, work.pool
+        missed = as_int(fails & (task.has_reloaded == 0))
+        missed = jnp.where(ctx.params.cluster.kv_cpu_blocks[work.lane.active] > 0, missed, 0)
+        changes = {
+            "instance": jnp.where(fails, work.lane.active, nothing.instance),
+            "task": task.replace(do=jnp.where(fails, jnp.int32(Do.NOTHING), task.do)),
+            "pool": pool.replace(cpu_misses=pool.cpu_misses + missed),
+        }
+        is_over = is_over | fails
     mode = jnp.where(is_over, jnp.int32(Mode.BETWEEN), nothing.lane.mode)
-    return dataclasses.replace(nothing, lane=nothing.lane.replace(mode=mode))
+    return dataclasses.replace(nothing, lane=nothing.lane.replace(mode=mode), **changes)
 
 
 def _stored(ctx: Context, state: State, nothing: Writes, work: Work, instance: jax.Array) -> Writes:
     memory, yes = ctx.memory, jnp.array(True)
-    work = dataclasses.replace(work, task=jax.tree.map(jnp.zeros_like, work.task))
+    emptied = jax.tree.map(jnp.zeros_like, work.task)
+    if ctx.shape.has_mirror:
+        emptied = choose(memory.does(work, Do.ATTEMPT), work.task, emptied)
+    work = dataclasses.replace(work, task=emptied)
     one = memory.subject(
         ctx, state, work, Choice(instance, work.lane.cursor, jnp.int32(Asker.QUEUE), _priority(ctx))
     )
-    tokens = one.fixed.input_len
-    demand = Demand(yes, jnp.int32(0), tokens, jnp.int32(0), nothing_found())
+    tokens, found = one.fixed.input_len, nothing_found()
+    if ctx.shape.has_mirror:  # something has come back
+        look = partial(memory.look_up, ctx, state, work, one)
+        found = ctx.when(one.is_forced, look, nothing_found)
+    demand = Demand(yes, jnp.int32(0), tokens, jnp.int32(0), found)
     grant = memory.allocate(ctx, state, work, one, demand)
-    visit = Visit(yes, yes, tokens, jnp.int32(0), jnp.array(False), tokens, jnp.array(False))
+    has_room = grant.is_granted if ctx.shape.has_mirror else yes
+    visit = Visit(yes, has_room, tokens, jnp.int32(0), jnp.array(False), tokens, jnp.array(False))
     rows = memory.rows_of_stored(memory.rows_of_visit(ctx, state, work, one, grant, visit))
     done = grant.on(work, lane={"mode": jnp.int32(Mode.STORED)}, inst={})
     row = one.row.replace(alloc_offset=grant.held)
-    return dataclasses.replace(
+    stored = dataclasses.replace(
         nothing,
         lane=done.lane,
         instance=instance,
@@ -281,6 +313,38 @@ def _stored(ctx: Context, state: State, nothing: Writes, work: Work, instance: j
         task=done.task,
         pool=done.pool,
         slot=SlotWrite(instance, one.slot, row, rows, one.request, one.past),
+    )
+    return _or_dropped(ctx, state, stored, one, has_room) if ctx.shape.has_mirror else stored
+
+
+def _or_dropped(
+    ctx: Context, state: State, stored: Writes, one: Subject, has_room: jax.Array
+) -> Writes:
+    """The instance waits for the request; or, if what came back does not make room, that leaves its slot.
+
+    Blocks that it shares by then stay held for ever, as in BLIS.
+    """
+    is_dropped = ~has_room & (stored.task.do != Do.RELOAD)
+    movement, inst = _movement(state), stored.inst
+    reservation, journey = movement.reservation(one.request), movement.of(one.request)
+    none, spare = jnp.zeros_like(journey.transfer), jnp.int32(ctx.shape.num_requests)
+    change = dataclasses.replace(
+        _unchanged(ctx, state),
+        request=jnp.where(is_dropped, one.request, spare),
+        journey=journey.replace(transfer=none),
+        reservation=reservation.replace(is_dropped=jnp.int32(1), ends=ctx.never),
+    )
+    awaiting = _awaiting(ctx, inst, one.row.queued)
+    waits = {
+        name: jnp.where(has_room, value, getattr(inst, name)) for name, value in awaiting.items()
+    }
+    rows = ctx.memory.rows_of_leaver(ctx, one.request)
+    left = dataclasses.replace(stored.slot, row=free_slot(ctx), memory=rows)
+    return dataclasses.replace(
+        stored,
+        inst=inst.replace(**waits),
+        movement=change,
+        slot=choose(is_dropped, left, stored.slot),
     )
 
 

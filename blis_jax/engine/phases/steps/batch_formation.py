@@ -82,15 +82,17 @@ def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Arr
 def _of_decode_part(one: Subject, asked: Demand, comes: jax.Array, is_part: jax.Array) -> Demand:
     """What a request asks for whose prompt was computed elsewhere: one token, and nothing is looked up.
 
-    Its KV has its blocks already; once it was evicted, it begins with the first token of its prompt.
+    Its KV has its blocks already; once it was evicted, it begins with the first token of its prompt, and finds what
+    comes back from the CPU.
     """
     nothing, start = nothing_found(), jnp.where(comes, one.fixed.input_len, 0)
+    hides = is_part & ~one.is_forced
     return dataclasses.replace(
         asked,
         start=jnp.where(is_part, start, asked.start),
         tokens=jnp.where(is_part, 1, asked.tokens),
         hits=jnp.where(is_part, 0, asked.hits),
-        found=jax.tree.map(lambda a, b: jnp.where(is_part, a, b), nothing, asked.found),
+        found=jax.tree.map(lambda a, b: jnp.where(hides, a, b), nothing, asked.found),
     )
 
 
