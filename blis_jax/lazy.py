@@ -1,4 +1,4 @@
-"""JAX, and names of packages, imported when they are first used.
+"""JAX, PyYAML, and names of packages, imported when they are first used.
 
 A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
 options must be set before JAX starts. So modules that only declare things import JAX from here.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
+    import yaml as yaml
     from jax import lax
 else:
 
@@ -26,6 +27,7 @@ else:
             return getattr(import_module(self._name), attribute)
 
     jax, jnp, lax = _Module("jax"), _Module("jax.numpy"), _Module("jax.lax")
+    yaml = _Module("yaml")
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

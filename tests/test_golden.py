@@ -138,7 +138,7 @@ def assert_arrays_equal(record: RunRecord, scenario: Scenario) -> None:
 
 def assert_metrics_equal(record: RunRecord, scenario: Scenario) -> None:
     recorded, cluster = scenario.recorded, scenario.cluster
-    totals = metrics.aggregates(record, cluster.priority_policy)
+    totals = metrics.aggregates(record)
     if scenario.family == EXEMPT_FROM_INVERSIONS:
         del totals["priority_inversions"]
     assert_totals_equal(totals, recorded["aggregates"], "aggregates")

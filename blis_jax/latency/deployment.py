@@ -9,11 +9,10 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
-import yaml
-
 from blis_jax.errors import ConfigError, choices, closest, shortened
 from blis_jax.files.input_files import read_json
 from blis_jax.latency.model_description import ModelDescription
+from blis_jax.lazy import yaml
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")
 ALL_TO_ALL = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "flashinfer_all2allv")

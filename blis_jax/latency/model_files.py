@@ -9,11 +9,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_json
 from blis_jax.latency.model_description import ModelDescription, describe
+from blis_jax.lazy import yaml
 
 _PRECISION = re.compile(r"-(fp8|w\d+a\d+)$")
 
