@@ -249,7 +249,7 @@ def test_a_run_that_fills_its_log_again_and_again_is_made_in_stretches(
     whole = SimpleNamespace(
         outcome=lambda: in_stretches,
         num_open_ties=lambda: 0,
-        raw=SimpleNamespace(ordered=None),
+        raw=SimpleNamespace(ordered=None, regret=None),
         record=lambda repairs: Ended(Outcome.LOG_FULL),
     )
     settings = config.from_flags(flags(num_instances=8, total_kv_blocks=7, horizon=90_000_000))
