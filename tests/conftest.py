@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.memory import MOST_BYTES, forget_programs, resident_bytes
 from tests.support.recorded.reference_data import find_golden_dir
 from tests.support.rotation import (
     Stopwatch,
@@ -121,6 +122,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what is imported and collected stays alive, so it is not looked at again
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    # two processes with all programs of a long run do not fit into 24 GiB; one file's tests share theirs
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last and resident_bytes() > MOST_BYTES:
+        forget_programs()
 
 
 @pytest.fixture(autouse=True)
