@@ -15,13 +15,14 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.pages import ROOT, hand_over, refuse
 from benchmarks.speed import against, same_programs, worker
 from blis_jax.files.atomic_write import write_json
+from papers.pages import ROOT, hand_over, refuse
 
 T = TypeVar("T")
 
@@ -84,8 +85,12 @@ def cpu_name() -> str:
 
 
 def run_case(name: str, window: int | None = None) -> dict[str, object]:
-    """Run one case in a fresh process and return what it printed."""
-    env = dict(os.environ)
+    """Run one case in a fresh process with an empty cache of programs, and return what it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_case(name, window, dict(os.environ) | {"JAX_COMPILATION_CACHE_DIR": folder})
+
+
+def _run_case(name: str, window: int | None, env: dict[str, str]) -> dict[str, object]:
     env["XLA_FLAGS"] = "" if name.startswith("form-thunks") else ONE_FUNCTION
     if name == "form-thunks-one-thread":
         env["NPROC"] = "1"

@@ -10,15 +10,15 @@ from blis_jax.lazy import exports
 if TYPE_CHECKING:
     from blis_jax.commands.run.requests import draw_requests
     from blis_jax.metrics.kv import cache_hit_rate
-    from blis_jax.metrics.on_device.run_figures import figures_of
+    from blis_jax.metrics.on_device.compiled import figures_of
     from blis_jax.policies import Policies
-    from blis_jax.results.records import TTFT_PARTS, RunRecord
+    from blis_jax.records.record import TTFT_PARTS, RunRecord
     from blis_jax.runs.derivatives import Differentiator, jacobian
     from blis_jax.runs.many_runs import over_params, over_seeds, run_grid
     from blis_jax.runs.simulation import Options, simulate
     from blis_jax.runs.slopes import grad, metric_slopes
     from blis_jax.traces.read import TraceOptions, read_trace
-    from blis_jax.traces.to_table import to_table
+    from blis_jax.traces.rows import to_table
     from blis_jax.traces.write import write_trace
     from blis_jax.workload.reference import draw as draw_reference_requests
     from blis_jax.workload.spec import load_builtin, load_spec, override
@@ -63,11 +63,11 @@ __getattr__ = exports(
         "runs.simulation": ("Options", "simulate"),
         "policies": ("Policies",),
         "metrics.kv": ("cache_hit_rate",),
-        "metrics.on_device.run_figures": ("figures_of",),
+        "metrics.on_device.compiled": ("figures_of",),
         "runs.slopes": ("grad", "metric_slopes"),
-        "results.records": ("TTFT_PARTS", "RunRecord"),
+        "records.record": ("TTFT_PARTS", "RunRecord"),
         "traces.read": ("TraceOptions", "read_trace"),
-        "traces.to_table": ("to_table",),
+        "traces.rows": ("to_table",),
         "traces.write": ("write_trace",),
         "workload.reference": ("draw_reference_requests=draw",),
         "workload.spec": ("load_builtin", "load_spec", "override"),

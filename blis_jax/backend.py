@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigWarning
+from blis_jax.lazy import jax
 
 # Compiles the whole scan into one function instead of one per operation: ten times faster.
 EXTRA_OPTIONS = "--xla_backend_extra_options"
@@ -25,6 +27,8 @@ TOO_LATE = (
     "before JAX computes, or set XLA_FLAGS={flag}"
 )
 
+IMPORTED_AT = time.time()
+keeps_programs = False  # a command says so: there this package's files alone make a program
 _is_late = False  # JAX had started without the flag
 
 
@@ -68,8 +72,6 @@ def warn_if_late() -> None:
     global _is_late
     if not _is_late:
         return
-    import jax
-
     if jax.default_backend() == "cpu":
         _is_late = False
         warnings.warn(TOO_LATE.format(flag=WHOLE_LOOP_FLAG), ConfigWarning, stacklevel=2)
@@ -78,17 +80,13 @@ def warn_if_late() -> None:
 def _has_started() -> bool:
     if "jax" not in sys.modules:
         return False
-    from jax._src import xla_bridge
-
     # no public function says it; where this one is gone, nothing is warned of
-    started = getattr(xla_bridge, "backends_are_initialized", None)
+    started = getattr(jax._src.xla_bridge, "backends_are_initialized", None)
     return bool(started is not None and started())
 
 
 def _set_cache_of_jax() -> None:
     """The cache of a JAX that was imported first, unless it has one already."""
-    import jax
-
     settings: Any = jax.config
     is_off = not settings.jax_enable_compilation_cache
     if is_off or settings.jax_compilation_cache_dir or not _is_made(cache_folder()):

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
-Read = TypeVar("Read", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
 
 
 class ConfigError(ValueError):
@@ -27,7 +29,7 @@ MOST_LISTED = 20  # names that a sentence lists; of more it names the nearest
 MOST_NEAR = 3
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """The value as Python writes it, cut to a length that a sentence can hold."""
     try:
         text = repr(value)
@@ -36,7 +38,7 @@ def shortened(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
-def closest(word: Any, allowed: Iterable[str]) -> str:
+def closest(word: object, allowed: Iterable[str]) -> str:
     """A hint naming the nearest allowed word, or nothing."""
     if isinstance(word, str) and len(word) > MOST_SHOWN:
         return ""
@@ -80,15 +82,17 @@ def refusing_unwritable(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written ({reason}); choose another place") from None
 
 
-def reads_store(advice: str) -> Callable[[Read], Read]:
+def reads_store(
+    advice: str,
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
     """For a function that reads a store at its first argument, or at that one's `path`."""
 
-    def decorate(read: Read) -> Read:
+    def decorate(read: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(read)
-        def guarded(store: Any, *arguments: Any, **named: Any) -> Any:
-            with refusing_damage(getattr(store, "path", store), advice):
+        def guarded(store: S, *arguments: P.args, **named: P.kwargs) -> R:
+            with refusing_damage(cast("Path", getattr(store, "path", store)), advice):
                 return read(store, *arguments, **named)
 
-        return guarded  # type: ignore[return-value]
+        return guarded
 
     return decorate

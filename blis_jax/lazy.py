@@ -1,33 +1,40 @@
-"""JAX, PyYAML, and names of packages, imported when they are first used.
+"""JAX, pandas, SciPy, xarray, PyYAML, and names of packages, imported when they are first used.
 
 A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
-options must be set before JAX starts. So modules that only declare things import JAX from here.
+options must be set before JAX starts. So modules that only declare things import JAX from here, and modules that need
+pandas, SciPy or xarray for one thing of several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
+    import pandas as pandas
+    import xarray as xarray
     import yaml as yaml
     from jax import lax
+    from scipy import optimize as optimize
+    from scipy import special as special
+    from scipy import stats as stats
 else:
 
-    class _Module:
+    class _Module(ModuleType):
         """Stands for a module until an attribute of it is asked for."""
 
-        def __init__(self, name: str) -> None:
-            self._name = name
-
         def __getattr__(self, attribute: str) -> Any:
-            return getattr(import_module(self._name), attribute)
+            return getattr(import_module(self.__name__), attribute)
 
     jax, jnp, lax = _Module("jax"), _Module("jax.numpy"), _Module("jax.lax")
-    yaml = _Module("yaml")
+    optimize, special, stats = (
+        _Module(f"scipy.{name}") for name in ("optimize", "special", "stats")
+    )
+    pandas, xarray, yaml = _Module("pandas"), _Module("xarray"), _Module("yaml")
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

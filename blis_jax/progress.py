@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from blis_jax.lazy import jax
+
 COMPILING = (
     "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
@@ -210,7 +212,6 @@ def _listen() -> None:
     if _is_listening or board.on_idle is None or "jax" not in sys.modules:
         return
     _is_listening = True
-    import jax.monitoring
 
     def began(event: str, *_: object, **__: object) -> None:
         if event in COMPILING:

@@ -1,10 +1,12 @@
-"""`python -m blis_jax.sweep`; the command is in `blis_jax.commands.sweep.command`."""
+"""`python -m blis_jax.sweep`; the command is in `sweeps.sweep.command`."""
 
 import sys
 
-from blis_jax.commands.sweep.command import main
+from blis_jax.commands.door.catalogue import COMMANDS
+
+main = COMMANDS["sweep"].main()
 
 __all__ = ["main"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

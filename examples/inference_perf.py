@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from blis_jax import load_spec, read_trace, to_table
-from blis_jax.traces.write_revised import write_drawn
+from blis_jax.traces.write import write_drawn
 from blis_jax.workload.reference import drawn
 
 path = Path(__file__).parent / "inference_perf.yaml"

@@ -22,8 +22,7 @@ import os
 import numpy as np
 from matplotlib import pyplot as plt
 
-from blis_jax.reports.figures import RULES
-from blis_jax.reports.style import BLUE, RED, SKY
+from blis_jax.reports.style import BLUE, RED, RULES, SKY
 from sweeps.runs.bench import Bench, workload_from
 from sweeps.strategies.arms import arm_of
 

@@ -25,8 +25,7 @@ import numpy as np
 import xarray as xr
 from matplotlib import pyplot as plt
 
-from blis_jax.reports.figures import RULES
-from blis_jax.reports.style import BLUE
+from blis_jax.reports.style import BLUE, RULES
 from sweeps.sensitivity import __main__ as sensitivity
 
 plt.rcParams.update(RULES)

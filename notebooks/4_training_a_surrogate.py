@@ -26,8 +26,7 @@ import numpy as np
 import xarray as xr
 from matplotlib import pyplot as plt
 
-from blis_jax.reports.figures import RULES
-from blis_jax.reports.style import BLUE, SKY
+from blis_jax.reports.style import BLUE, RULES, SKY
 from surrogate import train
 from surrogate.predictor import Surrogate
 from sweeps.dataset import __main__ as dataset

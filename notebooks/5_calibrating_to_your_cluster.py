@@ -33,7 +33,7 @@ from blis_jax.calibrate import (
     read_measured,
     to_document,
 )
-from blis_jax.reports.figures import RULES
+from blis_jax.reports.style import RULES
 
 plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"

@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blis_jax.reports.figures import (
-    area_handle,
-    class_handles,
-    class_style,
-    figure,
-    line_handle,
-    plain_log,
-    save,
-)
 from blis_jax.reports.style import (
     BLACK,
     BLUE,
@@ -25,6 +16,13 @@ from blis_jax.reports.style import (
     PINK,
     RED,
     SKY,
+    area_handle,
+    class_handles,
+    class_style,
+    figure,
+    line_handle,
+    plain_log,
+    save,
 )
 
 __all__ = [

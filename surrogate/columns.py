@@ -12,6 +12,11 @@ import numpy as np
 
 from blis_jax.errors import ConfigError, closest
 
+FEWEST_POINTS = 16  # of each role of a dataset
+UNLIMITED_SETTINGS = (  # settings in which 0 means no limit
+    "long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_standard",
+    "slo_prefill_sheddable",
+)  # fmt: skip
 Kind = Literal["real", "integer", "categorical"]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word, words
+from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
-from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,20 +39,37 @@ examples:
   80 %% intervals, the counts as a table:
     %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --output coverage.csv
 """
-_FLAGS = (
-    Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
-    Flag("level", cli.number, 0.01, "P", "significance level of the test"),
-    Flag("output", str, None, "PATH", "table to write, .csv"),
-)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
-    parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
-    parser.add_flags("test", _FLAGS)
-    parser.add_switches("switches", SWITCH)
-    return parser
+class _Test(CommandOptions, title="test"):
+    """What is tested."""
+
+    confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")
+    level: float = option(cli.number, 0.01, "P", "significance level of the test")
+    output: str | None = option(str, None, "PATH", "table to write, .csv")
+
+
+class PairOptions(CommandOptions):
+    """A surrogate and its dataset."""
+
+    model: str | None = word("MODEL", "folder of surrogate.train")
+    data: tuple[str, ...] = words("DATA", "dataset, .zarr, or saved sweeps")
+
+    def pair(self, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
+        """Return the surrogate and its dataset, see `read_pair`; both must be given."""
+        if self.model is None or not self.data:
+            raise ConfigError(
+                "give a surrogate and a dataset: the folder of surrogate.train, then the .zarr of "
+                "sweeps.dataset or blis_jax.sweep"
+            )
+        return read_pair(Path(self.model), *map(Path, self.data), allows_fresh=allows_fresh)
+
+
+class CoverageOptions(
+    PairOptions, _Test, OverwriteSwitch,
+    command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,14 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _coverage(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    surrogate_path, data_path = two_paths(given)
-    confidence, level = given.get("confidence", 0.9), given.get("level", 0.01)
+    options = CoverageOptions.read(arguments)
+    confidence, level = options.confidence, options.level
     for name, value in (("confidence", confidence), ("level", level)):
         if not 0 < value < 1:
             raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")
-    out = csv_path(given)
-    surrogate, data = read_pair(surrogate_path, data_path, allows_fresh=True)
+    out = None
+    if options.output is not None:
+        out = output_path(options.output, "--output", (".csv",), options.overwrite)
+    surrogate, data = options.pair(allows_fresh=True)
     with progress.phase("counting"):
         table = coverage_table(surrogate, data, confidence)
         regions = regions_table(surrogate, data, confidence)
@@ -82,45 +100,23 @@ def _coverage(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def two_paths(given: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The surrogate's and the dataset's path; both must be given."""
-    if given.get("model") is None or given.get("data") is None:
-        raise ConfigError(
-            "give a surrogate and a dataset: the folder of surrogate.train, then the .zarr of "
-            "sweeps.dataset"
-        )
-    return Path(given["model"]), Path(given["data"])
-
-
-def csv_path(given: Mapping[str, Any]) -> Path | None:
-    """The table to write, checked."""
-    if "output" not in given:
-        return None
-    path = Path(given["output"])
-    if path.suffix != ".csv":
-        raise ConfigError(f"--output: {str(path)!r} must end in .csv")
-    cli.check_writable(path)
-    refuse_existing(given, {"--output": path})
-    return path
-
-
-def read_pair(model: Path, source: Path, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
-    """A surrogate and the dataset that it was fitted to; another one is refused.
+def read_pair(model: Path, *sources: Path, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
+    """Return a surrogate and the dataset that it was fitted to; another one is refused.
 
     With `allows_fresh`, one with other points of the same space and workload on the same seeds will do.
     """
     from surrogate.store import read_about
 
     about = read_about(model)["about"]
-    from surrogate.data import load_data
+    from surrogate.data import load_all
     from surrogate.predictor import Surrogate
 
-    data = load_data(source)
+    data = load_all(sources)
     is_same = about.get("data_identity") == data.about
     is_alike = data.population != "" and about.get("data_population") == data.population
     if not is_same and not (allows_fresh and is_alike):
         raise ConfigError(
-            f"{model} was fitted to another dataset than {source} ({about.get('data')} against "
+            f"{model} was fitted to another dataset than {sources[0]} ({about.get('data')} against "
             f"{data.name}, or other sizes, seeds or points); give the one it was fitted to"
             + (
                 ", or one with other points of the same space on the same seeds"

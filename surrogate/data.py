@@ -6,7 +6,7 @@ or it did not come to its end; `outcome[point, seed]`, an outcome's code, NOT_RU
 `role[point]`, one of ROLES, of BRANCH_ROLES (a limit is off) or BASELINE; `is_other_seed[seed]`, seeds
 that nothing is fitted to. Rows of the baseline have every seed once, with `run_seed[point, seed]` and
 `covariates[point, seed, covariate]`. The attribute `parameters` has the columns as JSON.
-`sweeps.dataset` writes such stores.
+`sweeps.dataset` writes such stores; sweeps of `blis_jax.sweep` are read as such.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.errors import ConfigError, reads_store
-from blis_jax.results.dataset import load_kind
-from blis_jax.results.schema import NOT_RUN
-from surrogate.columns import InputColumn, from_json
+from blis_jax.errors import ConfigError, refusing_damage
+from blis_jax.results.dataset import load_or_refuse
+from blis_jax.results.schema import NOT_RUN, SWEEP
+from surrogate.columns import FEWEST_POINTS, InputColumn, from_json
+from surrogate.saved_sweeps import as_points
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,7 +38,7 @@ NOT_PLANNED = -2  # code beside the outcomes and NOT_RUN
 FAILED = "failed_share"  # output made here: the share of runs that did not come to their end
 WHOLE_CODES = (0, 1)  # completed, or ended by the horizon
 _NAMES = ("strategy", "identity", "population", "world", "workload")
-FEWEST_POINTS = 16  # of each role
+WANTED = "the .zarr that sweeps.dataset or blis_jax.sweep writes"
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,42 @@ class Data:
     )  # SLO targets in ms by class; none: the default ones
 
 
-@reads_store("make the dataset again")
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
-    """Reads a dataset; refuses one that is none, or in which points of `roles` are not finished."""
-    dataset = load_kind(path, KIND, "the .zarr that sweeps.dataset writes")
+    """Read a dataset; refuse one that is none, or in which points of `roles` are not finished."""
+    return load_all([path], roles)
+
+
+def load_all(paths: Sequence[str | Path], roles: Sequence[str] = ROLES) -> Data:
+    """Read a dataset, or saved sweeps of the same requests as one.
+
+    Raises:
+        ConfigError: a path has neither, several are no sweeps, or points of `roles` are too few or not finished.
+    """
+    first = Path(paths[0])
+    with refusing_damage(first, "make the dataset again"):
+        return _data_of(first, _dataset_at([Path(path) for path in paths]), roles)
+
+
+def _dataset_at(paths: Sequence[Path]) -> xr.Dataset:
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path} does not exist; give {WANTED}")
+    datasets = [load_or_refuse(path, "make it again") for path in paths]
+    kinds = [dataset.attrs.get("kind") for dataset in datasets]
+    for path, kind in zip(paths, kinds, strict=True):
+        if kind not in (KIND, SWEEP):
+            raise ConfigError(f"{path} is something else; give {WANTED}")
+    if KIND not in kinds:
+        return as_points(paths, datasets)
+    if len(paths) > 1:
+        raise ConfigError(
+            f"{paths[kinds.index(KIND)]} is of sweeps.dataset, which is learned from alone; give one such dataset, or "
+            "sweeps of blis_jax.sweep only"
+        )
+    return datasets[0]
+
+
+def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
     outcome = dataset["outcome"].values
     of_role = dataset["role"].values
     needed = {*roles, BASELINE, *(BRANCH[role] for role in roles if role in BRANCH)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word
+from blis_jax.commands.options.outputs import output_path
+from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, seeds_option
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import input_files
-from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,19 +52,32 @@ examples:
     %(prog)s out/iter08.surrogate points.json --output predicted.csv
 """
 BY_BASELINE, BY_REQUESTS = "simulated", "requests"  # where the level of given seeds comes from
-_FLAGS = (
-    Flag("metrics", str, None, "LIST", "metrics to show (default: all)"),
-    Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
-    Flag("output", str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"),
-)
-_SEEDS = (
-    *seed_flags("32 that nobody knows"),
-    Flag("workload", str, None, "NAME", "built-in workload or .yaml file that the seeds draw from "
-         "(default: the dataset's)"),
-    Flag("level", cli.one_of(BY_BASELINE, BY_REQUESTS), None, "NAME", "what the level of these seeds comes from: "
-         f"{BY_BASELINE}, the baseline's runs on them, or {BY_REQUESTS}, their requests alone (default: "
-         f"{BY_BASELINE}, where the baseline can be simulated)"),
-)  # fmt: skip
+
+
+class _Output(CommandOptions, title="output"):
+    """What is said, and how surely."""
+
+    metrics: str | None = option(str, None, "LIST", "metrics to show (default: all)")
+    confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")
+    output: str | None = option(
+        str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"
+    )
+
+
+class _Seeds(SeedOptions, title="seeds"):
+    """The seeds that are asked about."""
+
+    seeds: str | None = seeds_option("32 that nobody knows")
+    workload: str | None = option(
+        str, None, "NAME", "built-in workload or .yaml file that the seeds draw from (default: the dataset's)",
+    )  # fmt: skip
+    level: str | None = option(
+        cli.one_of(BY_BASELINE, BY_REQUESTS), None, "NAME", "what the level of these seeds comes from: "
+        f"{BY_BASELINE}, the baseline's runs on them, or {BY_REQUESTS}, their requests alone (default: "
+        f"{BY_BASELINE}, where the baseline can be simulated)",
+    )  # fmt: skip
+
+
 _KNOWN = {  # by what is known of the seeds: which they are, and where the level comes from
     "unknown": ("any", ""),
     "given": ("these", ", level from their requests"),
@@ -73,14 +86,13 @@ _KNOWN = {  # by what is known of the seeds: which they are, and where the level
 FORMATS = (".csv", ".nc", ".zarr")
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
-    parser.add_argument("points", metavar="POINTS", nargs="?", help=".csv or .json")
-    parser.add_flags("output", _FLAGS)
-    parser.add_flags("seeds", _SEEDS)
-    parser.add_switches("switches", SWITCH)
-    return parser
+class PredictOptions(
+    _Output, _Seeds, OverwriteSwitch, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    model: str | None = word("MODEL", "folder of surrogate.train")
+    points: str | None = word("POINTS", ".csv or .json")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,24 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _predict(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    if given.get("model") is None:
+    options = PredictOptions.read(arguments)
+    if options.model is None:
         raise ConfigError("no surrogate is given; give a folder that surrogate.train wrote")
-    path, confidence = Path(given["model"]), given.get("confidence", 0.9)
+    path, confidence = Path(options.model), options.confidence
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence: got {confidence:g}, allowed is between 0 and 1")
-    out = Path(given["output"]) if "output" in given else None
-    if out is not None:
-        if out.suffix not in FORMATS:
-            raise ConfigError(f"--output: {str(out)!r} must end in {', '.join(FORMATS)}")
-        cli.check_writable(out, is_folder=out.suffix == ".zarr")
-        refuse_existing(given, {"--output": out})
-    points = None if given.get("points") is None else read_points(Path(given["points"]))
+    out = None
+    if options.output is not None:
+        out = output_path(options.output, "--output", FORMATS, options.overwrite)
+    points = None if options.points is None else read_points(Path(options.points))
 
     from surrogate.store import read_about
 
     document = read_about(path)
-    chosen = _metrics(given, document["outputs"])
+    chosen = _metrics(options.metrics, document["outputs"])
     if points is None:
         _describe(document)
         return 0
@@ -116,7 +125,7 @@ def _predict(arguments: Sequence[str] | None) -> int:
     with progress.phase("predicting"):
         surrogate = Surrogate.load(path)
         found = surrogate.predict(points, confidence)
-        further = _any_seeds(given, surrogate, points, confidence)
+        further = _any_seeds(options, surrogate, points, confidence)
         found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
     if out is not None:
         _write(found, out)
@@ -138,13 +147,13 @@ def _predict(arguments: Sequence[str] | None) -> int:
 
 
 def _any_seeds(
-    given: Mapping[str, Any], surrogate: Surrogate, points: Any, confidence: float
+    options: PredictOptions, surrogate: Surrogate, points: Any, confidence: float
 ) -> xr.Dataset | None:
     """What is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
-    seeds = given_seeds(given, "jax" if surrogate.levels is None else surrogate.levels.stream)
-    for option in ("workload", "level"):
-        if seeds is None and option in given:
-            raise ConfigError(f"--{option}: a {option} is known by seeds; give --seeds too")
+    seeds = given_seeds(options, "jax" if surrogate.levels is None else surrogate.levels.stream)
+    for name, value in (("workload", options.workload), ("level", options.level)):
+        if seeds is None and value is not None:
+            raise ConfigError(f"--{name}: a {name} is known by seeds; give --seeds too")
     if seeds is None and surrogate.levels is None:
         return None
     from surrogate.levels.predict import covariates_of_seeds, levels_of, predict_any
@@ -154,11 +163,12 @@ def _any_seeds(
     if seeds is not None:
         from blis_jax.workload.spec import list_builtin, load_builtin, load_spec
 
-        name = given.get("workload")
-        is_known = name in list_builtin()
-        spec = name and (load_builtin(name) if is_known else load_spec(Path(name)))
-        of_seeds = covariates_of_seeds(surrogate, seeds, spec or None)
-        baseline = _on_seeds(given.get("level"), surrogate, seeds, spec or None)
+        workload, spec = options.workload, None
+        if workload:
+            is_known = workload in list_builtin()
+            spec = load_builtin(workload) if is_known else load_spec(Path(workload))
+        of_seeds = covariates_of_seeds(surrogate, seeds, spec)
+        baseline = _on_seeds(options.level, surrogate, seeds, spec)
     found = predict_any(surrogate, points, confidence, of_seeds, baseline=baseline)
     return found.rename({name: f"any_{name}" for name in found.data_vars})
 
@@ -169,7 +179,7 @@ def _on_seeds(
     """The baseline's runs on the seeds; None if the requests are to do, or if it cannot be simulated here."""
     if level == BY_REQUESTS:
         return None
-    from surrogate.levels.simulate import baseline_config, baseline_on_seeds
+    from surrogate.levels.predict import baseline_config, baseline_on_seeds
 
     try:
         baseline_config(surrogate)
@@ -220,10 +230,10 @@ def read_points(path: Path) -> list[dict[str, Any]]:
     return points
 
 
-def _metrics(given: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
-    if "metrics" not in given:
+def _metrics(listed: str | None, outputs: Sequence[str]) -> list[str]:
+    if listed is None:
         return list(outputs)
-    chosen = [part.strip() for part in given["metrics"].split(",") if part.strip()]
+    chosen = [part.strip() for part in listed.split(",") if part.strip()]
     for name in chosen:
         if name not in outputs:
             raise ConfigError(

@@ -20,13 +20,8 @@ import xarray as xr
 from blis_jax.errors import ConfigError, closest, reads_store
 from surrogate import store
 from surrogate.columns import InputColumn, codes_of, from_json, to_json
-from surrogate.domain import Domain
-from surrogate.fitting import conformal
-from surrogate.fitting.fit import Settings, network_of
-from surrogate.fitting.model import LEVELS, Network
-from surrogate.fitting.targets import Scales
-from surrogate.levels.model import Levels
-from surrogate.programs import (
+from surrogate.fitting.network import LEVELS, Network, Settings, network_of
+from surrogate.fitting.programs import (
     Standard,
     Tables,
     all_raw,
@@ -35,7 +30,9 @@ from surrogate.programs import (
     mean_only,
     member_means,
 )
-from surrogate.regions import REGIONS, Regions
+from surrogate.fitting.targets import Scales
+from surrogate.levels.model import Levels
+from surrogate.regions import REGIONS, Domain, Regions, factors_by_region
 
 CONFIDENCE = 0.9
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
@@ -237,7 +234,7 @@ class Surrogate:
         regions, scores = self.regions, self.calibration
         assert regions is not None
         mean_reach, run_reach = (
-            conformal.factors_by_region(each, scores.region, confidence).astype(np.float32)
+            factors_by_region(each, scores.region, confidence).astype(np.float32)
             for each in (scores.mean_scores, scores.run_scores)
         )
         entries = (*self.scales.arrays(), *self.learned_bounds(), scores.floor)

@@ -6,32 +6,30 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, switch, words
 from blis_jax.errors import ConfigError, reads_store
-from blis_jax.files.overwriting import refuse_existing
-from blis_jax.files.process_lock import sole_writer
-from blis_jax.files.resuming import refuse_other_work, versions
+from blis_jax.files.atomic_write import refuse_existing, refuse_other_work, sole_writer, versions
 
 if TYPE_CHECKING:
     from surrogate.data import Data
-    from surrogate.fitting.fit import FitState, Settings
-    from surrogate.levels.data import OwnData
+    from surrogate.fitting.network import FitState, Settings
+    from surrogate.levels.fit import OwnData
 
 NAME = "surrogate.train"
 SECONDS_BETWEEN_STATES = 20.0
 
 _DESCRIPTION = """\
-Fit a deep ensemble to the training points of a dataset that sweeps.dataset made, calibrate its
-intervals on the calibration points, and write a folder for surrogate.predict. Test points are not
-looked at. What was done is kept beside the output: a command that was stopped goes on with --resume
-and ends with the same surrogate.
+Fit a deep ensemble to the training points of a dataset, calibrate its intervals on the calibration
+points, and write a folder for surrogate.predict. Test points are not looked at. DATA is what
+sweeps.dataset or blis_jax.sweep wrote. Of sweeps, several of the same requests may be given; half of
+their points are fitted, and a quarter each calibrates and tests. What was done is kept beside the
+output: a command that was stopped goes on with --resume and ends with the same surrogate.
 """
 _EXAMPLES = """\
 examples:
@@ -41,57 +39,60 @@ examples:
   the same, which also says what holds for any seeds:
     %(prog)s out/iter08.zarr --seeds-data out/iter08_seeds.zarr --output out/iter08.surrogate
 
+  of what two sweeps over a grid ran:
+    %(prog)s out/sweep.zarr out/more.zarr --output out/swept.surrogate
+
   from the first 512 training points, quickly:
     %(prog)s out/iter08.zarr --train-points 512 --steps 2000 --output out/small.surrogate
 """
-_FIT = (
-    Flag("members", cli.whole, 5, "N", "networks of the ensemble"),
-    Flag("width", cli.whole, 64, "N", "units in each layer"),
-    Flag("depth", cli.whole, 3, "N", "hidden layers"),
-    Flag("steps", cli.whole, 8_000, "N", "gradient steps of every member"),
-    Flag("batch", cli.whole, 256, "N", "points in a gradient step"),
-    Flag("learning-rate", cli.number, 2e-3, "R", "highest learning rate"),
-    Flag("random-state/seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
-    Flag(
-        "seeds-data",
-        str,
-        None,
-        "DATA",
-        "runs on seeds outside the pool, .zarr of sweeps.dataset "
-        "--own-seeds: what is learned of them holds for any seeds",
-    ),
-    Flag(
-        "best-of",
-        str,
-        None,
-        "METRIC",
-        "its lowest quarter gets intervals of its own (default: "
-        "ttft_p99_ms[critical], or the first output)",
-    ),
-    Flag("train-points", cli.whole, None, "N", "only the first N training points"),
-)
-_NUM_SETTINGS = 7  # of these, before files and names
+
+
+class _Fit(CommandOptions, title="fit"):
+    """What is fitted, and how."""
+
+    members: int = option(cli.whole, 5, "N", "networks of the ensemble")
+    width: int = option(cli.whole, 64, "N", "units in each layer")
+    depth: int = option(cli.whole, 3, "N", "hidden layers")
+    steps: int = option(cli.whole, 8_000, "N", "gradient steps of every member")
+    batch: int = option(cli.whole, 256, "N", "points in a gradient step")
+    learning_rate: float = option(cli.number, 2e-3, "R", "highest learning rate")
+    random_state: int = option(
+        cli.whole, 0, "N", "seed of the starts and the order of the points", also="seed"
+    )
+    seeds_data: str | None = option(
+        str, None, "DATA",
+        "runs on seeds outside the pool, .zarr of sweeps.dataset --own-seeds: what is learned of them holds "
+        "for any seeds",
+    )  # fmt: skip
+    best_of: str | None = option(
+        str, None, "METRIC",
+        "its lowest quarter gets intervals of its own (default: ttft_p99_ms[critical], or the first output)",
+    )  # fmt: skip
+    train_points: int | None = option(cli.whole, None, "N", "only the first N training points")
+
+
 _LIMITS = {
     "members": (2, 64), "width": (4, 4096), "depth": (1, 16), "steps": (1, 10_000_000),
     "batch": (1, 65_536), "random_state": (0, 2**31 - 1),
 }  # fmt: skip
-_SWITCHES = {
-    "resume": "go on where the command was stopped",
-    "overwrite": "replace an existing surrogate",
-    **switches("quiet"),
-}
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
-    parser.add_flags("fit", _FIT)
-    parser.add_flags(
-        "output",
-        (Flag("output", str, None, "PATH", "folder to write (default: DATA with .surrogate)"),),
+class _Switches(OverwriteSwitch, title="switches"):
+    """Whether a fit is gone on with."""
+
+    resume: bool = switch()
+    quiet: bool = switch()
+
+
+class TrainOptions(
+    _Fit, _Switches, title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    data: tuple[str, ...] = words("DATA", "dataset, .zarr, or saved sweeps")
+    output: str | None = option(
+        str, None, "PATH", "folder to write (default: DATA with .surrogate)"
     )
-    parser.add_switches("switches", _SWITCHES)
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,28 +101,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    if given.get("data") is None:
-        raise ConfigError("no dataset is given; give the .zarr that sweeps.dataset wrote")
-    source, values = Path(given["data"]), _values(given)
-    path = _path(given, source)
-    if not source.exists():
-        raise ConfigError(f"{source} does not exist; give the .zarr that sweeps.dataset writes")
+    options = TrainOptions.read(arguments)
+    if not options.data:
+        raise ConfigError(
+            "no dataset is given; give the .zarr that sweeps.dataset or blis_jax.sweep wrote"
+        )
+    values = _values(options)
+    path = _path(options, Path(options.data[0]))
 
-    from surrogate.data import CALIBRATION, TRAIN, load_data
-    from surrogate.fitting.fit import Settings
+    from surrogate.data import CALIBRATION, TRAIN, load_all
+    from surrogate.fitting.network import Settings
 
-    data = load_data(source, (TRAIN, CALIBRATION))
-    num_points = _num_points(given, len(data.train.inputs))
+    data = load_all(options.data, (TRAIN, CALIBRATION))
+    num_points = _num_points(options.train_points, len(data.train.inputs))
     settings = Settings(**values)
-    own = _own(given, data)
+    own = _own(options.seeds_data, data)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
     with sole_writer(path):
-        return _fitted(given, data, own, settings, num_points, keeper, path)
+        return _fitted(options, data, own, settings, num_points, keeper, path)
 
 
 def _fitted(
-    given: Mapping[str, Any],
+    options: TrainOptions,
     data: Data,
     own: OwnData | None,
     settings: Settings,
@@ -130,12 +131,11 @@ def _fitted(
     path: Path,
 ) -> int:
     """Fits, writes and says so; the exit code."""
-    from surrogate.fitting.fit import epochs_of
     from surrogate.fitting.learn import learn
+    from surrogate.fitting.network import epochs_of
 
-    keeper.begin("resume" in given)
+    keeper.begin(options.resume)
     started = time.monotonic()
-    work = progress.begin("training", epochs_of(settings, num_points), "passes")
 
     def on_call(state: FitState, loss: float) -> None:
         """Show and keep what there is."""
@@ -150,24 +150,20 @@ def _fitted(
         "num_points": num_points,
         "num_calibration_points": len(data.calibration.inputs),
     }
-    try:
+    training = progress.phase("training", epochs_of(settings, num_points), "passes")
+    with cli.resumable(NAME, keeper.path), training as work:
         surrogate = learn(
-            data, settings, num_points, keeper.state_at, on_call, about, given.get("best_of")
+            data, settings, num_points, keeper.state_at, on_call, about, options.best_of
         )
         if own is not None:
             from surrogate.levels.fit import with_levels
 
             work.show(epochs_of(settings, num_points), "what seeds do")
             surrogate = with_levels(surrogate, data, own)
-    except KeyboardInterrupt:
-        cli.say(NAME, f"{keeper.path} has what was done; --resume goes on from there")
-        raise
-    finally:
-        work.clear()
     with cli.writing(path):
         surrogate.save(path)
     keeper.forget()
-    if "quiet" not in given:
+    if not options.quiet:
         learned = int(surrogate.scales.is_learned.sum())
         print(
             f"{settings.members} networks, {num_points} training points, {learned} of "
@@ -177,22 +173,20 @@ def _fitted(
     return 0
 
 
-def _own(given: Mapping[str, Any], data: Data) -> OwnData | None:
+def _own(path: str | None, data: Data) -> OwnData | None:
     """The runs on seeds outside the pool, if they are given."""
-    if "seeds_data" not in given:
+    if path is None:
         return None
-    from surrogate.levels.data import load_own
+    from surrogate.levels.fit import load_own
 
-    return load_own(Path(given["seeds_data"]), data)
+    return load_own(Path(path), data)
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    values = {}
-    for flag in _FIT[:_NUM_SETTINGS]:
-        name = flag.name.split("/")[0].replace("-", "_")
-        values[name] = value = given.get(name, flag.default)
-        if name in _LIMITS and not _LIMITS[name][0] <= value <= _LIMITS[name][1]:
-            low, high = _LIMITS[name]
+def _values(options: TrainOptions) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(options, name) for name in (*_LIMITS, "learning_rate")}
+    for name, (low, high) in _LIMITS.items():
+        value = values[name]
+        if not low <= value <= high:
             raise ConfigError(
                 f"--{name.replace('_', '-')}: got {value}, allowed is {low} to {high}"
             )
@@ -204,15 +198,15 @@ def _values(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _path(given: Mapping[str, Any], source: Path) -> Path:
-    path = Path(given.get("output", str(source.with_suffix(".surrogate"))))
+def _path(options: TrainOptions, source: Path) -> Path:
+    path = source.with_suffix(".surrogate") if options.output is None else Path(options.output)
     cli.check_writable(path, is_folder=True)
-    refuse_existing(given, {"--output": path})
+    refuse_existing({"--output": path}, options.overwrite, options.resume)
     return path
 
 
-def _num_points(given: Mapping[str, Any], available: int) -> int:
-    count = int(given.get("train_points", available))
+def _num_points(asked: int | None, available: int) -> int:
+    count = available if asked is None else asked
     if not 2 <= count <= available:
         raise ConfigError(
             f"--train-points: got {count}, allowed is 2 to {available}, which the dataset has"
@@ -261,7 +255,7 @@ class StateKeeper:
         """The state that was kept, if it is to be gone on with."""
         if not self.is_resumed:
             return None
-        from surrogate.fitting.fit import FitState
+        from surrogate.fitting.network import FitState
         from surrogate.store import load_arrays
 
         return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))

@@ -1,10 +1,244 @@
-"""`python -m sweeps.optimize`; the command is in `sweeps.search.command`."""
+"""`python -m sweeps.optimize STRATEGY`: search a strategy's parameters for the best score."""
 
+from __future__ import annotations
+
+import dataclasses
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from sweeps.search.command import main
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.options import AllSwitch, CommandOptions, option, outputs
+from blis_jax.commands.options.cluster_flags import InstancesOption
+from blis_jax.commands.options.seed_options import DrawnOptions, given_seeds, seeds_option
+from blis_jax.commands.options.trace_flags import StudyTrace
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json
+from sweeps.runs.options import FOLDER, ResultFiles, StrategyWord
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.options.outputs import OutputPaths
+    from sweeps.runs.experiment import StudyRequests
+    from sweeps.search.engines import Engine
+    from sweeps.search.loop import LoadBenches, SearchRecord
+    from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import Tried
+    from sweeps.search.result import SearchFrame
+    from sweeps.strategies.file import Strategy
+    from sweeps.strategies.space import Space
+
+NAME = "sweeps.optimize"
+
+_DESCRIPTION = """\
+Search the parameters of a strategy for the best score: batches of points, each on every seed, in
+compiled calls. STRATEGY is a name of the library (sweeps/strategies/library) or the path of a .yaml file.
+Writes a result file, a record to resume from, and a figure.
+"""
+_EXAMPLES = """\
+examples:
+  the search of the ledger's iteration 8, 40 calls on the reference's requests of seeds 42 to 44:
+    %(prog)s iter08_token_budget
+
+  a strategy of your own with another budget and engine:
+    %(prog)s mine.yaml --calls 64 --engine sobol --output out/mine.json
+
+  on a trace of your own, in four windows:
+    %(prog)s iter08_token_budget --trace trace.jsonl --trace-windows 4
+
+  several objectives; the result has the Pareto front and its hypervolume:
+    %(prog)s pareto_classes
+"""
+
+
+class _Budget(CommandOptions, title="budget"):
+    """What stands in place of the file's `search`."""
+
+    engine: str | None = option(
+        str, None, "NAME",
+        "denoised, ensemble, gp_minimize, pareto, random, sobol or grid (default: the file's)",
+    )  # fmt: skip
+    calls: int | None = option(cli.whole, None, "N", "points to try (default: the file's)")
+    initial: int | None = option(
+        cli.whole, None, "N", "points before a model is used (default: the file's)"
+    )
+    batch: int | None = option(
+        cli.whole, None, "N", "points chosen and run at a time (default: the file's)"
+    )
+    rungs: tuple[int, ...] | None = option(
+        cli.wholes, None, "4,16",
+        "numbers of seeds after which a point is dropped unless it may be the best (default: the file's)",
+    )  # fmt: skip
+    random_state: int | None = option(
+        cli.whole, None, "N", "seed of the search itself (default: the file's)"
+    )
+
+
+class OptimizeOptions(
+    StrategyWord, _Budget, InstancesOption, DrawnOptions, StudyTrace, ResultFiles, AllSwitch,
+    command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    seeds: str | None = seeds_option("default: the file's")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run_command(NAME, _optimize, arguments)
+
+
+def _optimize(arguments: Sequence[str] | None) -> int:
+    options = OptimizeOptions.read(arguments)
+    strategy = _strategy(options)
+    paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
+    prepare_backend(use_cache=not options.no_cache)
+
+    from blis_jax.cluster.setting_values import plain_value
+    from sweeps.runs.bench import targets_of, workload_content
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.metrics import reported_names
+    from sweeps.search.engines import make, recommended
+    from sweeps.search.loop import LoadBenches, SearchRecord, load_specs
+    from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import most_runs
+    from sweeps.search.result import SearchFrame, to_document
+    from sweeps.strategies.space import space_of
+
+    space = space_of(strategy)
+    valuation, loads = Valuation(strategy, has_loads=True), load_specs(strategy)
+    requests = _requests(options, strategy, space, valuation)
+    engine, baseline = make(space, strategy.search), _baseline(strategy)
+    names = (*valuation.names, *reported_names(requests.source))
+    groups = [plain_value(space.base.instances)] if space.base.instances else []
+    content = {
+        **_content(strategy), **requests.content(), "instances": groups,
+        "loads": {name: workload_content(one) for name, one in loads.items()},
+    }  # fmt: skip
+    record = SearchRecord(paths.beside(".jsonl"), content)
+    with record.held(options.resume):
+        main_bench = Experiment(requests, targets_of(strategy), names).bench(strategy.search.batch)
+        bench = LoadBenches(main_bench, valuation, loads)
+        frame = SearchFrame(space, valuation, requests.seeds, requests.stream)
+        tried = _searched(frame, engine, bench, record)
+        if baseline is not None:
+            with progress.phase("simulating the baseline"):
+                frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
+        place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+        document = to_document(frame, tried, place)
+        if requests.trace is not None:
+            document["trace"] = requests.trace.about()
+        return _written(options, document, paths)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def _strategy(options: OptimizeOptions) -> Strategy:
+    """The strategy with the command's options in place of its own."""
+    from pydantic import ValidationError
+
+    from blis_jax.files.strict_yaml import sentence
+    from sweeps.strategies.file import Search, with_instances
+
+    strategy = options.load()
+    given = options.given()
+    budget = {name: given[name] for name in Search.model_fields if name in given}
+    try:
+        search = Search.model_validate({**strategy.search.model_dump(), **budget})
+    except ValidationError as error:
+        raise ConfigError(f"--{sentence(error).replace('_', '-', 1)}") from None
+    seeds = given_seeds(options, options.stream) or strategy.seeds
+    strategy = strategy.model_copy(update={"search": search, "seeds": seeds})
+    return strategy if options.instances is None else with_instances(strategy, options.instances)
+
+
+def _requests(
+    options: OptimizeOptions, strategy: Strategy, space: Space, valuation: Valuation
+) -> StudyRequests:
+    from sweeps.runs.experiment import requests_of, workload_for
+
+    requests = requests_of(
+        options,
+        NAME,
+        lambda: workload_for(None, [strategy], space.num_requests),
+        [space.base],
+        strategy.seeds,
+    )
+    if requests.trace is not None:
+        if strategy.loads:
+            raise strategy.refuse("loads", "a trace has one load; leave them out, or --trace")
+        requests.trace.check_classes(valuation.names)
+    return requests
+
+
+def _content(strategy: Strategy) -> dict[str, Any]:
+    """What of a strategy decides its points and their worth."""
+    texts = {"name", "description", "prior_findings", "deviations", "points", "source", "folder"}
+    texts |= {"baseline", "parameter_paths"}
+    return strategy.model_dump(mode="json", exclude=texts)
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+def _searched(
+    frame: SearchFrame,
+    engine: Engine,
+    bench: LoadBenches,
+    record: SearchRecord,
+) -> list[Tried]:
+    from sweeps.search.loop import runs_at, search
+    from sweeps.search.racing import best_of
+
+    budget = frame.valuation.strategy.search
+
+    def show(tried: Sequence[Tried]) -> None:
+        best = best_of(tried)
+        words = f"best score {best.worth.score:.6g}" if best is not None else "all points failed"
+        work.show(sum(len(one.runs) for one in tried) // len(frame.seeds), words)
+
+    searching = progress.phase("searching", budget.calls, "points")
+    with cli.resumable(NAME, record.path), searching as work:
+        run = runs_at(frame.space, bench)
+        return search(engine, frame.valuation, run, record, show, len(frame.seeds))
+
+
+def _baseline(strategy: Strategy) -> ClusterConfig | None:
+    """The configuration that a success criterion asks for a change against, if any does."""
+    from sweeps.strategies.file import load_strategy
+    from sweeps.strategies.space import space_of
+
+    if all(entry.change_percent is None for entry in strategy.success_criteria):
+        return None
+    try:
+        return space_of(load_strategy(strategy.baseline)).base
+    except ConfigError as error:
+        raise strategy.refuse("baseline", str(error)) from None
+
+
+def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPaths) -> int:
+    """The files and the words; the exit code."""
+    from blis_jax.reports.drawing import save
+    from sweeps.search.report import findings_of
+
+    found = findings_of(document, paths.result)
+    document["answer"] = findings_of(document).answer.to_json()
+    document["picture"] = found.pictures[0].to_json() if found.pictures else None
+    written = outputs.write_files(
+        [
+            (paths.result, lambda path: write_json(path, document)),
+            (paths.figure if found.pictures else None, lambda path: save(found.pictures[0], path)),
+        ]
+    )
+    outputs.show(found, written, options)
+    if document["best_score"] is None:
+        cli.say(NAME, "every point failed; see the outcomes in the result")
+        return cli.EXIT_UNSUPPORTED
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import checked_shapes
 from tests.support.memory import MOST_BYTES, forget_programs, resident_bytes
 from tests.support.recorded.reference_data import find_golden_dir
 from tests.support.rotation import (
@@ -36,6 +37,9 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault(
     "BLIS_JAX_PROGRESS", "off"
 )  # what comes after seconds would make tests depend on them
+
+if QUICK:  # all fast tests in CI's first stage; slow ones make much that annotations do not foresee
+    checked_shapes.install()
 
 YOUNG_OBJECTS = 20_000  # a trace makes thousands, most of which die with it
 

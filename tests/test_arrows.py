@@ -1,38 +1,109 @@
-"""Imports between the folders of blis_jax: no new circle, and each one that is opened leaves the list for good."""
+"""Imports point down: no circle between folders or modules, none to a layer above, none inside a function."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
-from benchmarks.house.imports import between_folders, folder_of, imports, inside, parsed
+import pytest
 
-EDGES = imports(inside(parsed(Path(__file__).parents[1]), "blis_jax"))
-FOLDERS = between_folders(EDGES)
-# Pairs of folders that import each other still; the way down comes first.
-BOTH_WAYS = {
-    ("engine", "memory"),  # memory changes the engine's state
-    ("cluster", "policies"),  # a configuration checks the names of its policies
-    ("cluster", "latency"),  # and asks step laws for sizes
-    ("metrics", "results"),  # datasets hold figures, figures read records
+from benchmarks.house.imports import (
+    between_folders,
+    circles,
+    folder_of,
+    imports,
+    inner_imports,
+    inside,
+    parsed,
+)
+
+TREE = parsed(Path(__file__).parents[1])
+EDGES = imports(TREE)
+OURS = imports(inside(TREE, "blis_jax"))
+FOLDERS = between_folders(OURS)
+
+# Each may import those before it, of modules on the top floor of blis_jax all.
+LAYERS = (
+    "core", "files", "latency", "workload", "policies", "cluster", "tables", "prefix_index", "memory", "engine",
+    "records", "metrics", "results", "statistics", "traces", "runs", "reports", "calibrate", "commands",
+)  # fmt: skip
+PACKAGES = ("blis_jax", "surrogate", "sweeps", "papers", "benchmarks")
+# Imports inside functions, by module, outside of what declares a command.
+INSIDE_FUNCTIONS = {
+    "blis_jax.reports.style": 6,  # matplotlib, which is there for who draws
+    "blis_jax.traces.formats.plain": 3,  # PyArrow, which is there for who reads Parquet
 }
 
 
-def test_no_new_pair_of_folders_imports_each_other() -> None:
-    found = {
-        tuple(sorted((folder, other)))
+def test_every_folder_has_a_layer() -> None:
+    assert set(FOLDERS) == set(LAYERS)
+
+
+def test_folders_import_only_layers_below() -> None:
+    up = {
+        (folder, other)
         for folder, others in FOLDERS.items()
         for other in others
-        if folder in FOLDERS.get(other, ())
+        if LAYERS.index(other) > LAYERS.index(folder)
     }
-    assert found == {tuple(sorted(pair)) for pair in BOTH_WAYS}
+    assert up == set()
+
+
+def test_packages_import_only_packages_below() -> None:
+    up = {
+        (name, other)
+        for name, others in EDGES.items()
+        for other in others
+        if PACKAGES.index(other.split(".")[0]) > PACKAGES.index(name.split(".")[0])
+    }
+    assert up == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(OURS) == []
 
 
 def test_the_core_imports_nothing_of_ours() -> None:
     outside = {
-        (name, other)
-        for name, others in EDGES.items()
+        other
+        for name, others in OURS.items()
         if folder_of(name) == "core"
         for other in others
         if folder_of(other) != "core"
     }
-    assert {other for _, other in outside} <= {"blis_jax", "blis_jax.lazy", "blis_jax.errors"}
+    assert outside <= {"blis_jax", "blis_jax.lazy", "blis_jax.errors"}
+
+
+def test_imports_stand_at_the_top_but_in_what_declares_a_command() -> None:
+    found = {
+        name: len(inner_imports(module))
+        for name, module in inside(TREE, "blis_jax").items()
+        if inner_imports(module) and folder_of(name) != "commands" and not name.endswith("__main__")
+    }
+    assert found == INSIDE_FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("import a", 0),
+        ("def f():\n    import a\n    from b import c\n", 2),
+        ("class A:\n    def f(self):\n        if self:\n            import a\n", 1),
+        (
+            "async def f():\n    def g():\n        import a\n",
+            1,
+        ),  # once, though two functions have it
+    ],
+)
+def test_an_import_inside_a_function_would_be_seen(text: str, count: int) -> None:
+    assert len(inner_imports(ast.parse(text))) == count
+
+
+def test_a_circle_would_be_seen_through_a_function() -> None:
+    tree = {
+        "blis_jax.a.b": ast.parse("def f():\n    from blis_jax.c import d\n"),
+        "blis_jax.c.d": ast.parse("import blis_jax.a.b\n"),
+    }
+    edges = imports(tree)
+    assert circles(edges) == [{"blis_jax.a.b", "blis_jax.c.d"}]
+    assert circles(between_folders(edges)) == [{"a", "c"}]

@@ -13,11 +13,12 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.metrics import reference as metrics
-from blis_jax.results.checks import invariants
-from blis_jax.results.records import RunRecord
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records import invariants
+from blis_jax.records.record import RunRecord
+from blis_jax.records.step_records import expand_steps
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import from_golden
+from tests.support.metric_laws import assert_metrics_agree
 from tests.support.oracles.test_oracle import REFERENCE_FAILURES
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.rotation import rotating
@@ -156,6 +157,7 @@ def test_equals_reference(scenario: Scenario):
     assert not any(invariants.violations(record).values())
     assert_arrays_equal(record, scenario)
     assert_metrics_equal(record, scenario)
+    assert_metrics_agree(record)
 
 
 def test_the_set_here_is_large_enough():

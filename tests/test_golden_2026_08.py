@@ -7,7 +7,8 @@ import pytest
 
 from blis_jax.core.outcome import WHOLE
 from blis_jax.metrics.reference import cluster_json, instance_block
-from blis_jax.results.checks import invariants
+from blis_jax.records import invariants
+from tests.support.metric_laws import assert_metrics_agree
 from tests.support.recorded.golden_2026_08 import (
     SIZES,
     AugustScenario,
@@ -48,6 +49,7 @@ def test_equals_reference(scenario: AugustScenario):
     assert record.num_open_ties == 0
     assert differences(record, scenario) == []
     assert not any(invariants.violations(record).values())
+    assert_metrics_agree(record)
     assert_totals_equal(cluster_json(record), scenario.recorded["cluster_json"], "cluster_json")
     each = scenario.recorded["instance_json"]
     for row, block in enumerate(each):

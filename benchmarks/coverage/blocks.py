@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled

@@ -129,8 +129,7 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
     """Intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
-    from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
-    from blis_jax.calibrate.simulated import Simulator
+    from blis_jax.calibrate.calibration import CalibrationPlan, Simulator, calibrate
 
     run, config = server(kind, num_requests, seed)
     found = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts, explores=explore))
@@ -151,8 +150,8 @@ def server(
     kind: str, requests: int, seed: int, gap_us: float = GAP_US
 ) -> tuple[MeasuredRun, ClusterConfig]:
     """A measured run of a made-up server, and the cluster without its coefficients."""
+    from blis_jax.calibrate.calibration import Simulator
     from blis_jax.calibrate.measured_run import MeasuredRun
-    from blis_jax.calibrate.simulated import Simulator
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.traces.rows import make_rows
 

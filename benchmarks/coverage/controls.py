@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.backend import prepare_backend
-from blis_jax.metrics.tails import kept_of, tails_of_runs
+from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
 ARMS = ("iter00_baseline", "iter08_token_budget@published", "iter13_class_lead@found")
 NUM_SEEDS, FIRST_SEED, FOLDS, CRITICAL = 256, 10_000, 10, 1

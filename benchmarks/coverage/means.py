@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.worlds import asked
 
 NUM_SAMPLES = 2000
 LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together

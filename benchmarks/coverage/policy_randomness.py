@@ -44,9 +44,8 @@ clients:
 """
 GATE = ClusterConfig(
     num_instances=2,
-    admission_policy="class-gated",
-    class_gated_probability=SHARE,
-    class_gated_sheddable=0.0,
+    admission_policy="sweeps/strategies/policies/gates.py:class_gated",
+    policy_numbers={"admission.probability": SHARE, "admission.sheddable_load": 0.0},
 )
 ARMS = (GATE, GATE.replace(num_instances=3), ClusterConfig(num_instances=2))
 FIGURES = {  # of arms: the place of the second, and of the first that is taken from it

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.worlds import asked
 
 NUM_SAMPLES = 20_000
 LEVEL = 0.95

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics.steady import SteadyEstimate, steady_mean, steady_percentile
 
 NUM_RUNS = 400

@@ -1,11 +1,11 @@
 """Worlds whose truth is known: differences of two strategies by seed, `[sample, seed]`.
 
 The queue is M/M/1, and both strategies serve the same arrivals. Its first customer waits as long as one does in the
-steady state, so that the mean wait of every customer of every run is ρ ÷ (μ - λ), exactly.
-"""
+steady state, so that the mean wait of every customer of every run is ρ ÷ (μ - λ), exactly."""
 
 from __future__ import annotations
 
+import argparse
 from typing import NamedTuple
 
 import numpy as np
@@ -73,3 +73,28 @@ def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray,
     values = [np.array(arm["figures"][slo_class][metric]["per_seed"], float) for arm in arms[:2]]
     both = np.isfinite(values[0]) & np.isfinite(values[1])
     return values[0][both], values[1][both]
+
+
+def asked(description: str | None, name: str, default: int) -> int:
+    """The number that the command line asks for with `--name`."""
+    number: int = getattr(_parser(description, name, default).parse_args(), name)
+    return number
+
+
+def asked_with_recorded(description: str | None, default: int) -> argparse.Namespace:
+    """`samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
+    parser = _parser(description, "samples", default)
+    parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
+    parser.add_argument("--metric", default="pooled_ttft_p99_ms", help="of its runs")
+    parser.add_argument("--class", dest="slo_class", default="critical", help="of its requests")
+    return parser.parse_args()
+
+
+def _parser(description: str | None, name: str, default: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        f"--{name}", type=int, default=default, metavar="N", help=f"{name} of each kind ({default})"
+    )
+    return parser

@@ -13,7 +13,7 @@ from benchmarks.derivatives.table import Line, as_csv, from_csv, table
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
@@ -43,13 +43,21 @@ examples:
   a quick look:
     %(prog)s --seeds 50 --cases apart,steady
 """
-_FLAGS = (
-    Flag("seeds", cli.whole, 1000, "N", "seeds of the finite differences"),
-    Flag("cases", str, None, "LIST", "cases to run, of apart, steady, tier, burst, tiered, speed"),
-    Flag("surrogate", str, None, "FOLDER", "a surrogate of iteration 8 whose gradient is added"),
-    Flag("output", str, None, "PATH", "CSV to write"),
-)
 CASES = ("apart", "steady", "tier", "burst", "tiered", "speed")
+
+
+class DerivativesOptions(
+    CommandOptions, title="options", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    seeds: int = option(cli.at_least(2), 1000, "N", "seeds of the finite differences")
+    cases: str | None = option(str, None, "LIST", f"cases to run, of {', '.join(CASES)}")
+    surrogate: Path | None = option(
+        Path, None, "FOLDER", "a surrogate of iteration 8 whose gradient is added"
+    )
+    output: Path | None = option(Path, None, "PATH", "CSV to write")
+    resume: bool = switch("keep the rows that the CSV has")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,21 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _derivatives(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("options", _FLAGS)
-    parser.add_argument("--resume", action="store_true", help="keep the rows that the CSV has")
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    wanted = _wanted(given.get("cases"))
-    num_seeds = given.get("seeds", 1000)
-    if num_seeds < 2:
-        raise ConfigError(f"--seeds: {num_seeds} seeds have no spread; give at least 2")
-    if "output" in given:
-        cli.check_writable(Path(given["output"]))
+    options = DerivativesOptions.read(arguments)
+    wanted, num_seeds, output = _wanted(options.cases), options.seeds, options.output
+    if output is not None:
+        cli.check_writable(output)
     prepare_backend()
     from benchmarks.derivatives.cases import cases
 
-    output = Path(given["output"]) if "output" in given else None
-    lines = _kept(output, num_seeds) if "resume" in given else []
+    lines = _kept(output, num_seeds) if options.resume else []
     for case in cases():
         is_there = any((one.case, one.clock) == (case.name, case.clock) for one in lines)
         if case.name in wanted and not is_there:
@@ -80,12 +81,12 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
             if output is not None:
                 with replacing(output) as path:
                     path.write_text(as_csv(lines), "utf-8")
-    if "surrogate" in given:
+    if options.surrogate is not None:
         from benchmarks.derivatives.surrogate import surrogate_lines
 
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
-        lines += surrogate_lines(Path(given["surrogate"]), seeds)
+        lines += surrogate_lines(options.surrogate, seeds)
         if output is not None:
             with replacing(output) as path:
                 path.write_text(as_csv(lines), "utf-8")

@@ -17,7 +17,8 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.options.outputs import figure_path
 
 NAME = "benchmarks.derivatives.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
@@ -28,11 +29,14 @@ Take the mean TTFT and E2E of a moderate load apart along β0, from 1 % below to
 the change are ramps, which pathwise slopes see, and how much are jumps where a decision flips, which
 they do not. Prints both beside the whole change, and draws one request's TTFT.
 """
-_FLAGS = (
-    Flag("seeds", cli.at_least(2), 20, "N", "seeds of the requests"),
-    Flag("grid", cli.at_least(2), 400, "N", "steps of β0"),
-    Flag("figure", str, None, "PATH", "picture to write, .png"),
-)
+
+
+class SawtoothOptions(CommandOptions, title="sizes", command=NAME, description=_DESCRIPTION):
+    """Options of the command."""
+
+    seeds: int = option(cli.at_least(2), 20, "N", "seeds of the requests")
+    grid: int = option(cli.at_least(2), 400, "N", "steps of β0")
+    figure: str = option(str, "none", "PATH", "picture to write, .png")
 
 
 @dataclass(frozen=True)
@@ -62,15 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
-    parser.add_flags("sizes", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    num_seeds, grid = given.get("seeds", 20), given.get("grid", 400)
-    figure = cli.figure_path({"figure": "none"} | given, Path(NAME))
+    options = SawtoothOptions.read(arguments)
+    figure = figure_path(options.figure, Path(NAME))
     if figure is not None:
         cli.check_writable(figure)
     prepare_backend()
-    walks = walks_of(range(FIRST_SEED, FIRST_SEED + num_seeds), grid)
+    walks = walks_of(range(FIRST_SEED, FIRST_SEED + options.seeds), options.grid)
     print(table([parts_of(walk) for walk in walks], float(np.ptp(walks[0].beta0))))
     if figure is not None:
         with cli.writing(figure):
@@ -149,8 +150,7 @@ def _with_error(values: np.ndarray) -> str:
 
 def draw(walk: Walk, file: Path) -> None:
     """TTFT of the request that jumps most, and the mean of all, along β0."""
-    from blis_jax.reports.figures import figure, save
-    from blis_jax.reports.style import BLUE
+    from blis_jax.reports.style import BLUE, figure, save
 
     ttft_ms = walk.ttft_us / 1000
     place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))

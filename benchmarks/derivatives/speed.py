@@ -11,14 +11,14 @@ from typing import Any
 def speed(num_turns: int = 40) -> str:
     """Warm times of a run and of its derivatives, and what reverse mode would have to keep."""
     import jax
-    import numpy as np
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.state import initial_state
+    from blis_jax.engine.loop import beginning_of
     from blis_jax.policies.seeds import FIXED
     from blis_jax.runs.derivatives import Differentiator
-    from blis_jax.runs.runs import GivenRun
-    from blis_jax.runs.simulation import Options, Row, simulate
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.runs import GivenRun, Row
+    from blis_jax.runs.simulation import simulate
     from blis_jax.workload.spec import load_builtin
     from sweeps.runs.bench import table_of
 
@@ -49,8 +49,9 @@ def speed(num_turns: int = 40) -> str:
     run = GivenRun(Row(config, table, FIXED), Options(clock="float64"))
     shape = run.sizes.shape
     with jax.enable_x64(True):
-        state = initial_state(shape, run.functions, run.numbers(shape.num_instances))
-    num_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state))
+        start = beginning_of(shape, run.functions)
+        _, state = jax.eval_shape(start, *run.inputs(shape))
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     steps = simulate(config, table).num_iterations
     lines.append(
         f"reverse mode: {steps} scan steps with a carry of {num_bytes / 1e6:.2f} MB; with checkpoints "

@@ -6,7 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from papers.pages import csv_of
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,11 @@ class Line:
 
 def as_csv(lines: Sequence[Line]) -> str:
     """All figures, six digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(Line.__dataclass_fields__), lineterminator="\n")
-    writer.writeheader()
-    for line in lines:
-        values: dict[str, Any] = asdict(line)
-        writer.writerow(
-            {name: f"{v:.6g}" if isinstance(v, float) else v for name, v in values.items()}
-        )
-    return text.getvalue()
+    rows = [
+        {name: f"{v:.6g}" if isinstance(v, float) else v for name, v in asdict(line).items()}
+        for line in lines
+    ]
+    return csv_of(rows, list(Line.__dataclass_fields__))
 
 
 def from_csv(text: str) -> list[Line]:

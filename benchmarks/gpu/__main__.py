@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.hlo_counts import Counts, count
-from benchmarks.pages import ROOT, hand_over, refuse
 from benchmarks.speed.worker import BASELINE, BEST, PRESSED
+from papers.pages import ROOT, hand_over, refuse
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
 PAGE = ROOT / "docs" / "results" / "gpu.md"
@@ -96,10 +96,7 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     runs = drawn_runs([Point(config, spec)], [0], options)
     call = Call(Group(runs[0]), runs, 1)
     topology = topologies.get_topology_desc(
-        platform="cuda",
-        topology_name="1x1x1",
-        topology="1x1x1",
-        target_config=TARGET.read_text(),
+        platform="cuda", topology_name="1x1x1", topology="1x1x1", target_config=TARGET.read_text()
     )
     sharding = jax.sharding.SingleDeviceSharding(topology.devices[0])
 
@@ -114,7 +111,7 @@ def compile_for_h100(name: str, lanes: int) -> Any:
         (given,) = call.given()
         steps = jax.ShapeDtypeStruct((), np.int32, sharding=sharding)
         function = compiled(rows_of, *call.statics)
-        traced = function.trace(*jax.tree.map(of_lanes, given), steps, None)
+        traced = function.jitted.trace(*jax.tree.map(of_lanes, given), steps, None)
         return traced.lower(lowering_platforms=("cuda",)).compile()
 
 

@@ -29,14 +29,13 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.core.outcome import Outcome
     from blis_jax.metrics.measure import Measure
-    from blis_jax.metrics.on_device.run_figures import RunFigures
+    from blis_jax.metrics.on_device.compiled import RunFigures
     from blis_jax.metrics.summaries import SloTargets
     from blis_jax.runs.calls import Call, Group
     from blis_jax.runs.driver import Runner
-    from blis_jax.runs.lanes import SHARE
     from blis_jax.runs.many_runs import drawn_runs
     from blis_jax.runs.options import Options
-    from blis_jax.runs.programs import compiled, rows_of
+    from blis_jax.runs.programs import SHARE, compiled, rows_of
     from blis_jax.runs.runs import Point
     from blis_jax.workload.spec import load_builtin, override
 

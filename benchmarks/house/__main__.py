@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.house import counts
 from benchmarks.house.counts import Row
 from benchmarks.house.imports import Tree, parsed
-from benchmarks.pages import ROOT, hand_over
+from papers.pages import ROOT, hand_over
 
 PAGE = ROOT / "docs" / "results" / "house.md"
 

@@ -15,6 +15,7 @@ from benchmarks.house.imports import (
     circles,
     imported_names,
     imports,
+    inner_imports,
     inside,
     nodes,
     reached,
@@ -22,7 +23,7 @@ from benchmarks.house.imports import (
 )
 
 PHASE_TESTS = ("tests/engine/phases",)
-SWEEP = "blis_jax.sweep"
+SWEEPS = "sweeps.sweep.command", "blis_jax.sweep"  # the second before it lay in sweeps
 STEP, NEXT = "scan_step", "next_due"
 
 
@@ -60,8 +61,9 @@ def layers(tree: Tree) -> list[Row]:
     whats = "modules from `sweep` to the step", "modules between `sweep` and the step"
     if step is None:
         return [Row(what, None, f"no module defines `{STEP}`") for what in whats]
-    chain = shortest(edges, SWEEP, step)
-    between = {name for name in reached(edges, SWEEP) if step in reached(edges, name)}
+    sweep = next((name for name in SWEEPS if name in edges), SWEEPS[0])
+    chain = shortest(edges, sweep, step)
+    between = {name for name in reached(edges, sweep) if step in reached(edges, name)}
     steps = " → ".join(f"`{name.removeprefix('blis_jax.')}`" for name in chain)
     return [
         Row(whats[0], len(chain), f"on a shortest chain of imports: {steps}"),
@@ -219,19 +221,7 @@ def import_circles(tree: Tree) -> list[Row]:
 
 def function_imports(tree: Tree) -> Row:
     """Imports inside functions."""
-    found = Counter(
-        {
-            name: len(
-                {
-                    node.lineno
-                    for function in nodes(module, ast.FunctionDef)
-                    for kind in (ast.Import, ast.ImportFrom)
-                    for node in nodes(function, kind)
-                }
-            )
-            for name, module in tree.items()
-        }
-    )
+    found = Counter({name: len(inner_imports(module)) for name, module in tree.items()})
     where = (
         f"outside the tests; most of them in `{found.most_common(1)[0][0]}`" if found else "none"
     )
@@ -297,14 +287,19 @@ def config_fields(tree: Tree) -> Row:
     config = classes.get("ClusterConfig")
     if config is None:
         return Row("fields of `ClusterConfig`", None, "no module of `cluster/` defines it", 165)
-    bases = [ast.unparse(base) for base in config.bases if ast.unparse(base) in classes]
+    parts = [config]
+    for part in parts:  # grows by the classes that a part is made of
+        parts += [classes[name] for base in part.bases if (name := ast.unparse(base)) in classes]
     count = sum(
         isinstance(each, ast.AnnAssign)
-        for node in (config, *(classes[base] for base in bases))
-        for each in node.body
+        for part in parts
+        for body in (part.body, *(each.body for each in part.body if isinstance(each, ast.If)))
+        for each in body
     )
     numbers = sum(
-        isinstance(call.func, ast.Name) and call.func.id == "number"
+        isinstance(call.func, ast.Name)
+        and call.func.id == "number"
+        and "setting=FIXED" not in map(ast.unparse, call.keywords)
         for module in inside(tree, "blis_jax.policies").values()
         for call in nodes(module, ast.Call)
     )

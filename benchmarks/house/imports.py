@@ -56,6 +56,17 @@ def imported_names(module: ast.Module) -> Iterator[str]:
         todo.extend(() if _is_for_types(node) else ast.iter_child_nodes(node))
 
 
+def inner_imports(module: ast.Module) -> set[int]:
+    """Return the lines of imports inside functions."""
+    return {
+        node.lineno
+        for kind in (ast.FunctionDef, ast.AsyncFunctionDef)
+        for function in nodes(module, kind)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
 def imported_modules(module: ast.Module, tree: Tree) -> set[str]:
     """The modules of the tree that one module imports at run time, in functions too."""
     return set(imported_names(module)) & tree.keys()

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.search.plan import MOST_SEARCHES, Plan, bench_of, record_of
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
+    from benchmarks.search.plan import Plan
     from blis_jax.runs.driver import Runner
     from sweeps.search.racing import Tried
     from sweeps.strategies.space import Space
@@ -46,45 +45,49 @@ examples:
     %(prog)s --engines ensemble,turbo --first-repetition 200 --report
 
   the same with engines whose judged points ship:
-    %(prog)s --engines gp --first-repetition 200 --report \\
+    %(prog)s --engines denoised --first-repetition 200 --report \\
         --beside benchmarks/results/search_iter08_token_budget_judged.csv
-
-  which part of the engine `ensemble` does the work:
-    %(prog)s --engines ensemble-no-networks,ensemble-no-rough --first-repetition 200
 
   whether there is a better token budget beside the reference point:
     %(prog)s --scan max_tokens=880:1000
 """
-_FLAGS = (
-    Flag("strategy", str, "iter08_token_budget", "NAME", "strategy whose space is searched"),
-    Flag("engines", str, ENGINES, "A,B,…", "engines to compare"),
-    Flag("repetitions", cli.at_least(1), 20, "N", "searches with each engine"),
-    Flag(
-        "first-repetition", cli.at_least(0), 0, "N", "random state of the first; the others follow"
-    ),
-    Flag("calls", cli.at_least(2), 200, "N", "evaluations of a search"),
-    Flag("initial", cli.at_least(1), 16, "N", "evaluations before a model is used"),
-    Flag("batch", cli.at_least(1), 8, "N", "points chosen and run at a time"),
-    Flag(
-        "judging-seeds", cli.at_least(2), 256, "N", "seeds of --choose, --report, --ends and --scan"
-    ),
-    Flag("beside", Path, None, "TABLE", "judged points of other engines, into --report's table"),
-    Flag("ends", Path, None, "TABLE", "score the ends of earlier searches again, from their table"),
-    Flag("scan", str, None, "NAME=LOW:HIGH", "scores along a parameter through the reference"),
-    Flag("output", str, FOLDER, "FOLDER", "records, tables and figure"),
-)
-_SWITCHES = {
-    "choose": "write the best end so far down as the reference point",
-    "report": "score best points again and print the table",
-    **switches("no-cache"),
-}
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_switches("switches", _SWITCHES)
-    return parser
+class _What(CommandOptions, title="what"):
+    """What is searched, and by which engines."""
+
+    strategy: str = option(str, "iter08_token_budget", "NAME", "strategy whose space is searched")
+    engines: str = option(str, ENGINES, "A,B,…", "engines to compare")
+    repetitions: int = option(cli.at_least(1), 20, "N", "searches with each engine")
+    first_repetition: int = option(
+        cli.at_least(0), 0, "N", "random state of the first; the others follow"
+    )
+    calls: int = option(cli.at_least(2), 200, "N", "evaluations of a search")
+    initial: int = option(cli.at_least(1), 16, "N", "evaluations before a model is used")
+    batch: int = option(cli.at_least(1), 8, "N", "points chosen and run at a time")
+    judging_seeds: int = option(
+        cli.at_least(2), 256, "N", "seeds of --choose, --report, --ends and --scan"
+    )
+    beside: Path | None = option(
+        Path, None, "TABLE", "judged points of other engines, into --report's table"
+    )
+    ends: Path | None = option(
+        Path, None, "TABLE", "score the ends of earlier searches again, from their table"
+    )
+    scan: str | None = option(
+        str, None, "NAME=LOW:HIGH", "scores along a parameter through the reference"
+    )
+    output: str = option(str, FOLDER, "FOLDER", "records, tables and figure")
+
+
+class BenchmarkOptions(
+    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    choose: bool = switch("write the best end so far down as the reference point")
+    report: bool = switch("score best points again and print the table")
+    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,29 +96,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    prepare_backend(use_cache="no_cache" not in given)
+    options = BenchmarkOptions.read(arguments)
+    prepare_backend(use_cache=not options.no_cache)
 
-    from benchmarks.search.judging import NUM_JUDGING, choose, searches
+    from benchmarks.search.judging import choose, searches
     from benchmarks.search.report import report, report_ends
     from benchmarks.search.scan import scan
     from sweeps.strategies.space import space_of
 
-    plan = _plan(given)
-    space, num_judging = space_of(plan.strategy), given.get("judging_seeds", NUM_JUDGING)
+    plan = _plan(options)
+    space, num_judging = space_of(plan.strategy), options.judging_seeds
     with cli.writing(plan.folder):
         plan.folder.mkdir(parents=True, exist_ok=True)
-    if "scan" in given:
-        return scan(plan, space, given["scan"], num_judging)
-    if "choose" in given:
+    if options.scan is not None:
+        return scan(plan, space, options.scan, num_judging)
+    if options.choose:
         best = choose(plan, space, list(searches(plan, space)), num_judging)
         print(f"Reference of {plan.strategy.name}: {best['score']:.6g}, {best['found_by']}, chosen from "
               f"{best['chosen_from']} points on seeds {best['seeds']}.")  # fmt: skip
         return 0
-    if "ends" in given:
-        return report_ends(plan, space, given["ends"], num_judging)
-    if "report" in given:
-        return report(plan, space, num_judging, given.get("beside"))
+    if options.ends is not None:
+        return report_ends(plan, space, options.ends, num_judging)
+    if options.report:
+        return report(plan, space, num_judging, options.beside)
     runner = None
     for repetition in plan.repetitions:
         for engine in plan.engines:
@@ -123,20 +126,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _plan(given: Mapping[str, Any]) -> Plan:
-    from benchmarks.search.engines import check
+def _plan(options: BenchmarkOptions) -> Plan:
+    from benchmarks.search.plan import MOST_SEARCHES, Plan, check
     from sweeps.strategies.file import load_strategy
 
-    engines = tuple(name.strip() for name in given.get("engines", ENGINES).split(","))
+    engines = tuple(name.strip() for name in options.engines.split(","))
     for name in engines:
         check(name)
-    strategy = load_strategy(given.get("strategy", "iter08_token_budget"))
-    usual = {"calls": 200, "initial": 16, "batch": 8}
-    search = strategy.search.model_copy(
-        update={name: given.get(name, value) for name, value in usual.items()}
-    )
-    first = given.get("first_repetition", 0)
-    last = first + given.get("repetitions", 20)
+    strategy = load_strategy(options.strategy)
+    budget = {"calls": options.calls, "initial": options.initial, "batch": options.batch}
+    search = strategy.search.model_copy(update=budget)
+    first = options.first_repetition
+    last = first + options.repetitions
     if last > MOST_SEARCHES:
         raise ConfigError(
             f"--first-repetition: the last random state would be {last - 1}, allowed are 0 to "
@@ -146,7 +147,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
         strategy.model_copy(update={"search": search}),
         engines,
         range(first, last),
-        Path(given.get("output", FOLDER)) / strategy.name,
+        Path(options.output) / strategy.name,
     )
 
 
@@ -154,8 +155,8 @@ def _searched(
     plan: Plan, space: Space, engine: str, repetition: int, runner: Runner | None
 ) -> Runner:
     """One search, from its record on; returns what ran it, whose programs the next one shares."""
-    from benchmarks.search.engines import engine_of
-    from benchmarks.search.standing import ByModel
+    from benchmarks.search.plan import bench_of, engine_of, record_of
+    from benchmarks.search.statistics import ByModel
     from sweeps.search.engines import recommended, recommends
     from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation

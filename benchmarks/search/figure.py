@@ -9,8 +9,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax.reports.figures import figure, line_handle, save
-from blis_jax.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED
+from blis_jax.reports.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    RED,
+    figure,
+    line_handle,
+    save,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +34,7 @@ COLOURS = {
     "denoised-recommended": PINK,
     "turbo": BLACK,
     "turbo-expected": GREEN,
-    "gp": BLUE,
     "tpe": PINK,
-    "forest": ORANGE,
     "random": GREY,
     "sobol": GREY,
 }

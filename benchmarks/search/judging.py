@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from benchmarks.search.plan import Plan, bench_of, record_of
-from benchmarks.search.standing import Found, stood_at
+from benchmarks.search.statistics import Found, stood_at
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 
@@ -91,9 +91,9 @@ class Verdict(NamedTuple):
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
-    from benchmarks.search.engines import RACED, searched
+    from benchmarks.search.plan import RACED, searched
     from sweeps.search.engines.denoised import recommended
-    from sweeps.search.engines.modelled.encoding import Encoding
+    from sweeps.search.engines.encoding import Encoding
     from sweeps.search.objectives import Valuation
     from sweeps.search.racing import Tried
 
@@ -120,7 +120,7 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
 
 def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[Search]:
     """A search with rungs."""
-    from benchmarks.search.engines import searched
+    from benchmarks.search.plan import searched
 
     tried, stood = stood_at(plan, space, engine, repetition, by_model=searched(engine) != engine)
     if stood:

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.search.turbo import Turbo
+from blis_jax.errors import ConfigError, closest
+from sweeps.search.engines import Engine, make
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.known import BranchedStart
+from sweeps.strategies.file import Search
+from sweeps.strategies.space import Space
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
     from sweeps.search.loop import SearchRecord
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
+
 
 FIRST_OF_SEARCHES = 1_000_000  # seed of the requests of the search with random state 0
 NUM_SEEDS = 16  # of one search
@@ -42,13 +51,11 @@ class Plan:
 
     def record(self, engine: str, repetition: int) -> Path:
         """Where one search writes what it tried."""
-        from benchmarks.search.engines import searched
 
         return self.folder / f"{searched(engine)}_{repetition:02d}.jsonl"
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
-        from benchmarks.search.engines import EXPECTED, RACED, is_led, searched
 
         engine = searched(engine)
         changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
@@ -83,7 +90,7 @@ def further_seeds(
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
     """Parameters and values that are branches; every engine is told them."""
-    from sweeps.search.engines.modelled.encoding import Encoding
+    from sweeps.search.engines.encoding import Encoding
 
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 
@@ -113,3 +120,56 @@ def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = N
     names = Valuation(strategy).names
     batch = strategy.search.batch
     return Bench(spec, seeds, "reference", names, measure, batch, runner=runner)
+
+
+# --- engines --------------------------------------------------------------------------------------
+
+OWN = ("ensemble", "denoised", "turbo")  # know branches
+PLAIN = ("random", "sobol")
+SAVED = ("gp", "tpe")  # gone; their ends are in the tables that ship
+# with rungs: most points on a few seeds, the best ones on more
+RACED = {f"{name}-raced{more}": name for name in OWN for more in ("", "-expected")}
+PLAIN_EXPECTED = {f"{name}-expected": name for name in OWN}
+# with expected penalties
+EXPECTED = {
+    **PLAIN_EXPECTED,
+    **{name: of for name, of in RACED.items() if name.endswith("-expected")},
+}
+SEARCHED = (*OWN, *PLAIN_EXPECTED, *RACED, *PLAIN)
+DEEP = ("denoised",)  # with more rungs, since they say themselves which point goes on
+RECOMMENDED = "-recommended"  # the same searches, judged by the points that a model recommends
+NAMES = (*SEARCHED, *SAVED, *(name + RECOMMENDED for name in SEARCHED))
+
+
+def check(name: str) -> None:
+    """Refuses the name of no engine."""
+    if name not in NAMES:
+        raise ConfigError(
+            f"--engines: {name!r} is unknown; use some of {', '.join(SEARCHED)}, each with "
+            f"{RECOMMENDED} behind it or not{closest(name, NAMES)}"
+        )
+
+
+def searched(name: str) -> str:
+    """The engine whose searches are judged under a name."""
+    return name.removesuffix(RECOMMENDED)
+
+
+def is_led(name: str) -> bool:
+    """Whether the engine says which point of a search with rungs goes on."""
+    return RACED.get(searched(name)) in DEEP
+
+
+def engine_of(space: Space, search: Search) -> Engine:
+    """Return the engine that a search names, told of branches."""
+    name = {**EXPECTED, **RACED}.get(search.engine, search.engine)
+    if name in SAVED:
+        raise ConfigError(
+            f"--engines: {name!r} cannot search any more; its earlier ends are in benchmarks/results, for --ends"
+        )
+    search = search.model_copy(update={"engine": name})
+    if name == "turbo":
+        return Turbo(space, search)
+    if name in PLAIN:
+        return BranchedStart(Encoding(space), make(space, search))
+    return make(space, search)

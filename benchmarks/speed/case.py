@@ -17,20 +17,19 @@ import jax
 import numpy as np
 
 from benchmarks.speed import worker
-from benchmarks.speed.starts import STARTS, started
 from benchmarks.speed.trace_cases import TRACES, trace
+from benchmarks.start.commands import STARTS, started
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.state import initial_state
-from blis_jax.runs.calls import Call, Group, execute
+from blis_jax.engine.loop import beginning_of
+from blis_jax.runs.calls import Call, Group, execute, ran
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.many_runs import drawn_runs, run_grid
 from blis_jax.runs.options import Options
-from blis_jax.runs.programs import compiled, rows_of
 from blis_jax.runs.runs import Point
 from blis_jax.workload import reference
-from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+from blis_jax.workload.spec import load_builtin, override
+from blis_jax.workload.spec_parts import WorkloadSpec
 
 BASELINE, BEST = ClusterConfig(**worker.BASELINE), ClusterConfig(**worker.BEST)
 SEEDS = worker.SEEDS
@@ -63,7 +62,10 @@ def call_of(
 def compiled_in(call: Call) -> float:
     """Seconds to compile a call."""
     start = time.perf_counter()
-    call.compile()
+    compilations: list[Callable[[], object]] = []
+    call.lower(lambda _, lower: compilations.append(lower()))
+    for compile_program in compilations:
+        compile_program()
     return time.perf_counter() - start
 
 
@@ -71,10 +73,10 @@ def device_time(call: Call, repeats: int) -> tuple[float, float]:
     """Compile seconds, and best seconds of a call, draw included, without host work."""
     compile_s = compiled_in(call)
     with jax.enable_x64(True):
-        arguments, function = call.arguments(call.given()), compiled(rows_of, *call.statics)
+        arguments = call.arguments(call.given())
 
         def run() -> None:
-            jax.block_until_ready(function(*arguments))
+            jax.block_until_ready(ran(call, arguments))
 
         run()
         return compile_s, best_of(repeats, run)
@@ -163,10 +165,10 @@ def under_pressure(
     _, seconds = device_time(call, 15)
     if record.outcome.name != "COMPLETED" or record.kv_model != kv_model:
         raise SystemExit(f"{title} ended with {record.outcome.name}")
-    shape, numbers = call.group.shape, run.numbers(call.group.shape)
+    shape = call.group.shape
     with jax.enable_x64(True):
-        of_policies = first_states(shape, run.functions, numbers)
-        state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers, *of_policies))
+        start = beginning_of(shape, run.functions)
+        _, state = jax.eval_shape(start, *run.inputs(shape))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     preempted = int(record.instances.preemption_count.sum())
     return {

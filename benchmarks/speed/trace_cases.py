@@ -13,7 +13,7 @@ from benchmarks.speed.worker import AZURE_CODE, AZURE_CONV, MOONCAKE, OF_512
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.traces.read import read_trace
-from blis_jax.traces.to_table import to_table
+from blis_jax.traces.rows import to_table
 from blis_jax.workload.table import RequestTable
 
 REPO = Path(__file__).resolve().parents[2]

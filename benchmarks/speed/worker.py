@@ -113,7 +113,10 @@ class Case(NamedTuple):
 
 
 def _workload(name: str, **changes: Any) -> Any:
-    from blis_jax.workload.lengths.distribution import Distribution
+    try:
+        from blis_jax.workload.distribution import Distribution
+    except ImportError:  # revisions in which lengths had a folder of their own
+        from blis_jax.workload.lengths.distribution import Distribution
     from blis_jax.workload.reference.distribution import as_spec
     from blis_jax.workload.spec import load_builtin, load_spec, override
 
@@ -155,9 +158,12 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
 
 def sweep() -> Case:
     """256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
-    from blis_jax.commands.sweep.execution import How, run_sweep
-    from blis_jax.commands.sweep.plan import make_plan
-
+    try:
+        from sweeps.sweep.execution import How, run_sweep
+        from sweeps.sweep.plan import make_plan
+    except ImportError:  # revisions in which blis_jax had the command
+        from blis_jax.commands.sweep.execution import How, run_sweep
+        from blis_jax.commands.sweep.plan import make_plan
     try:
         from blis_jax.metrics.measure import Measure
     except ImportError:  # revisions before metrics had a folder of their own
@@ -234,7 +240,7 @@ def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: An
     """A recorded trace, ties put in the reference's order."""
     from blis_jax import ClusterConfig, simulate
     from blis_jax.traces.read import read_trace
-    from blis_jax.traces.to_table import to_table
+    from blis_jax.traces.rows import to_table
 
     if not (data / file).is_file():
         raise SystemExit(f"{data / file} is not there; put the recorded traces beside the checkout")

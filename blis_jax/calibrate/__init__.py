@@ -6,9 +6,9 @@ from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.intervals.posterior import load as load_fit
-    from blis_jax.calibrate.measured import read_measured
-    from blis_jax.calibrate.settings import cluster_values
+    from blis_jax.calibrate.measured_run import cluster_values
+    from blis_jax.calibrate.posterior import load as load_fit
+    from blis_jax.calibrate.recorded import read_measured
 
 __all__ = [
     "CalibrationPlan",
@@ -23,8 +23,8 @@ __getattr__ = exports(
     "blis_jax.calibrate",
     {
         "calibration": ("CalibrationPlan", "calibrate", "to_document"),
-        "measured": ("read_measured",),
-        "intervals.posterior": ("load_fit=load",),
-        "settings": ("cluster_values",),
+        "recorded": ("read_measured",),
+        "posterior": ("load_fit=load",),
+        "measured_run": ("cluster_values",),
     },
 )

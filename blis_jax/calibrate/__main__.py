@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Notes, Parser
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options import CommandOptions, FigureOption, OverwriteSwitch, option, word
+from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.calibrate.formats.contract import Summary
-    from blis_jax.calibrate.measured_run import MeasuredRun
+    from blis_jax.calibrate.measured_run import MeasuredRun, Summary
     from blis_jax.cluster.config import ClusterConfig
 
 NAME = "blis_jax.calibrate"
+USUAL_OUTPUT, USUAL_TERMS = "out/calibration.json", "alpha0,beta0,beta1,beta2"
 _DESCRIPTION = """\
 Fit the coefficients of the step-time model to the TTFT, TPOT and E2E of a real server. The fit
 follows derivatives through the simulator, from several starts, and simulates without the reference's
@@ -51,70 +52,92 @@ examples:
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written.
 """
-_TRACE = (
-    Flag(
-        "format",
-        cli.one_of(
-            *("vllm-bench", "trace-v2", "latency-csv"),
-            *("vllm-bench-serve", "guidellm", "inference-perf", "aiperf"),
-        ),
-        None,
-        "NAME",
+
+
+class _Trace(CommandOptions, title="trace"):
+    """How the run is read."""
+
+    format: str | None = option(
+        cli.one_of( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "guidellm", "inference-perf",
+        "aiperf", ), None, "NAME",
         "TRACE's format, where its content does not show it; vllm-bench is the engine's requests.jsonl",
-    ),
-    Flag("stage", cli.at_least(0), None, "N", "which run of a TRACE with several, from 0"),
-)
-_PREDICTION = (
-    Flag("coefficients-from", str, None, "FIT", "fit nothing: the errors of this fit on TRACE"),
-    Flag(
-        "predicted",
-        str,
-        None,
-        "RUN",
-        "fit nothing: the errors of the figures in a result of blis_jax.run --results-path",
-    ),
-)
-_FIT = (
-    Flag("fit-first", cli.whole, None, "N", "fit on the first N requests, predict the others"),
-    Flag(
-        "terms",
-        str,
-        "alpha0,beta0,beta1,beta2",
-        "LIST",
-        "coefficients to fit; those left out are 0. alpha0, alpha1: µs before the queue per request and "
-        "prompt token; alpha2: per output token; beta0: per step; beta1, beta2: per prefill and decode "
-        "token; beta3: per token of context, of the latency model blackbox-context",
-    ),
-    Flag("context-term", cli.truth, False, "BOOL", "fit beta3 of blackbox-context too"),
-    Flag("starts", cli.whole, 8, "N", "starting points"),
-    Flag(
-        "explore",
-        cli.truth,
-        True,
-        "BOOL",
+    )  # fmt: skip
+    stage: int | None = option(
+        cli.at_least(0), None, "N", "which run of a TRACE with several, from 0"
+    )
+
+
+class _Predicted(CommandOptions, title="prediction, in place of a fit"):
+    """What is compared with the run in place of a fit."""
+
+    coefficients_from: str | None = option(
+        str, None, "FIT", "fit nothing: the errors of this fit on TRACE"
+    )
+    predicted: str | None = option(
+        str, None, "RUN", "fit nothing: the errors of the figures in a result of blis_jax.run --results-path",
+    )  # fmt: skip
+
+
+class _Fit(CommandOptions, title="fit"):
+    """What is fitted, and how."""
+
+    fit_first: int | None = option(
+        cli.whole, None, "N", "fit on the first N requests, predict the others"
+    )
+    terms: str | None = option(
+        str, None, "LIST",
+        "coefficients to fit; those left out are 0. alpha0, alpha1: µs before the queue per request and prompt "
+        "token; alpha2: per output token; beta0: per step; beta1, beta2: per prefill and decode token; beta3: "
+        "per token of context, of the latency model blackbox-context", shown=USUAL_TERMS,
+    )  # fmt: skip
+    context_term: bool | None = option(
+        cli.truth, None, "BOOL", "fit beta3 of blackbox-context too", shown=False
+    )
+    starts: int | None = option(cli.whole, None, "N", "starting points", shown=8)
+    explore: bool | None = option(
+        cli.truth, None, "BOOL",
         "intervals over all fits that do nearly as well, of a form with a cost of context too; two to three "
-        "times the simulations",
-    ),
-    Flag("random-state", cli.at_least(0), 0, "N", "seed of the starting points"),
-)
-_SERVER = (
-    Flag("num-instances", cli.whole, None, "N", "engines behind one router"),
-    Flag(
-        "routing-policy", str, None, "NAME", "how requests find an engine (default: least-loaded)"
-    ),
-    Flag("max-num-running-reqs", cli.whole, None, "N", "most requests in the running batch"),
-    Flag("max-num-scheduled-tokens", cli.whole, None, "N", "token budget of one step"),
-    Flag("long-prefill-token-threshold", cli.whole, None, "N", "most prompt tokens in a step"),
-    Flag("block-size-in-tokens", cli.whole, None, "N", "tokens of a KV block"),
-    Flag("total-kv-blocks", cli.whole, None, "N", "KV blocks of one instance"),
-)
-_OUTPUT = (
-    Flag(
-        "output", str, "out/calibration.json", "FILE", "result, to be read by --coefficients-from"
-    ),
-    Flag("figure", str, None, "FILE", "PNG, or none (default: beside the result)"),
-    Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say"),
-)
+        "times the simulations", shown=True,
+    )  # fmt: skip
+    random_state: int | None = option(
+        cli.at_least(0), None, "N", "seed of the starting points", shown=0
+    )
+
+
+class _Server(CommandOptions, title="server, where the run's own files are silent or wrong"):
+    """How the server was set."""
+
+    num_instances: int | None = option(cli.whole, None, "N", "engines behind one router")
+    routing_policy: str | None = option(
+        str, None, "NAME", "how requests find an engine (default: least-loaded)"
+    )
+    max_num_running_reqs: int | None = option(
+        cli.whole, None, "N", "most requests in the running batch"
+    )
+    max_num_scheduled_tokens: int | None = option(cli.whole, None, "N", "token budget of one step")
+    long_prefill_token_threshold: int | None = option(
+        cli.whole, None, "N", "most prompt tokens in a step"
+    )
+    block_size_in_tokens: int | None = option(cli.whole, None, "N", "tokens of a KV block")
+    total_kv_blocks: int | None = option(cli.whole, None, "N", "KV blocks of one instance")
+
+
+class _Output(FigureOption, title="output"):
+    """What is written and said."""
+
+    output: str | None = option(
+        str, None, "FILE", "result, to be read by --coefficients-from", shown=USUAL_OUTPUT
+    )
+    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
+
+
+class CalibrateOptions(
+    _Trace, _Fit, _Predicted, _Server, _Output, OverwriteSwitch,
+    command=NAME, usage="%(prog)s TRACE [options]", description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    trace: str | None = word("TRACE", "the measured run")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,41 +145,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_command(NAME, _command, arguments)
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog=f"python -m {NAME}",
-        usage="%(prog)s TRACE [options]",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("trace", metavar="TRACE", nargs="?", help="the measured run")
-    parser.add_flags("trace", _TRACE)
-    parser.add_flags("fit", _FIT)
-    parser.add_flags("prediction, in place of a fit", _PREDICTION)
-    parser.add_flags("server, where the run's own files are silent or wrong", _SERVER)
-    parser.add_flags("output", _OUTPUT)
-    parser.add_switches("switches", SWITCH)
-    return parser
-
-
 def _command(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    if "trace" not in given:
+    options = CalibrateOptions.read(arguments)
+    if options.trace is None:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
     prepare_backend()
-    if "coefficients_from" in given or "predicted" in given:
-        return _predict(given)
-    output, figure = cli.result_paths(given, "out/calibration.json")
-    refuse_existing(given, {"--output": output, "--figure": figure})
-    notes = Notes(NAME, given.get("log", "warn"))
-    plan = _plan(given)
-    run = _run(given, plan.num_fitted)
+    trace = Path(options.trace)
+    if options.coefficients_from is not None or options.predicted is not None:
+        return _predict(options, trace)
+    paths = outputs_of(options, USUAL_OUTPUT)
+    notes = Notes(NAME, options.log)
+    plan = _plan(options)
+    run = _run(options, trace, plan.num_fitted)
 
-    from blis_jax.calibrate import settings
+    from blis_jax.calibrate import measured_run
     from blis_jax.calibrate.calibration import calibrate
 
-    config = _config(run, given)
-    stated = settings.silent(run.settings, given, run.notes)
+    server = _server(options)
+    config = _config(run, server)
+    stated = measured_run.silent(run.settings, server, run.notes)
     with progress.phase("fitting", plan.num_starts, "starts") as work:
         found = calibrate(
             run,
@@ -166,47 +173,48 @@ def _command(arguments: Sequence[str] | None) -> int:
                 number + 1, f"start {number + 1} ended at cost {cost:.2f}"
             ),
         )
-    _write(found, stated, output, figure)
+    _write(found, stated, paths)
     for remark in dict.fromkeys([*stated, *found.remarks]):
         notes.warn(remark)
     return 0
 
 
-def _run(given: Mapping[str, Any], num_fitted: int | None = None) -> MeasuredRun:
-    from blis_jax.calibrate.formats.contract import Summary
-    from blis_jax.calibrate.measured import no_requests
+def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
+    from blis_jax.calibrate.measured_run import Summary
+    from blis_jax.calibrate.recorded import no_requests
 
-    found = _read(given, num_fitted)
+    found = _read(options, trace, num_fitted)
     if isinstance(found, Summary):
-        from blis_jax.calibrate.prediction import how_to_predict
+        from blis_jax.calibrate.report import how_to_predict
 
-        raise ConfigError(f"{no_requests(given['trace'], found)}; {how_to_predict(found.load)}")
+        raise ConfigError(f"{no_requests(str(trace), found)}; {how_to_predict(found.load)}")
     return found
 
 
-def _read(given: Mapping[str, Any], num_fitted: int | None = None) -> MeasuredRun | Summary:
-    from blis_jax.calibrate.measured import read_result
+def _read(
+    options: CalibrateOptions, trace: Path, num_fitted: int | None = None
+) -> MeasuredRun | Summary:
+    from blis_jax.calibrate.recorded import read_result
 
-    return read_result(Path(given["trace"]), given.get("format"), num_fitted, given.get("stage"))
+    return read_result(trace, options.format, num_fitted, options.stage)
 
 
-def _predict(given: Mapping[str, Any]) -> int:
+def _predict(options: CalibrateOptions, trace: Path) -> int:
     """Errors of a prediction; a result file only where one was asked for, and no figure."""
-    from blis_jax.calibrate import prediction
+    from blis_jax.calibrate import report
 
-    _refuse_beside_prediction(given)
+    _refuse_beside_prediction(options)
     output = None
-    if "output" in given:
-        output, _ = cli.result_paths({**given, "figure": "none"}, "")
-        refuse_existing(given, {"--output": output})
-    if "predicted" in given:
-        found = prediction.by_run(_read(given), Path(given["predicted"]), given["trace"])
+    if options.output is not None:
+        output = output_path(options.output, "--output", (".json",), options.overwrite)
+    if options.predicted is not None:
+        found = report.by_run(_read(options, trace), Path(options.predicted), str(trace))
     else:
-        from blis_jax.calibrate.intervals.posterior import load
+        from blis_jax.calibrate.posterior import load
 
-        run = _run(given)
-        fit = load(Path(given["coefficients_from"]))
-        found = prediction.by_fit(run, fit, _server(given), given["trace"])
+        run = _run(options, trace)
+        fit = load(Path(str(options.coefficients_from)))
+        found = report.by_fit(run, fit, _server(options), str(trace))
     print(found.text())
     if output is not None:
         from blis_jax.files.atomic_write import write_json
@@ -214,31 +222,32 @@ def _predict(given: Mapping[str, Any]) -> int:
         with cli.writing(output):
             write_json(output, found.document())
         print(f"Written: {output}")
-    notes = Notes(NAME, given.get("log", "warn"))
+    notes = Notes(NAME, options.log)
     for remark in dict.fromkeys(found.remarks):
         notes.warn(remark)
     return 0
 
 
-def _refuse_beside_prediction(given: Mapping[str, Any]) -> None:
-    first = "predicted" if "predicted" in given else "coefficients_from"
-    idle = {flag.name for flag in (*_FIT, Flag("figure", str, None, "FILE", ""))}
-    if first == "predicted":
-        idle |= {"coefficients-from", *(flag.name for flag in _SERVER)}
+def _refuse_beside_prediction(options: CalibrateOptions) -> None:
+    given = options.given()
+    idle = {"figure", *_Fit.of(given).given()}
+    if options.predicted is not None:
+        idle |= {"coefficients_from", *_server(options)}
+    first = "coefficients-from" if options.predicted is None else "predicted"
     for name in sorted(idle):
-        if name.replace("-", "_") in given:
+        if name in given:
             raise ConfigError(
-                f"--{name} has no meaning beside --{first.replace('_', '-')}; leave one of them out"
+                f"--{name.replace('_', '-')} has no meaning beside --{first}; leave one of them out"
             )
 
 
-def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
+def _plan(options: CalibrateOptions) -> CalibrationPlan:
     from blis_jax.calibrate.calibration import CalibrationPlan
-    from blis_jax.calibrate.intervals.posterior import ALL_TERMS
+    from blis_jax.calibrate.posterior import ALL_TERMS
 
-    text = given.get("terms", "alpha0,beta0,beta1,beta2")
+    text = USUAL_TERMS if options.terms is None else options.terms
     terms = [part.strip() for part in text.split(",") if part.strip()]
-    if given.get("context_term") and "beta3" not in terms:
+    if options.context_term and "beta3" not in terms:
         terms.append("beta3")
     for term in terms:
         if term not in ALL_TERMS:
@@ -248,46 +257,38 @@ def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
             )
     if "beta0" not in terms and "beta2" not in terms:
         raise ConfigError("--terms: without beta0 or beta2 decode steps take no time; add one")
-    starts = given.get("starts", 8)
+    starts = 8 if options.starts is None else options.starts
     if not 1 <= starts <= 1000:
         raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
     ordered = tuple(term for term in ALL_TERMS if term in terms)
     return CalibrationPlan(
-        ordered,
-        given.get("fit_first"),
-        starts,
-        given.get("random_state", 0),
-        given.get("explore", True),
+        ordered, options.fit_first, starts, options.random_state or 0, options.explore is not False
     )
 
 
-def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
-    from blis_jax.calibrate.settings import AS_VLLM, cluster_values
+def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
+    from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
     from blis_jax.cluster.config import ClusterConfig
 
-    return ClusterConfig(**cluster_values(run.settings, _server(given)), **AS_VLLM)
+    return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
 
 
-def _server(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say how the server was set."""
-    names = [flag.name.replace("-", "_") for flag in _SERVER]
-    return {name: given[name] for name in names if name in given}
+def _server(options: CalibrateOptions) -> dict[str, Any]:
+    """Return the options that say how the server was set, by name."""
+    return _Server.of(options.given()).given()
 
 
-def _write(found: Calibration, stated: Sequence[str], output: Path, figure: Path | None) -> None:
+def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> None:
     from blis_jax.calibrate.calibration import to_document
-    from blis_jax.calibrate.report import text
+    from blis_jax.calibrate.report import draw, text
     from blis_jax.files.atomic_write import write_json
 
-    with cli.writing(output):
-        write_json(output, to_document(found, stated))
-    written = [output]
-    if figure is not None:
-        from blis_jax.calibrate.figure import draw
-
-        with cli.writing(figure):
-            draw(found, figure)
-        written.append(figure)
+    written = write_files(
+        [
+            (paths.result, lambda path: write_json(path, to_document(found, stated))),
+            (paths.figure, lambda path: draw(found, path)),
+        ]
+    )
     print(text(found))
     print(f"Written: {', '.join(map(str, written))}")
 

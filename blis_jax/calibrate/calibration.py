@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from blis_jax.calibrate import settings as server
-from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
-from blis_jax.calibrate.intervals.exploration import CONTEXT, explore, widened
-from blis_jax.calibrate.intervals.posterior import CONTEXT_MODEL, FORMAT, KIND
-from blis_jax.calibrate.intervals.predictive import Interval, Predictive, noise_of
-from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, beyond_groups, uncertainty
+from blis_jax import __version__
+from blis_jax.calibrate import measured_run as server
+from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved, starting_points
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.calibrate.simulated import Simulator
-from blis_jax.calibrate.starts import starting_points
+from blis_jax.calibrate.posterior import (
+    CONTEXT_MODEL,
+    FORMAT,
+    KIND,
+    Interval,
+    Predictive,
+    coefficients_of,
+    model_of,
+    noise_of,
+)
+from blis_jax.calibrate.uncertainty import (
+    CONTEXT,
+    LEVEL,
+    Uncertainty,
+    beyond_groups,
+    explore,
+    uncertainty,
+    widened,
+)
 from blis_jax.calibrate.validation import (
     HELD_OUT,
     ErrorRow,
@@ -26,8 +41,82 @@ from blis_jax.calibrate.validation import (
     naive,
 )
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.step_times import name_of
+from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
-from blis_jax.latency.registry import find, name_of
+from blis_jax.latency.registry import find
+from blis_jax.lazy import jax
+from blis_jax.records.record import Status
+from blis_jax.runs.derivatives import Differentiator, Repeated
+from blis_jax.runs.simulation import Options
+from blis_jax.traces.rows import to_table
+
+
+class Simulator:
+    """Runs the requests of a measured run; only the named terms have derivatives.
+
+    Times are continuous: whole microseconds are the reference's, not a server's, and derivatives are
+    exact without them.
+    """
+
+    def __init__(
+        self,
+        run: MeasuredRun,
+        config: ClusterConfig,
+        terms: Sequence[str],
+        fixed: dict[str, float] | None = None,
+    ) -> None:
+        """`fixed` are terms that are not fitted; those without a value are 0."""
+        self.run, self.config, self.terms, self.fixed = run, config, tuple(terms), dict(fixed or {})
+        self.table, _ = to_table(run.rows, config.block_size_in_tokens)
+        self.differentiator = Differentiator(self.terms, Options(clock="continuous"))
+
+        self.repeated: Repeated | None = None  # once the sizes of the run are known
+
+    def _given(self, values: np.ndarray) -> dict[str, float]:
+        return {**self.fixed, **dict(zip(self.terms, values.tolist(), strict=True))}
+
+    def configured(self, values: np.ndarray) -> ClusterConfig:
+        """Return the cluster with these coefficients."""
+        given = self._given(values)
+        alpha, beta = coefficients_of(given)
+        model = model_of(given)
+        return self.config.replace(alpha_coeffs=alpha, beta_coeffs=beta, latency_model=model)
+
+    def __call__(self, values: np.ndarray) -> Latencies:
+        """One run; every request must come to its end in it."""
+        if self.repeated is not None:
+            again = self.repeated(*coefficients_of(self._given(values)))
+            if again is not None:
+                return Latencies(again.ttft_us, again.e2e_us, again.d_ttft.T, again.d_e2e.T)
+        found = self._whole(values)
+        if self.repeated is None or self.repeated.is_outgrown:
+            self.repeated = self.differentiator.repeated(self.configured(values), self.table)
+        return found
+
+    def _whole(self, values: np.ndarray) -> Latencies:
+        """Return the same by way of a record, which says what went wrong."""
+        found = self.differentiator.run(self.configured(values), self.table)
+        record, requests = found.record, found.record.requests
+        if record.outcome not in WHOLE:
+            raise ConfigError(
+                f"the simulation ended with {record.outcome.name}; check the KV blocks and the batch "
+                "size against those of the measured server"
+            )
+        left_out = int(np.sum(requests.status != Status.COMPLETED))
+        if left_out:
+            raise ConfigError(
+                f"{left_out} requests do not finish in the simulation, the first is number "
+                f"{int(np.flatnonzero(requests.status != Status.COMPLETED)[0])}; its prompt needs more "
+                "KV blocks than --total-kv-blocks gives"
+            )
+        return Latencies(
+            requests.ttft_us.astype(np.float64),
+            requests.e2e_us.astype(np.float64),
+            found.ttft_us.T,
+            found.e2e_us.T,
+        )
+
 
 WIDER_STARTS = 3  # of the form with a cost of context, whose ends begin the exploration
 
@@ -65,7 +154,7 @@ def calibrate(
     plan: CalibrationPlan,
     on_start: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Fits the terms on the first requests' latencies; arrivals and lengths of all are simulated."""
+    """Fit the terms on the first requests' latencies; arrivals and lengths of all are simulated."""
     count = len(run) if plan.num_fitted is None else plan.num_fitted
     if not len(plan.terms) < count <= len(run):
         raise ConfigError(
@@ -99,7 +188,7 @@ def calibrate(
 def _explored(
     simulator: Simulator, target: FitTarget, found: Fit, known: Uncertainty, seed: int
 ) -> tuple[Fit, Uncertainty, Simulator, Predictive]:
-    """The fit, or a better one that was met on the way, and intervals over what does nearly as well.
+    """Return the fit, or a better one that was met on the way, and intervals over what does nearly as well.
 
     Then the wider form, and what it leaves open for predictions.
     """
@@ -129,7 +218,7 @@ def _errors(
     is_fitted: np.ndarray,
     intervals: dict[tuple[str, str], Interval] | None,
 ) -> list[ErrorRow]:
-    """Rows of each part; those of the requests held out have intervals, if there are any."""
+    """Return the rows of each part; those of the requests held out have intervals, if there are any."""
     parts = {"fitted": is_fitted, HELD_OUT: ~is_fitted, "all": np.ones(len(run), bool)}
     if np.all(is_fitted):
         parts = {"all": parts["all"]}
@@ -143,7 +232,7 @@ def _errors(
 
 
 def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
-    """The calibration as plain data; `posterior.load` reads it back. `stated` are further remarks."""
+    """Return the calibration as plain data; `posterior.load` reads it back. `stated` are further remarks."""
     config, known = found.config, found.uncertainty
     coefficients = {
         term: {
@@ -160,7 +249,11 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
     return {
         "kind": KIND,
         "format": FORMAT,
-        "versions": _versions(),
+        "versions": {
+            "blis_jax": __version__,
+            "jax": jax.__version__,
+            "scipy": version("scipy"),
+        },
         "profile": config.profile,
         "server": server.described(found.run.settings),
         "cluster": {
@@ -206,12 +299,3 @@ UNITS = {
     "beta2": "µs per decode token",
     "beta3": find(CONTEXT_MODEL).coefficients[3],
 }
-
-
-def _versions() -> dict[str, str]:
-    import jax
-    import scipy
-
-    from blis_jax import __version__
-
-    return {"blis_jax": __version__, "jax": jax.__version__, "scipy": scipy.__version__}

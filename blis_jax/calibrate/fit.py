@@ -16,16 +16,17 @@ import numpy as np
 
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import optimize
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+
 TTFT_FLOOR_US = 100_000.0
 LEAST_SPREAD = 1e-3  # of a kind's residuals: noise below a thousandth is not worth a fit
 MAX_ROUNDS = 30
-TOLERANCE = (
-    1e-4  # of cost and coefficients; finer steps are lost in the pieces of the sum of squares
-)
+# of cost and coefficients; finer steps are lost in the pieces of the sum of squares
+TOLERANCE = 1e-4
 _ALONE = np.array([100.0, 0.0, 0.0])  # TPOT, E2E, TTFT; 1 % counts as one
 _WITH_E2E = np.array([100.0, 30.0, 0.0])
 _TINY = 1e-12
@@ -113,7 +114,7 @@ def fit(
     starts: Sequence[np.ndarray],
     on_start: Callable[[int, float], None] | None = None,
 ) -> Fit:
-    """The best of a staged fit from every start; coefficients stay at or above 0.
+    """Return the best of a staged fit from every start; coefficients stay at or above 0.
 
     Stages: TPOT alone, which is smooth in the coefficients and finds their neighbourhood from afar;
     then E2E too; then TTFT too, each kind divided by the spread that its residuals had before. TTFT
@@ -157,7 +158,7 @@ class FitProblem:
         self._found: Latencies | None = None
 
     def latencies(self, values: np.ndarray) -> Latencies:
-        """The simulation with these coefficients."""
+        """Return the simulation with these coefficients."""
         if self._found is None or self._at is None or not np.array_equal(self._at, values):
             self._found, self._at = self.model(values), values.copy()
             self.num_simulations += 1
@@ -170,7 +171,7 @@ class FitProblem:
 
 
 def improved(model: Model, target: FitTarget, fit: Fit, start: np.ndarray) -> Fit:
-    """The fit, or a better one to which a descent from `start` leads."""
+    """Return the fit, or a better one to which a descent from `start` leads."""
     problem = FitProblem(model, target, np.asarray(fit.sizes))
     weights = np.asarray(fit.weights)
     values, cost = descend(problem, start, weights)
@@ -191,12 +192,10 @@ def improved(model: Model, target: FitTarget, fit: Fit, start: np.ndarray) -> Fi
 def descend(
     problem: FitProblem, start: np.ndarray, weights: np.ndarray, max_rounds: int = MAX_ROUNDS
 ) -> tuple[np.ndarray, float]:
-    """One bounded least-squares descent with a robust loss; kinds of weight 0 are left out.
+    """Return one bounded least-squares descent with a robust loss; kinds of weight 0 are left out.
 
     Returns the coefficients at the least cost that was met, and that cost.
     """
-    from scipy.optimize import least_squares
-
     kinds = np.flatnonzero(weights)
     best: list[tuple[float, np.ndarray]] = []
 
@@ -211,7 +210,7 @@ def descend(
         slopes = problem.residuals(scaled)[1] * weights[:, None]
         return np.reshape(slopes[:, kinds], (-1, slopes.shape[-1]))
 
-    least_squares(
+    optimize.least_squares(
         residuals,
         np.maximum(start / problem.scale, 1e-6),
         jac=jacobian,
@@ -226,5 +225,55 @@ def descend(
 
 
 def robust_cost(residuals: np.ndarray) -> float:
-    """The soft L1 loss that is minimised: squares for small residuals, absolute values for large."""
+    """Return the soft L1 loss that is minimised: squares for small residuals, absolute values for large."""
     return float(np.sum(np.sqrt(1.0 + residuals**2) - 1.0))
+
+
+# --- where the fit starts: guesses from the measured latencies, spread over what they cannot tell -
+
+
+def starting_points(
+    run: MeasuredRun,
+    terms: Sequence[str],
+    num_starts: int,
+    seed: int,
+    is_used: Bool[np.ndarray, " request"] | None = None,
+) -> list[np.ndarray]:
+    """`num_starts` guesses in µs: the first with even shares, the others with drawn ones.
+
+    `is_used` says which requests' latencies may be looked at; all if None.
+    """
+    random = np.random.default_rng(seed)
+    shares = [np.array([0.5, 0.3, 0.2])]
+    shares += [random.dirichlet([1.5, 1.0, 1.0]) for _ in range(num_starts - 1)]
+    prefill = [1.0, *random.uniform(0.3, 2.0, num_starts - 1)]
+    seen = run if is_used is None else run.take(np.flatnonzero(is_used))
+    return [
+        _guess(seen, terms, share, factor) for share, factor in zip(shares, prefill, strict=True)
+    ]
+
+
+def _guess(run: MeasuredRun, terms: Sequence[str], share: np.ndarray, prefill: float) -> np.ndarray:
+    """Return a step's measured length divided into its fixed part, decode tokens and context."""
+    step_us = float(np.nanmedian(run.tpot_us))
+    batch = mean_concurrency(run)
+    context = batch * float(np.mean(run.rows.input_len + run.rows.output_len / 2))
+    per_prompt_token = float(np.nanpercentile(run.ttft_us / run.rows.input_len, 5))
+    guess = {
+        "alpha0": 1000.0,
+        "alpha1": 1.0,
+        "alpha2": 100.0,
+        "beta0": share[0] * step_us,
+        "beta1": prefill * min(per_prompt_token, step_us / 20.0),
+        "beta2": share[1] * step_us / batch,
+        "beta3": share[2] * step_us / context,
+    }
+    return np.array([guess[term] for term in terms])
+
+
+def mean_concurrency(run: MeasuredRun) -> float:
+    """Return requests decoding at once, on one instance, on average over the run (Little's law)."""
+    busy = np.nansum(run.e2e_us - run.ttft_us)
+    ends = run.rows.arrival_us + run.e2e_us
+    span = float(np.nanmax(ends) - np.min(run.rows.arrival_us))
+    return max(float(busy) / max(span, 1.0) / (run.settings.num_instances or 1), 1.0)

@@ -1,14 +1,48 @@
-"""A calibration in words: coefficients with intervals, and the table of errors."""
+"""A calibration and a prediction in words and as a picture: coefficients, tables of errors, latencies side by side.
+
+A prediction is held against measured latencies: of a run by request, or of the figures that a file states.
+"""
 
 from __future__ import annotations
 
-from blis_jax.calibrate.calibration import UNITS, Calibration
-from blis_jax.calibrate.intervals.uncertainty import LEVEL
-from blis_jax.calibrate.validation import HELD_OUT, LEVELLED, NAIVE, table
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.calibrate import measured_run
+from blis_jax.calibrate.calibration import UNITS, Calibration, Simulator
+from blis_jax.calibrate.measured_run import (
+    LATENCIES,
+    Load,
+    MeasuredRun,
+    Summary,
+    at,
+    number,
+    tpot_of,
+)
+from blis_jax.calibrate.posterior import Posterior
+from blis_jax.calibrate.uncertainty import LEVEL
+from blis_jax.calibrate.validation import (
+    HELD_OUT,
+    LEVELLED,
+    NAIVE,
+    ErrorRow,
+    errors,
+    figures,
+    table,
+)
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
+from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
 
 
 def text(found: Calibration) -> str:
-    """What the command prints."""
+    """Return what the command prints."""
     return "\n".join(
         [*_head(found), "", *_coefficients(found), "", table(found.errors), *_held_out(found)]
     )
@@ -45,7 +79,7 @@ def _coefficients(found: Calibration) -> list[str]:
 
 
 def _held_out(found: Calibration) -> list[str]:
-    """What the errors of the requests held out are worth."""
+    """Return what the errors of the requests held out are worth."""
     if not found.by_request:
         return []
     pairs = ", ".join(
@@ -65,3 +99,161 @@ def _held_out(found: Calibration) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+
+
+# --- a calibration as a picture: measured and simulated latencies of every request, side by side --
+
+
+MEASURED, SIMULATED, SPAN_HELD_OUT = GREY, RED, "#f0e6d2"
+
+
+def draw(found: Calibration, path: Path) -> None:
+    """TTFT, TPOT and E2E over arrival; the requests held out are shaded."""
+    run, simulation = found.run, found.latencies
+    tpot_us = tpot_of(simulation.ttft_us, simulation.e2e_us, run.rows.output_len)
+    panels = (
+        ("TTFT (s)", run.ttft_us / 1e6, simulation.ttft_us / 1e6),
+        ("TPOT (ms)", run.tpot_us / 1e3, tpot_us / 1e3),
+        ("E2E (s)", run.e2e_us / 1e6, simulation.e2e_us / 1e6),
+    )
+    arrival = run.rows.arrival_us / 1e6
+    dots, crosses = (
+        {"color": MEASURED, "marker": ".", "markersize": 5, "linestyle": "none"},
+        {"color": SIMULATED, "marker": "x", "markersize": 4, "linestyle": "none"},
+    )
+    legend = [line_handle("measured", **dots), line_handle("simulated", **crosses)]
+    num_fitted = found.plan.num_fitted or len(run)
+    has_held_out = num_fitted < len(run)
+    if has_held_out:
+        legend.append(area_handle("requests held out of the fit", color=SPAN_HELD_OUT))
+    with figure(6.6, 3, 1, sharex=True) as (made, axes):
+        for axis, (label, real, simulated) in zip(axes[:, 0], panels, strict=True):
+            axis.plot(arrival, real, **dots)
+            axis.plot(arrival, simulated, **crosses)
+            axis.set_ylabel(label)
+            if has_held_out:
+                split = arrival[num_fitted - 1 : num_fitted + 1].mean()
+                axis.axvspan(split, arrival.max(), color=SPAN_HELD_OUT, zorder=0)
+        axes[-1, 0].set_xlabel("arrival (s)")
+        title = f"{run.settings.model or 'The measured run'}: measured and simulated latencies"
+        caption = "One point a request, by its arrival; simulated with the fitted coefficients."
+        save(made, path, title, caption, legend)
+
+
+KIND = "prediction"
+MOST_APART = 0.25  # a mean of ratios may differ from the ratio of means by so much
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Errors of a prediction for which nothing was fitted to this run."""
+
+    predictor: str
+    errors: tuple[ErrorRow, ...]
+    remarks: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return what the command prints."""
+        return f"{self.predictor}\n\n{table(self.errors)}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the prediction as plain data."""
+        rows = [row.document() for row in self.errors if row.is_there]
+        return {
+            "kind": KIND,
+            "predictor": self.predictor,
+            "errors": rows,
+            "remarks": list(self.remarks),
+        }
+
+
+def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: str) -> Prediction:
+    """Return the requests of a run simulated with the coefficients of a fit to another run.
+
+    Where neither `server` nor the run's files say how the server was set, it is the fit's.
+    """
+    known = measured_run.completed(run.settings, fit.cluster)
+    config = ClusterConfig(
+        **measured_run.cluster_values(known, {**measured_run.routing_of(fit.cluster), **server}),
+        **measured_run.AS_VLLM,
+    )
+    found = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
+    everything, intervals = np.ones(len(run), bool), None
+    if fit.predictive is not None:
+        simulator = Simulator(run, config, fit.predictive.terms, dict(fit.fixed))
+        intervals = fit.predictive.intervals(simulator, run, everything)
+    rows = errors(run, found.ttft_us, found.e2e_us, everything, "all", intervals)
+    return Prediction(
+        f"{trace}: {len(run)} requests, predicted with the coefficients of {fit.source}; nothing is fitted.",
+        tuple(rows),
+        (*run.notes, *measured_run.silent(known, server, run.notes)),
+    )
+
+
+def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Prediction:
+    """Figures of a simulated run beside those that were measured."""
+    simulated, remarks = _simulated(results)
+    if isinstance(measured, Summary):
+        real, kind = measured.figures, f"figures of {measured.tool}"
+        remarks += _chunks(measured)
+    else:
+        real = figures(measured.ttft_us, measured.e2e_us, measured.rows.output_len)
+        remarks, kind = [*measured.notes, *remarks], f"{len(measured)} requests"
+    if not real:
+        raise ConfigError(
+            f"{trace} states no TTFT, TPOT or E2E; measure again with a streaming client"
+        )
+    rows = [
+        ErrorRow("all", *key, real.get(key, math.nan), value) for key, value in simulated.items()
+    ]
+    return Prediction(
+        f"{trace}: {kind} beside the simulation in {results}.", tuple(rows), tuple(remarks)
+    )
+
+
+def _chunks(measured: Summary) -> list[str]:
+    """Return a remark where the stated TPOT is not that of the other means: some clients divide by chunks."""
+    ttft, tpot, e2e = (measured.figures.get((name, "mean"), math.nan) for name in LATENCIES)
+    expected = (e2e - ttft) / (measured.load.output_tokens - 1.0)
+    if not abs(tpot / expected - 1.0) > MOST_APART:
+        return []
+    return [
+        f"the stated mean TPOT is {tpot:.1f} ms, but (E2E − TTFT) ÷ (output tokens − 1) of the means is "
+        f"{expected:.1f} ms: the client may count chunks in place of tokens; trust E2E and TTFT"
+    ]
+
+
+def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
+    """Return the figures of a result of blis_jax.run, and what is left out of them."""
+    document = input_files.read_json(path, "a result that blis_jax.run wrote with --results-path")
+    requests = at(document, "requests")
+    if not isinstance(requests, list) or not requests:
+        raise ConfigError(
+            f"--predicted: {path} has no simulated requests; give a result that blis_jax.run wrote with "
+            "--results-path"
+        )
+    ttft, e2e, output = (
+        np.array([number(at(one, name), f"{path}: {name}") for one in requests])
+        for name in ("ttft_ms", "e2e_ms", "num_decode_tokens")
+    )
+    is_done = e2e > 0
+    left = int(np.sum(~is_done))
+    remarks = [f"{left} simulated requests have no end and are left out"] if left else []
+    return figures(1e3 * ttft[is_done], 1e3 * e2e[is_done], output[is_done]), remarks
+
+
+def how_to_predict(load: Load) -> str:
+    """Return the command that makes a prediction of what a client sent, as far as its file says that."""
+    flags = {
+        "--rate": load.rate_per_s,
+        "--num-requests": load.num_requests,
+        "--prompt-tokens": load.input_tokens,
+        "--output-tokens": load.output_tokens,
+    }
+    whole = [
+        f"{flag} {value:g}" if flag == "--rate" else f"{flag} {value:.0f}"
+        for flag, value in flags.items()
+        if math.isfinite(value)
+    ]
+    words = " ".join(["blis-jax run --workload distribution", *whole, "--results-path FILE"])
+    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {words}"

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.intervals.uncertainty import LEVEL
-from blis_jax.calibrate.measured_run import MeasuredRun
+from blis_jax.calibrate.measured_run import LATENCIES, STATISTICS, MeasuredRun, tpot_of
+from blis_jax.calibrate.uncertainty import LEVEL
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 HELD_OUT, NAIVE = "held out", "naive"  # parts
 LEVELLED = f"{100 * LEVEL:g} %"  # what a line of intervals is called
-STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 class ErrorRow(NamedTuple):
@@ -42,7 +40,7 @@ class ErrorRow(NamedTuple):
         return self.simulated / self.measured - 1.0 if self.is_there else float("nan")
 
     def document(self) -> dict[str, Any]:
-        """The row as plain data, without an interval where there is none."""
+        """Return the row as plain data, without an interval where there is none."""
         has_interval = math.isfinite(self.low) and math.isfinite(self.high)
         left_out = () if has_interval else ("low", "high")
         row = {key: value for key, value in self._asdict().items() if key not in left_out}
@@ -57,7 +55,7 @@ def errors(
     part: str,
     intervals: Mapping[tuple[str, str], tuple[float, float]] | None = None,
 ) -> list[ErrorRow]:
-    """Every statistic of every latency over the requests of a part that were measured."""
+    """Return every statistic of every latency over the requests of a part that were measured."""
     used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     output_len = run.rows.output_len[used]
     measured = figures(run.ttft_us[used], run.e2e_us[used], output_len)
@@ -72,7 +70,7 @@ def errors(
 def naive(
     run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"], part: str = NAIVE
 ) -> list[ErrorRow]:
-    """The requests held out, predicted without a simulator: each figure by that of the fitted requests."""
+    """Return the requests held out, predicted without a simulator: each figure by that of the fitted requests."""
     seen = np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     held_out, fitted = (
         figures(run.ttft_us[used], run.e2e_us[used], run.rows.output_len[used])
@@ -96,12 +94,11 @@ def by_request(
     is_fitted: Bool[np.ndarray, " request"],
 ) -> list[RequestErrors]:
     """Mean absolute errors over the requests held out, of the simulation and of the training mean."""
-    gaps = np.where(run.rows.output_len > 1, run.rows.output_len - 1.0, np.nan)
     rows = []
     for latency, real, made in zip(
         LATENCIES,
         (run.ttft_us, run.tpot_us, run.e2e_us),
-        (ttft_us, (e2e_us - ttft_us) / gaps, e2e_us),
+        (ttft_us, tpot_of(ttft_us, e2e_us, run.rows.output_len), e2e_us),
         strict=True,
     ):
         has_both = np.isfinite(real) & np.isfinite(made)
@@ -121,9 +118,8 @@ def figures(
     e2e_us: Float[np.ndarray, " request"],
     output_len: Float[np.ndarray, " request"] | Int[np.ndarray, " request"],
 ) -> dict[tuple[str, str], float]:
-    """Every statistic of every latency, ms; requests of one token have no TPOT."""
-    gaps = np.where(output_len > 1, output_len - 1.0, np.nan)
-    values = (ttft_us, (e2e_us - ttft_us) / gaps, e2e_us)
+    """Return every statistic of every latency, ms; requests of one token have no TPOT."""
+    values = (ttft_us, tpot_of(ttft_us, e2e_us, output_len), e2e_us)
     return {
         (latency, statistic): _statistic(of / 1e3, statistic)
         for latency, of in zip(LATENCIES, values, strict=True)
@@ -139,7 +135,7 @@ def _statistic(values: np.ndarray, name: str) -> float:
 
 
 def table(rows: Sequence[ErrorRow]) -> str:
-    """The errors as aligned text, one line per latency and part."""
+    """Return the errors as aligned text, one line per latency and part."""
     lines = [f"{'part':<10} {'latency':<8} " + "".join(f"{name:>30}" for name in STATISTICS)]
     keys = dict.fromkeys((row.part, row.metric) for row in rows)
     by_place = {(row.part, row.metric, row.statistic): row for row in rows}

@@ -5,39 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.machines import ENCODE_DECIDERS, PoolSettings, blocks_of, deployment
+from blis_jax.cluster.settings import declared_in
 from blis_jax.core.types import ENCODE, IDLE, ROLES
-from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.errors import ConfigError
+from blis_jax.latency.deployment import kv_bytes_per_token
+from blis_jax.latency.registry import SIZED
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
-DECIDERS = ("never", "always", "prefix-threshold")
-ENCODE_DECIDERS = ("never", "multimodal", "always")
 # settings of pools with the values that mean none; they are given only where there are pools
-SETTINGS: dict[str, Any] = {
-    "prefill_instances": 0,
-    "decode_instances": 0,
-    "prefill_decode_instances": 0,
-    "encode_instances": 0,
-    "encode_decider": "never",
-    "pd_decider": "never",
-    "pd_prefix_threshold": 16,
-    "pd_transfer_bandwidth": 25.0,
-    "pd_transfer_base_latency": 0.05,
-    "pd_transfer_contention": False,
-    "prefill_routing_scorers": "",
-    "prefill_tp": 0,
-    "decode_tp": 0,
-    "prefill_hardware": "",
-    "decode_hardware": "",
-    "prefill_latency_model": "",
-    "decode_latency_model": "",
-    "prefill_max_model_len": 0,
-    "decode_max_model_len": 0,
-}
+SETTINGS: dict[str, Any] = {name: one.default for name, one in declared_in(PoolSettings).items()}
 _COUNTS = ("prefill_instances", "decode_instances", "prefill_decode_instances", "encode_instances")
-NOT_NEGATIVE: tuple[str, ...] = (*_COUNTS, "pd_prefix_threshold", "prefill_tp", "decode_tp")
-NOT_NEGATIVE += ("prefill_max_model_len", "decode_max_model_len")
 # what a pool may have of its own
 _OWN = ("total_kv_blocks", "tp", "max_model_len", "latency_model")
 OF_ONE_POOL = tuple(
@@ -48,7 +28,7 @@ OF_ONE_POOL = tuple(
 
 
 def has_pools(config: ClusterConfig) -> bool:
-    """Whether the instances are divided into pools."""
+    """Return whether the instances are divided into pools."""
     return any(getattr(config, name) for name in _COUNTS[:3])
 
 
@@ -75,18 +55,42 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
     return [made[pair] for pair in pairs]
 
 
+def later_blocks(config: ClusterConfig, at: int) -> int:
+    """Return the KV blocks of an instance that is made later beside instance `at`; as in BLIS it is in no pool."""
+    memory = [group.gpu_memory_gib for group in config.instances for _ in range(group.count)]
+    blocks: int = _own(config, IDLE, memory[at] if memory else None)["total_kv_blocks"]
+    return blocks
+
+
+def kinds_of_gpu(config: ClusterConfig) -> list[str]:
+    """Return the kind of GPU of every instance where no nodes decide it."""
+    pools = [_POOL_OF_ROLE.get(role) for role in roles(config)] if has_pools(config) else []
+    named = [getattr(config, f"{pool}_hardware") if pool else "" for pool in pools]
+    return [name or config.hardware for name in named or [""] * config.num_instances]
+
+
+def cuts_answers(config: ClusterConfig) -> bool:
+    """Return whether an instance that makes tokens is for shorter requests than one that computes their prompts."""
+    if not has_pools(config) or config.pd_decider == "never":
+        return False
+    limits = [limit or math.inf for limit in per_instance(config, "max_model_len")]
+    prefill, decode, both = (ROLES.index(name) for name in ("prefill", "decode", "both"))
+    own = list(zip(roles(config), limits, strict=True))
+    longest = max((limit for role, limit in own if role in (prefill, both)), default=0)
+    return min((limit for role, limit in own if role in (decode, both)), default=longest) < longest
+
+
 # an instance that does both has what the decode pool has
 _POOL_OF_ROLE = {ROLES.index("prefill"): "prefill", ROLES.index("decode"): "decode"}
 _POOL_OF_ROLE[ROLES.index("both")] = "decode"
 
 
 def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, Any]:
-    """What an instance has in place of the cluster's.
+    """Return what an instance has in place of the cluster's.
 
     Other GPUs change KV blocks, and nothing about step times; where the instance is on a node, its GPUs' memory, GiB,
     decides.
     """
-    from blis_jax.latency import sized
 
     def given(name: str) -> Any:
         pool = _POOL_OF_ROLE.get(role)
@@ -109,19 +113,16 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
 
     if (tp, hardware) != (config.tp, config.hardware):
         longest = given("max_model_len")
-        shorten(sized.blocks_of(config, hardware, tp, config.dp))
+        shorten(blocks_of(config, hardware, tp, config.dp))
         own["max_model_len"] = longest or own["max_model_len"]
     if memory is not None and "total_kv_blocks" not in config.given:
-        shorten(sized.blocks_of(config, hardware, tp, config.dp, memory))
+        shorten(blocks_of(config, hardware, tp, config.dp, memory))
     return own
 
 
 def numbers(config: ClusterConfig) -> dict[str, float]:
-    """The numbers of the policy that splits requests."""
-    from blis_jax.latency import sized
-    from blis_jax.latency.kv_capacity import kv_bytes_per_token
-
-    served = sized.deployment(config, config.hardware, config.prefill_tp or config.tp, config.dp)
+    """Return the numbers of the policy that splits requests."""
+    served = deployment(config, config.hardware, config.prefill_tp or config.tp, config.dp)
     thresholds = {"never": 1e18, "always": -1.0, "prefix-threshold": config.pd_prefix_threshold}
     return {
         "base_latency_us": config.pd_transfer_base_latency * 1000.0,
@@ -135,19 +136,12 @@ def numbers(config: ClusterConfig) -> dict[str, float]:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuses settings of pools that do not go together.
+    """Refuse settings of pools that do not go together.
 
     Raises:
         ConfigError: the sentence begins with the setting.
     """
     given = [name for name, none in SETTINGS.items() if getattr(config, name) != none]
-    bandwidth, latency = config.pd_transfer_bandwidth, config.pd_transfer_base_latency
-    _demand(config, "pd_transfer_bandwidth", bandwidth > 0, "above 0")
-    _demand(
-        config, "pd_transfer_base_latency", latency >= 0 and math.isfinite(latency), "at least 0"
-    )
-    for name, known in (("pd_decider", DECIDERS), ("encode_decider", ENCODE_DECIDERS)):
-        _demand(config, name, getattr(config, name) in known, f"one of {', '.join(known)}")
     if not given:
         return
     if not config.is_august:
@@ -192,8 +186,6 @@ def _check_pools(config: ClusterConfig) -> None:
             f"{own[0]} has no effect without prefill_instances, as in BLIS; give some, or leave it out"
         )
     _check_latency_models(config)
-    if config.pd_decider != "never":
-        _check_limits(config)
     if config.instances and not config.node_pools:
         raise ConfigError(
             "instances: groups and the pools of blis-2026-08 exclude each other; leave one of them out"
@@ -201,8 +193,6 @@ def _check_pools(config: ClusterConfig) -> None:
 
 
 def _check_latency_models(config: ClusterConfig) -> None:
-    from blis_jax.latency.registry import SIZED
-
     for name in ("prefill_latency_model", "decode_latency_model"):
         of_pool = getattr(config, name)
         if of_pool:
@@ -212,20 +202,6 @@ def _check_latency_models(config: ClusterConfig) -> None:
                 f"{name} is trained-physics, but latency_model roofline has no coefficients for it; give latency_model "
                 "trained-physics, and roofline to the other pool"
             )
-
-
-def _check_limits(config: ClusterConfig) -> None:
-    """Refuses a decode pool for shorter requests than the prefill pool takes: BLIS would cut them off there."""
-    limits = {
-        pool: _own(config, ROLES.index(pool), None)["max_model_len"]
-        for pool in ("prefill", "decode")
-    }
-    if limits["decode"] and limits["decode"] < (limits["prefill"] or math.inf):
-        raise UnsupportedError(
-            f"decode_max_model_len: the decode pool takes requests of up to {limits['decode']} tokens and the prefill "
-            f"pool longer ones; outputs that are cut off are not simulated, so set prefill_max_model_len to "
-            f"{limits['decode']} or less"
-        )
 
 
 def _demand(config: ClusterConfig, name: str, is_allowed: bool, words: str) -> None:

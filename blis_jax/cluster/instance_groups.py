@@ -8,18 +8,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.node_pools import is_fleet, settings_of_fleet
 from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.files.input_files import read_text
+from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 SETTING = "instances"
+T = TypeVar("T")
 EXAMPLE = "[{count: 2, total_kv_blocks: 20000}]"
+_of_files = exports("blis_jax.files", {"strict_yaml": ("read_yaml",)})  # help comes without PyYAML
 _SHORT = {"alpha": "alpha_coeffs", "beta": "beta_coeffs"}
 
 
@@ -57,8 +61,8 @@ class InstanceGroup:
     network_delay: int | None = None
 
     def __post_init__(self) -> None:
-        count: Any = self.count  # what a file has may be anything
-        name: Any = self.name
+        count: object = self.count  # what a file has may be anything
+        name: object = self.name
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(f"count must be a whole number above 0, got {shortened(count)}")
         if not isinstance(name, str):
@@ -68,7 +72,7 @@ class InstanceGroup:
                 f"role {shortened(self.role)} is not known; use one of {', '.join(ROLES)}"
                 f"{closest(self.role, ROLES)}"
             )
-        memory: Any = self.gpu_memory_gib
+        memory = self.gpu_memory_gib
         is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
         if memory is not None and not (is_number and 0 < memory < math.inf):
             raise ConfigError(f"gpu_memory_gib must be above 0, got {shortened(memory)}")
@@ -76,12 +80,12 @@ class InstanceGroup:
             object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
 
     def numbers(self) -> dict[str, Any]:
-        """The numbers that the group has of its own, by setting."""
+        """Return the numbers that the group has of its own, by setting."""
         given = {name: getattr(self, name) for name in NUMBERS}
         return {name: value for name, value in given.items() if value is not None}
 
     def plain(self) -> dict[str, Any]:
-        """What was given, as a file has it."""
+        """Return what was given, as a file has it."""
         about = {name: getattr(self, name) for name in _ABOUT}
         unusual = {name: value for name, value in about.items() if value != _ABOUT[name]}
         values = {"count": self.count} | unusual | self.numbers()
@@ -93,7 +97,7 @@ KEYS = tuple(field.name for field in dataclasses.fields(InstanceGroup))
 NUMBERS = tuple(name for name in KEYS if name not in ("count", *_ABOUT))
 
 
-def _coefficients(name: str, given: Any) -> tuple[float, ...] | None:
+def _coefficients(name: str, given: object) -> tuple[float, ...] | None:
     if given is None:
         return None
     values: list[Any] = [None]
@@ -104,8 +108,8 @@ def _coefficients(name: str, given: Any) -> tuple[float, ...] | None:
     return tuple(float(one) for one in values)
 
 
-def _number(given: Any) -> Any:
-    """A number, also where YAML takes it for a text, such as 1e-5."""
+def _number(given: object) -> object:
+    """Return a number, also where YAML takes it for a text, such as 1e-5."""
     if not isinstance(given, str):
         return given
     try:
@@ -117,7 +121,9 @@ def _number(given: Any) -> Any:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def groups_and_fleet(given: Any, config: ClusterConfig) -> tuple[Any, str, dict[str, Any]]:
+def groups_and_fleet(
+    given: object, config: ClusterConfig
+) -> tuple[tuple[InstanceGroup, ...], str, dict[str, Any]]:
     """As `groups_of`, and the settings that follow where `given` has sections of a policy file of BLIS.
 
     Raises:
@@ -128,12 +134,11 @@ def groups_and_fleet(given: Any, config: ClusterConfig) -> tuple[Any, str, dict[
         given, source = _parsed(given)
     if is_fleet(given):
         fleet = settings_of_fleet(config, given, source)
-        given = fleet.pop(SETTING)
-    return groups_of(given, source)[0], source, fleet
+    return groups_of(fleet.pop(SETTING, given), source), source, fleet
 
 
-def groups_of(given: Any, source: str = SETTING) -> tuple[tuple[InstanceGroup, ...], str]:
-    """Groups, and what errors about them begin with.
+def groups_of(given: object, source: str = SETTING) -> tuple[InstanceGroup, ...]:
+    """Return the groups of a value or a file.
 
     Args:
         given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
@@ -149,19 +154,15 @@ def groups_of(given: Any, source: str = SETTING) -> tuple[tuple[InstanceGroup, .
         raise ConfigError(
             f"{source}: got {shortened(given)}, allowed is a list of groups such as {EXAMPLE}"
         )
-    groups = (_group(_place(source, number), one) for number, one in enumerate(given, 1))
-    return tuple(groups), source
+    return tuple(_group(_place(source, number), one) for number, one in enumerate(given, 1))
 
 
 def _parsed(text: str) -> tuple[Any, str]:
-    """The list in a text or in the file that it names."""
-    from blis_jax.files.input_files import read_text
-    from blis_jax.files.strict_yaml import read_yaml
-
+    """Return the list in a text or in the file that it names."""
     source = SETTING
     if not text.lstrip().startswith("["):
         source, text = text, read_text(Path(text), f"a list of instance groups such as {EXAMPLE}")
-    found = read_yaml(text, source)
+    found = _of_files("read_yaml")(text, source)
     if not found:
         raise ConfigError(f"{source}: no group is given; give a list such as {EXAMPLE}")
     return found, source
@@ -171,7 +172,7 @@ def _place(source: str, number: int, name: str = "") -> str:
     return f"{source}: group {number}" + (f" ({name})" if name else "")
 
 
-def _group(place: str, given: Any) -> InstanceGroup:
+def _group(place: str, given: object) -> InstanceGroup:
     if isinstance(given, InstanceGroup):
         return given
     if not isinstance(given, Mapping):
@@ -202,8 +203,8 @@ def _group(place: str, given: Any) -> InstanceGroup:
 _REALS = ("kv_offload_threshold", "kv_transfer_bandwidth", "gpu_memory_gib")
 
 
-def located(given: Any, folder: Path) -> Any:
-    """The setting of a file in this folder, where a path begins if the file is there."""
+def located(given: T, folder: Path) -> T | str:
+    """Return the setting of a file in this folder, where a path begins if the file is there."""
     if not isinstance(given, str) or given.lstrip().startswith("["):
         return given
     return str(folder / given) if (folder / given).is_file() else given
@@ -213,12 +214,12 @@ def located(given: Any, folder: Path) -> Any:
 
 
 def size(groups: tuple[InstanceGroup, ...]) -> int:
-    """Instances of all groups."""
+    """Return the instances of all groups."""
     return sum(group.count for group in groups)
 
 
 def check_number(config: ClusterConfig, wanted: int) -> None:
-    """Refuses a number of instances that the groups do not add up to; nodes may have room for fewer."""
+    """Refuse a number of instances that the groups do not add up to; nodes may have room for fewer."""
     number = size(config.instances) if config.instances else wanted
     if wanted < number or (wanted > number and not config.node_pools):
         raise ConfigError(
@@ -231,7 +232,7 @@ def check_number(config: ClusterConfig, wanted: int) -> None:
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
-    """The value of a setting on every instance."""
+    """Return the value of a setting on every instance."""
     usual = getattr(config, setting)
     if disaggregation.has_pools(config):
         return disaggregation.per_instance(config, setting)
@@ -245,14 +246,14 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
 
 
 def _longest(config: ClusterConfig, group: InstanceGroup) -> int | None:
-    """The longest request that fits into a smaller KV cache, in August's revision."""
+    """Return the longest request that fits into a smaller KV cache, in August's revision."""
     if group.total_kv_blocks is None or not config.max_model_len:
         return None
     return min(config.max_model_len, group.total_kv_blocks * config.block_size_in_tokens)
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """The role of every instance, as an index into `ROLES`; pools of August's revision have two more."""
+    """Return the role of every instance, as an index into `ROLES`; pools of August's revision have two more."""
     if disaggregation.has_pools(config):
         return disaggregation.roles(config)
     if not config.instances:
@@ -261,7 +262,7 @@ def roles(config: ClusterConfig) -> list[int]:
 
 
 def has_cpu_tier(config: ClusterConfig) -> bool:
-    """Whether some instance has KV blocks in CPU memory."""
+    """Return whether some instance has KV blocks in CPU memory."""
     return any(blocks > 0 for blocks in per_instance(config, "kv_cpu_blocks"))
 
 
@@ -292,7 +293,7 @@ def instance_lines(config: ClusterConfig) -> list[str]:
 
 
 def refuse_idle(config: ClusterConfig, changes: Mapping[str, Any]) -> None:
-    """Refuses to change a number of the cluster that every group has of its own."""
+    """Refuse to change a number of the cluster that every group has of its own."""
     if SETTING in changes or not config.instances:
         return
     for name, value in changes.items():
@@ -306,14 +307,14 @@ def refuse_idle(config: ClusterConfig, changes: Mapping[str, Any]) -> None:
 
 
 def everywhere(config: ClusterConfig, **changes: Any) -> ClusterConfig:
-    """The configuration with some settings changed on every instance."""
+    """Return the configuration with some settings changed on every instance."""
     without: dict[str, Any] = {name: None for name in changes if name in NUMBERS}
     groups = tuple(dataclasses.replace(group, **without) for group in config.instances)
     return config.replace(**changes, **({SETTING: groups} if groups else {}))
 
 
 def check(config: ClusterConfig, source: str) -> None:
-    """Refuses groups with numbers that a cluster of such instances alone could not have.
+    """Refuse groups with numbers that a cluster of such instances alone could not have.
 
     Raises:
         ConfigError: the sentence begins with the source and the group's place in it.

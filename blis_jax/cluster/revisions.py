@@ -9,6 +9,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
+from blis_jax.latency.model_description import model_description
+from blis_jax.latency.registry import SIZED
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -46,7 +48,7 @@ _CLUSTER_POLICIES = ("none", "saturation-autoscaler")
 
 
 def registered(config: ClusterConfig, kind: str, name: str) -> str:
-    """The name in the registry of the policy that the configuration calls so."""
+    """Return the name in the registry of the policy that the configuration calls so."""
     return AUGUST_POLICIES.get((kind, name), name) if config.is_august else name
 
 
@@ -56,7 +58,7 @@ OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default th
 
 
 def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """Settings that were not given and have another default in the configuration's revision."""
+    """Return settings that were not given and have another default in the configuration's revision."""
     if not config.is_august:
         return {}
     is_auto = config.latency_model == "auto"
@@ -68,22 +70,18 @@ def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
 
 
 def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
-    """The longest request of August's revision: as given, else of the model; never longer than the KV cache."""
-    from blis_jax.latency.registry import SIZED
-
+    """Return the longest request of August's revision: as given, else of the model; never longer than the KV cache."""
     if not config.is_august:
         return {}
     longest = config.max_model_len
     if "max_model_len" not in given and config.latency_model in SIZED:
-        from blis_jax.latency.model_files import model_description
-
         longest = model_description(config.model, config.model_config).max_model_len
     room = config.total_kv_blocks * config.block_size_in_tokens
     return {"max_model_len": min(longest, room) if longest else longest}
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuses settings that the configuration's revision does not know.
+    """Refuse settings that the configuration's revision does not know.
 
     Raises:
         ConfigError: with what to leave out.

@@ -1,16 +1,181 @@
-"""Files that options of BLIS's revision of August 2026 name: defaults, GPUs, a model's folder.
+"""Files that options of BLIS's revision of August 2026 name: policies, defaults, GPUs, a model's folder.
 
-Source: `cmd/default_config.go`, `cmd/hfconfig.go`, `resolveLatencyConfig` in `cmd/root.go`.
-"""
+Sources: `cmd/default_config.go`, `cmd/hfconfig.go`, `resolveLatencyConfig` in `cmd/root.go`."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError, UnsupportedError, choices, closest, shortened
+from blis_jax.cluster.node_pools import SECTIONS
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.errors import (
+    ConfigError,
+    ConfigWarning,
+    UnsupportedError,
+    choices,
+    closest,
+    shortened,
+)
 from blis_jax.files.input_files import read_text
+
+_NUMBERS = {  # keys of `admission`: the options that they stand for
+    "token_bucket_capacity": "token_bucket_capacity",
+    "token_bucket_refill_rate": "token_bucket_refill_rate",
+    "tier_shed_threshold": "tier_shed_threshold",
+    "tier_shed_min_priority": "tier_shed_min_priority",
+    "gaie_qd_threshold": "gaie_qd_threshold",
+    "gaie_kv_threshold": "gaie_kv_threshold",
+}
+_WHOLE = ("tier_shed_threshold", "tier_shed_min_priority")
+_BY_CLASS = ("slo_priorities", "slo_targets")
+_KEYS: dict[str, tuple[str, ...]] = {
+    "admission": ("policy", *_NUMBERS, *_BY_CLASS),
+    "routing": ("policy", "scorers"),
+    "priority": ("policy",),
+    "preemption": ("policy",),
+}
+_KNOWN = (*_KEYS, "scheduler", "tenant_budgets", *SECTIONS)
+_TEXTS = ("name", "policy", "scheduler", "gpu_type")
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # a text for PyYAML
+_GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
+
+
+def options_of(path: str) -> dict[str, Any]:
+    """The options that a policy file stands for, by name.
+
+    `instances` has its sections about machines, `tenant_shares` the budgets by the names of tenants.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    from blis_jax.files.input_files import read_text
+    from blis_jax.files.strict_yaml import read_yaml
+
+    place = f"--policy-config {path}"
+    sections = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}
+    _refuse_unknown(_mapping(sections, place), _KNOWN, place)
+    sections = {name: _as_fields(value, name) for name, value in sections.items()}
+    shares = _mapping(sections.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
+    parts = {}
+    for name, keys in _KEYS.items():
+        parts[name] = _mapping(sections.get(name) or {}, f"{place}: {name}")
+        _refuse_unknown(parts[name], keys, f"{place}: {name}")
+    found = _of_admission(parts["admission"], f"{place}: admission")
+    found |= _of_routing(parts["routing"], f"{place}: routing")
+    # `priority` is without effect there, too
+    for option, value in (
+        ("scheduler", sections.get("scheduler")),
+        ("preemption_policy", parts["preemption"].get("policy")),
+    ):
+        if value:
+            found[option] = _text(value, f"{place}: {option}")
+    machines = {name: sections[name] for name in SECTIONS if sections.get(name)}
+    if shares:
+        found["tenant_shares"] = {
+            str(name): _share(value, f"{place}: tenant_budgets.{name}")
+            for name, value in shares.items()
+        }
+    return found | ({"instances": machines} if machines else {})
+
+
+def _as_fields(entry: Any, name: str) -> Any:
+    """Return what stands below a key as BLIS's typed fields take it: without empty values, 1e3 as a number."""
+    if isinstance(entry, Mapping):
+        is_open = name in ("tenant_budgets", *_BY_CLASS)  # whose keys are not fields
+        kept = {key: value for key, value in entry.items() if is_open or value is not None}
+        return {key: _as_fields(value, str(key)) for key, value in kept.items()}
+    if isinstance(entry, list):
+        return [_as_fields(value, name) for value in entry]
+    is_number = isinstance(entry, str) and name not in _TEXTS and _EXPONENT.fullmatch(entry)
+    return float(entry) if is_number else entry
+
+
+def _share(value: Any, place: str) -> float:
+    share = _number(value, place)
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a share from 0 to 1")
+    return share
+
+
+def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
+    policy = _text(section.get("policy", ""), f"{place}: policy")
+    found: dict[str, Any] = {"admission_policy": policy} if policy else {}
+    for key, option in _NUMBERS.items():
+        if key in section:
+            found[option] = _number(section[key], f"{place}: {key}", key in _WHOLE)
+    if policy == "tier-shed":
+        found.setdefault("tier_shed_min_priority", 3)
+    priorities = _by_class(section.get("slo_priorities") or {}, f"{place}: slo_priorities")
+    owners = ("priority", *(("admission",) if policy in _GATES else ()))
+    numbers = {f"{owner}.{name}": value for owner in owners for name, value in priorities.items()}
+    targets = _by_class(section.get("slo_targets") or {}, f"{place}: slo_targets")
+    if numbers:
+        found["policy_numbers"] = tuple(numbers.items())
+    if targets:
+        found["slo_targets"] = ",".join(f"{name}={value}" for name, value in targets.items())
+    return found
+
+
+def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
+    policy = _text(section.get("policy", ""), f"{place}: policy")
+    found = {"routing_policy": policy} if policy else {}
+    pairs = []
+    for number, one in enumerate(section.get("scorers") or (), 1):
+        at = f"{place}: scorer {number}"
+        _refuse_unknown(_mapping(one, at), ("name", "weight"), at)
+        weight = _number(one.get("weight"), f"{at}: weight")
+        pairs.append(f"{_text(one.get('name'), f'{at}: name')}:{weight:g}")
+    return found | ({"routing_scorers": ",".join(pairs)} if pairs else {})
+
+
+def _by_class(section: Any, place: str) -> dict[str, int]:
+    numbers = {
+        name: int(_number(value, f"{place}: {name}", True))
+        for name, value in _mapping(section, place).items()
+    }
+    for name in numbers:
+        if name not in SLO_CLASSES[1:]:
+            warnings.warn(
+                f"{place}: {shortened(name)} is no SLO class and has no effect, as in BLIS"
+                f"{closest(str(name), SLO_CLASSES[1:])}",
+                ConfigWarning,
+                stacklevel=2,
+            )
+    return {name: value for name, value in numbers.items() if name in SLO_CLASSES[1:]}
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
+    return value
+
+
+def _refuse_unknown(section: Mapping[str, Any], allowed: tuple[str, ...], place: str) -> None:
+    for key in section:
+        if key not in allowed:
+            raise ConfigError(
+                f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(allowed)}"
+                f"{closest(str(key), allowed)}"
+            )
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{place} must be a text, got {shortened(value)}")
+    return value
+
+
+def _number(value: Any, place: str, is_whole: bool = False) -> float:
+    kinds = int if is_whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        words = "a whole number" if is_whole else "a number"
+        raise ConfigError(f"{place} must be {words}, got {shortened(value)}")
+    return value
+
 
 _SECTIONS = (
     *("defaults", "version", "workloads", "trained_physics_coefficients"),
@@ -20,14 +185,14 @@ _PARTS = ("prefill_hardware", "decode_hardware")
 _LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens"}
 
 
-def with_files(given: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
+def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
     """Return the options with what these files say in the place of their names; options count before files.
 
     Raises:
         ConfigError: a file cannot be used.
         UnsupportedError: it is one of the first revision.
     """
-    found = dict(given)
+    found = dict(settings)
     defaults, folder = found.pop("defaults_filepath", None), found.pop("model_config_folder", None)
     hardware = found.pop("hardware_config", None)
     if not is_august:
@@ -75,15 +240,15 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def preset_of(given: Mapping[str, Any], mode: str) -> Mapping[str, int] | None:
+def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | None:
     """Return a preset's numbers of tokens as the file of --defaults-filepath has them, None without the file.
 
     Raises:
         ConfigError: the file has no such preset, or a number of it is none.
     """
-    if "defaults_filepath" not in given:
+    if defaults_filepath is None:
         return None
-    path = Path(given["defaults_filepath"])
+    path = Path(defaults_filepath)
     presets = _mapping(read_defaults(path).get("workloads") or {}, f"{path}: workloads")
     if mode not in presets:
         raise ConfigError(f"{path}: workloads has no {mode!r}; {choices(mode, list(presets))}")
@@ -102,10 +267,10 @@ def preset_of(given: Mapping[str, Any], mode: str) -> Mapping[str, int] | None:
 
 
 def _of_defaults(
-    path: Path, document: Mapping[str, Any], given: Mapping[str, Any]
+    path: Path, document: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """GPU and TP of the model, its description beside the file, and the coefficients of trained-physics."""
-    found, model = dict(given), str(given.get("model", "")).lower()
+    found, model = dict(settings), str(settings.get("model", "")).lower()
     models = _mapping(document.get("defaults") or {}, f"{path}: defaults")
     if model in models:
         usual = _mapping(models[model], f"{path}: defaults.{model}")
@@ -121,7 +286,7 @@ def _of_defaults(
     name = "trained_physics_coefficients"
     fit = _mapping(document.get(name) or {}, f"{path}: {name}")
     for key in ("alpha_coeffs", "beta_coeffs"):
-        if "alpha_coeffs" in given or "beta_coeffs" in given:
+        if "alpha_coeffs" in settings or "beta_coeffs" in settings:
             break
         values = fit.get(key) or ()
         if not values or not all(isinstance(value, int | float) for value in values):
@@ -130,9 +295,3 @@ def _of_defaults(
             )
         found[key] = tuple(map(float, values))
     return found
-
-
-def _mapping(given: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{place}: got {shortened(given)}, allowed is a mapping")
-    return given

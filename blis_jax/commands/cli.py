@@ -1,7 +1,7 @@
 """What the commands share: one-sentence errors, remarks and progress, files written whole.
 
 Nothing here imports JAX before it is needed, so that help and refusals come at once. Options are in `parser`,
-readers of their values in `option_values`, options with one meaning everywhere in `shared_options`.
+options with one meaning everywhere in `shared_options`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax import progress
+from blis_jax import backend, progress
 from blis_jax.commands import display
-from blis_jax.commands.extras import advice_on
-from blis_jax.commands.option_values import OneOf as one_of
-from blis_jax.commands.option_values import at_least, number, numbers, truth, whole, wholes
-from blis_jax.commands.parser import Flag, Parser, as_called
+from blis_jax.commands.lacking import advice_on
+from blis_jax.commands.parser import (
+    Flag,
+    Parser,
+    as_called,
+    at_least,
+    number,
+    numbers,
+    truth,
+    whole,
+    wholes,
+)
+from blis_jax.commands.parser import OneOf as one_of
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, refusing_unwritable
 from blis_jax.files.atomic_write import clear_leftovers
-from blis_jax.files.user_files import place_of
+from blis_jax.files.input_files import place_of
 
 __all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
 
@@ -44,7 +53,9 @@ def run_command(
     name: str, command: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None
 ) -> int:
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
+    _open_what_is_closed()
     try:
+        backend.keeps_programs = True
         with _warnings_said(name), display.shown(as_called(name)):
             code = command(arguments)
         sys.stdout.flush()  # here a full disk can still be said
@@ -86,8 +97,15 @@ def run_command(
         return EXIT_BAD_INPUT
 
 
+def _open_what_is_closed() -> None:
+    """Give streams that the shell closed (`>&-`) a place, so that what reads or prints need not ask."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def _drop_output() -> None:
-    """Keeps Python from complaining again when it flushes standard output at exit."""
+    """Keep Python from complaining again when it flushes standard output at exit."""
     with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -130,8 +148,9 @@ def silence_warnings(log_level: str) -> None:
         warnings.simplefilter("ignore", ConfigWarning)
 
 
-def command_text(name: str, words: Sequence[str]) -> str:
-    """The command line to type for the same result, to be kept with it."""
+def command_text(name: str, arguments: Sequence[str] | None) -> str:
+    """Return the command line to type for the same result, to be kept with it."""
+    words = sys.argv[1:] if arguments is None else arguments
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
     return f"python -m {name} {shlex.join(kept)}".strip()
 
@@ -191,29 +210,18 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
             clear_leftovers(path)
 
 
-def figure_path(given: Mapping[str, Any], result: Path) -> Path | None:
-    """`--figure`, a .png, none, or beside the result."""
-    text = given.get("figure", str(result.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
-    return figure
-
-
-def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, Path | None]:
-    """`--output`, a .json, and `--figure`, a .png or none; both checked before anything is computed."""
-    result = Path(given.get("output", default))
-    if result.suffix != ".json":
-        raise ConfigError(f"--output: {str(result)!r} must end in .json")
-    figure = figure_path(given, result)
-    for path in (result, figure):
-        if path is not None:
-            check_writable(path)
-    return result, figure
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into a sentence; what takes long is shown as progress."""
     with refusing_unwritable(path), progress.phase(f"writing {path}"):
         yield
+
+
+@contextlib.contextmanager
+def resumable(name: str, path: Path) -> Iterator[None]:
+    """Say where the finished part is if the user stops the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(name, f"{path} has what was done; --resume goes on from there")
+        raise

@@ -1,4 +1,4 @@
-"""The configuration that the options about the cluster describe."""
+"""The configuration that the options about the cluster describe, and what they say of step times."""
 
 from __future__ import annotations
 
@@ -8,65 +8,142 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.machines import DECIDERS
 from blis_jax.cluster.node_pools import POLICY
-from blis_jax.commands.august_files import with_files
-from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
+from blis_jax.commands.august_files import options_of, with_files
 from blis_jax.commands.lacking import refuse_name
-from blis_jax.commands.latency_settings import latency_settings
-from blis_jax.commands.policy_files import options_of
+from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
+from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.policies import registry
+from blis_jax.policies.moved import tell_of
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 
-def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
+KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
+
+
+def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
+
+    None stands for what a model that computes from sizes finds by itself.
+    """
+    from blis_jax.latency.registry import FROM_SIZES, lookup
+
+    model, gpu, tp = (settings.get(name) for name in ("model", "hardware", "tp"))
+    if not model:
+        raise ConfigError(
+            "--model is missing; for instance --model meta-llama/llama-3.1-8b-instruct"
+        )
+    if tp is not None and tp < 0:
+        raise ConfigError(f"--tp must be at least 1, got {tp}")
+    alpha, beta, fitted = _coefficients(settings)
+    if settings.get("latency_model") in FROM_SIZES:
+        return {"model": model.lower(), "tp": tp or None, **_of_sizes(settings)}
+    if any(beta):
+        blocks = settings.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
+        found = {"hardware": gpu or "", "tp": tp or 0}
+        found |= {"alpha_coeffs": alpha, "beta_coeffs": beta, "total_kv_blocks": blocks}
+    elif any(alpha):
+        raise ConfigError(
+            "--alpha-coeffs without --beta-coeffs would give steps that take no time; "
+            "give both, or neither to take the model's fit"
+        )
+    else:
+        fit = lookup(model, gpu or None, tp or None, settings.get("vllm_version") or None)
+        blocks = settings.get("total_kv_blocks", fit.total_kv_blocks)
+        found = {"hardware": fit.gpu, "tp": fit.tp}
+        found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
+    return {"model": model.lower(), **found, **fitted}
+
+
+def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model that computes from sizes is given besides the served model."""
+    from blis_jax.cluster.config import ClusterConfig
+
+    name = settings["latency_model"]
+    if settings.get("vllm_version"):
+        raise ConfigError(
+            f"--vllm-version chooses among fits, and {name} has none; leave it out, or leave --latency-model out"
+        )
+    missing = [one for one in ("alpha_coeffs", "beta_coeffs") if one not in settings]
+    if name == "roofline" and len(missing) < 2:
+        raise ConfigError("--latency-model roofline has no coefficients; leave them out")
+    if len(missing) == 1:
+        raise ConfigError(
+            f"--{missing[0].replace('_', '-')} is missing: {name} takes both kinds of coefficients or neither"
+        )
+    found = {one: settings.get(one) for one in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")}
+    return {"hardware": settings.get("hardware") or ClusterConfig.hardware, **found}
+
+
+def _coefficients(
+    settings: Mapping[str, Any],
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
+    """α and β as given or calibrated, zeros if neither; and the latency model of a calibration."""
+    if "coefficients_from" not in settings:
+        none = (0.0, 0.0, 0.0)
+        return settings.get("alpha_coeffs", none), settings.get("beta_coeffs", none), {}
+    for name in ("alpha_coeffs", "beta_coeffs", "latency_model"):
+        if name in settings:
+            written = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
+    from pathlib import Path
+
+    from blis_jax.calibrate.posterior import load
+
+    posterior = load(Path(settings["coefficients_from"]))
+    return *posterior.coefficients(), {"latency_model": posterior.latency_model}
+
+
+def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
     from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, ClusterConfig
     from blis_jax.cluster.instance_groups import check_number
     from blis_jax.cluster.revisions import OF_REVISION
 
-    given = resolved(given)
-    if given.get("tenant_shares"):
+    settings = resolved(settings)
+    if settings.get("tenant_shares"):
         raise ConfigError(
             "--policy-config: tenant_budgets have the names of tenants, which only run knows; give --tenant-budgets, "
             "where tenants are numbered in the order of their names"
         )
     defaults = {name_of(flag): flag.default for flag in CLUSTER_FLAGS}
     values = {
-        name: given.get(name, default)
+        name: settings.get(name, default)
         for name, default in defaults.items()
         if name in FIELDS and name != "routing_scorers"
     }
     for name in POLICY_NAMES:  # an empty name is the default, as in the reference
         values[name] = values[name] or getattr(ClusterConfig, name)
-    values["routing_scorers"] = given.get("routing_scorers", "")
-    values["policy_numbers"] = given.get("policy_numbers", ())
+    values["routing_scorers"] = settings.get("routing_scorers", "")
+    values["policy_numbers"] = settings.get("policy_numbers", ())
     named = ("horizon", "variant", "corrected", "revision")
-    values |= {name: given[name] for name in named if name in given}
-    values |= latency_settings(given)
+    values |= {name: settings[name] for name in named if name in settings}
+    values |= latency_settings(settings)
     for name in OF_REVISION if values.get("revision") == AUGUST else ():
-        values[name] = given.get(name)
+        values[name] = settings.get(name)
     values = {name: value for name, value in values.items() if value is not None}
+    tell_of(values, "--")
     _check_scorers("--routing-scorers", values["routing_policy"], values["routing_scorers"])
     policy = values["decode_routing_policy"]
-    policy = values["routing_policy"] if policy == registry.SAME else policy
+    policy = values["routing_policy"] if policy == SAME else policy
     _check_scorers("--decode-routing-scorers", policy, values["decode_routing_scorers"])
     try:
         config = ClusterConfig(**values)
-        check_number(config, given.get("num_instances", config.num_instances))
+        check_number(config, settings.get("num_instances", config.num_instances))
     except ConfigError as error:
         raise type(error)(_as_option(str(error), FIELDS)) from None
-    _check_expert_parallel(given, config)
+    _check_expert_parallel(settings, config)
     return config
 
 
-def _check_expert_parallel(given: Mapping[str, Any], config: ClusterConfig) -> None:
+def _check_expert_parallel(settings: Mapping[str, Any], config: ClusterConfig) -> None:
     """Refuse what BLIS refuses: the option changes nothing else."""
-    from blis_jax.latency.model_files import model_description
+    from blis_jax.latency.model_description import model_description
 
-    if not given.get("enable_expert_parallel"):
+    if not settings.get("enable_expert_parallel"):
         return
     option = "--enable-expert-parallel"
     if config.latency_model != "trained-physics":
@@ -95,11 +172,11 @@ def with_shares(
     return config.replace(tenant_budgets=",".join(pairs)) if pairs else config
 
 
-def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with those of a revision, and of a policy file, under the names that settings have."""
     from blis_jax.cluster.config import AUGUST, REVISIONS
 
-    found = dict(given)
+    found = dict(settings)
     if found.get("variant") in REVISIONS:
         found["revision"] = found.pop("variant")
     if found.get("revision") == AUGUST:
@@ -122,26 +199,28 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _without_pools(given: Mapping[str, Any]) -> dict[str, Any]:
+def _without_pools(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The options without those of pools that are not there, which BLIS leaves without effect."""
     counts = ("prefill_instances", "decode_instances", "prefill_decode_instances")
-    if given.get("prefill_instances"):
-        return dict(given)
-    has_pools = any(given.get(name) for name in (*counts, "encode_instances"))
+    if settings.get("prefill_instances"):
+        return dict(settings)
+    has_pools = any(settings.get(name) for name in (*counts, "encode_instances"))
     idle = [
-        name for name in (disaggregation.OF_ONE_POOL if has_pools else _OF_POOLS) if name in given
+        name
+        for name in (disaggregation.OF_ONE_POOL if has_pools else _OF_POOLS)
+        if name in settings
     ]
-    if not has_pools and given.get("pd_decider") in disaggregation.DECIDERS:
+    if not has_pools and settings.get("pd_decider") in DECIDERS:
         idle.append("pd_decider")
     needed = "--prefill-instances" if has_pools else "--prefill-instances and --decode-instances"
     for name in idle:
-        if given[name] not in ("never", 0, ""):
+        if settings[name] not in ("never", 0, ""):
             warnings.warn(
                 f"--{name.replace('_', '-')} has no effect without {needed}, as in BLIS",
                 ConfigWarning,
                 stacklevel=2,
             )
-    return {name: value for name, value in given.items() if name not in idle}
+    return {name: value for name, value in settings.items() if name not in idle}
 
 
 _OF_POOLS = (

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
-from blis_jax.workload.revised.written import yaml_text
-from blis_jax.workload.spec import TEXTS, parse_spec
-from blis_jax.workload.versions import REVISED, upgraded
+from blis_jax.workload.source import REVISED
+from blis_jax.workload.spec import TEXTS, parse_spec, upgraded
+from blis_jax.workload.written import yaml_text
 
 NAME = "blis_jax.commands.compose"
 _DESCRIPTION = """\
@@ -28,7 +28,17 @@ examples:
   two workloads as one:
     %(prog)s --from chat.yaml --from batch.yaml > both.yaml
 """
-_FLAGS = (Flag("from", str, None, "FILE", "a workload file; give several", is_repeated=True),)
+
+
+class ComposeOptions(
+    CommandOptions, title="files", command=NAME, usage="%(prog)s --from FILE [--from FILE ...]",
+    description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    from_: tuple[str, ...] = option(
+        str, (), "FILE", "a workload file; give several", is_repeated=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,14 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(
-        prog=f"python -m {NAME}",
-        usage="%(prog)s --from FILE [--from FILE ...]",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_flags("files", _FLAGS)
-    paths = parser.given(arguments).get("from", ())
+    paths = ComposeOptions.read(arguments).from_
     if not paths:
         raise ConfigError(
             "--from is missing; give a workload file, and one --from for each further"

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.cli import Notes
 from blis_jax.commands.compose import written
-from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.commands.options import CommandOptions, option, word
+from blis_jax.errors import ConfigError, closest
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
+from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths, preset
 from blis_jax.workload.inference_perf import revised_clients
-from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
+from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.versions import REVISED
 
 NAME = "blis_jax.commands.convert"
 _DESCRIPTION = """\
-Write a preset of BLIS, or a workload in the form of inference-perf, as a workload file of August 2026, on stdout.
+Write a preset of BLIS, a workload in the form of inference-perf, or the traffic of ServeGen data as a workload file of
+August 2026, on stdout.
 """
 _EXAMPLES = """\
 examples:
@@ -29,23 +31,50 @@ examples:
 
   the clients of an inference-perf workload:
     %(prog)s inference-perf --spec shared-prefix.yaml > clients.yaml
+
+  half an hour after midnight of a folder of ServeGen data, as cohorts:
+    %(prog)s servegen --path data/m-small --time midnight > night.yaml
 """
 _OPTIONS = {  # by what is converted
     "preset": ("name", "rate", "num_requests", "defaults_filepath"),
     "inference-perf": ("spec",),
     "servegen": ("path", "window_duration_seconds", "drain_timeout_seconds", "time"),
 }
-_FLAGS = (
-    Flag("name", str, None, "NAME", f"preset: one of {', '.join(PRESETS)}"),
-    Flag("rate", cli.number, 1.0, "RPS", "preset: requests per second"),
-    Flag("num-requests", cli.at_least(1), 100, "N", "preset: requests"),
-    Flag("defaults-filepath", str, None, "FILE", "preset: BLIS's defaults file, for presets of its own"),
-    Flag("spec", str, None, "FILE", "inference-perf: the workload file"),
-    *(
-        Flag(name, str, None, "X", "servegen, which ends with exit code 3")
-        for name in ("path", "window-duration-seconds", "drain-timeout-seconds", "time")
-    ),
-)  # fmt: skip
+PERIODS_OF_DAY = ("midnight", "morning", "afternoon")
+
+
+class _Converted(CommandOptions, title="what to convert"):
+    """What is converted."""
+
+    name: str | None = option(str, None, "NAME", f"preset: one of {', '.join(PRESETS)}")
+    rate: float | None = option(cli.number, None, "RPS", "preset: requests per second", shown=1.0)
+    num_requests: int | None = option(cli.at_least(1), None, "N", "preset: requests", shown=100)
+    defaults_filepath: str | None = option(
+        str, None, "FILE", "preset: BLIS's defaults file, for presets of its own"
+    )
+    spec: str | None = option(str, None, "FILE", "inference-perf: the workload file")
+    path: str | None = option(
+        str, None, "FOLDER", "servegen: the folder of chunk-*-trace.csv and chunk-*-dataset.json"
+    )
+    window_duration_seconds: int | None = option(
+        cli.at_least(1), None, "S", "servegen: seconds that each period lasts", shown=600
+    )
+    drain_timeout_seconds: int | None = option(
+        cli.at_least(0), None, "S", "servegen: seconds without requests between periods", shown=180
+    )
+    time: str | None = option(
+        cli.one_of(*PERIODS_OF_DAY), None, "NAME", "servegen: one period; all three if not given"
+    )
+
+
+class ConvertOptions(
+    _Converted, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+    usage="%(prog)s preset --name NAME [options]\n       %(prog)s inference-perf --spec FILE\n"
+    "       %(prog)s servegen --path FOLDER [options]",
+):  # fmt: skip
+    """Options of the command."""
+
+    kind: str | None = word("KIND", ", ".join(_OPTIONS), cli.one_of(*_OPTIONS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,45 +83,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(
-        prog=f"python -m {NAME}",
-        usage="%(prog)s preset --name NAME [options]\n       %(prog)s inference-perf --spec FILE",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    kinds = cli.one_of(*_OPTIONS)
-    parser.add_argument(
-        "kind", type=kinds, metavar="KIND", nargs="?", default=None, help=", ".join(_OPTIONS)
-    )
-    parser.add_flags("what to convert", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    kind = given.pop("kind", None)
+    options = ConvertOptions.read(arguments)
+    kind = options.kind
     if kind is None:
         raise ConfigError(f"say what to convert; use one of {', '.join(_OPTIONS)}")
-    for name in given:
-        if name not in _OPTIONS[kind]:
+    for name in options.given():
+        if name not in ("kind", *_OPTIONS[kind]):
             raise ConfigError(
                 f"--{name.replace('_', '-')} is no option of convert {kind}; leave it out"
             )
-    print(written(_CONVERTED[kind](given), f"convert {kind}"), end="")
+    print(written(_CONVERTED[kind](options), f"convert {kind}"), end="")
     return 0
 
 
-def _of_preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    if "name" not in given:
+def _of_preset(options: ConvertOptions) -> dict[str, Any]:
+    name, number = options.name, options.num_requests or 100
+    if name is None:
         raise ConfigError("--name is missing; give the preset")
     from blis_jax.workload.reference.distribution import as_spec  # which needs JAX
 
-    name, rate, number = given["name"], given.get("rate", 1.0), given.get("num_requests", 100)
-    made = _of_defaults(given, rate, number)
+    rate = 1.0 if options.rate is None else options.rate
+    made = _of_defaults(name, options.defaults_filepath, rate, number)
     document = as_spec(made).model_dump(mode="json", exclude_unset=True)
     document["clients"][0]["id"] = f"preset-{name}"
     return document
 
 
-def _of_defaults(given: Mapping[str, Any], rate: float, number: int) -> Distribution:
-    """The preset, of the package or of a defaults file."""
-    name, path = given["name"], given.get("defaults_filepath")
+def _of_defaults(name: str, path: str | None, rate: float, number: int) -> Distribution:
+    """Return the preset, of the package or of a defaults file."""
     if path is None or not (Path(path).is_file() or path != "defaults.yaml"):
         if name not in PRESETS:
             raise ConfigError(
@@ -113,12 +131,12 @@ def _of_defaults(given: Mapping[str, Any], rate: float, number: int) -> Distribu
     return Distribution(rate, number, prefix, lengths("prompt"), lengths("output"))
 
 
-def _of_inference_perf(given: Mapping[str, Any]) -> dict[str, Any]:
-    if "spec" not in given:
+def _of_inference_perf(options: ConvertOptions) -> dict[str, Any]:
+    if options.spec is None:
         raise ConfigError("--spec is missing; give the workload file")
-    spec = load_spec(given["spec"], REVISED)
+    spec = load_spec(options.spec, REVISED)
     if spec.inference_perf is None:
-        raise ConfigError(f"{given['spec']}: has no inference_perf; give a file that has")
+        raise ConfigError(f"{options.spec}: has no inference_perf; give a file that has")
     rate, clients = revised_clients(spec.inference_perf)
     return {
         "seed": spec.seed,
@@ -128,13 +146,32 @@ def _of_inference_perf(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_servegen(given: Mapping[str, Any]) -> dict[str, Any]:
-    raise UnsupportedError(
-        "convert servegen is not supported: no cohorts are made of a ServeGen folder; run --trace simulates one"
+def _of_servegen(options: ConvertOptions) -> dict[str, Any]:
+    if options.path is None:
+        raise ConfigError("--path is missing; give the folder of ServeGen data")
+    from blis_jax.traces.rows import Report  # which needs NumPy, as the cohorts do
+    from blis_jax.traces.servegen_cohorts import cohorts_of
+
+    report, drain_s = Report(), options.drain_timeout_seconds
+    document = cohorts_of(
+        Path(options.path),
+        report,
+        options.window_duration_seconds or 600,
+        180 if drain_s is None else drain_s,
     )
+    Notes(NAME).block(report.lines())
+    period = options.time
+    if period is None:
+        return document
+    if document["category"] == "reasoning":
+        raise ConfigError("--time has no meaning for data of requests that reason; leave it out")
+    kept = [one for one in document["cohorts"] if one["id"].startswith(f"{period}-")]
+    if not kept:
+        raise ConfigError(f"--time: no client sends requests at {period}; take another period")
+    return document | {"cohorts": kept}
 
 
-_CONVERTED: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_CONVERTED: dict[str, Callable[[ConvertOptions], dict[str, Any]]] = {
     "preset": _of_preset,
     "inference-perf": _of_inference_perf,
     "servegen": _of_servegen,

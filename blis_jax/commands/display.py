@@ -116,6 +116,12 @@ def shown(name: str) -> Iterator[None]:
         _shown = None
 
 
+def rename(name: str) -> None:
+    """Let lines begin with the command that the one shown has turned out to be, as its errors do."""
+    if _shown is not None and not _num_inner:
+        _shown.name = name
+
+
 def silence() -> None:
     """The command was asked to be quiet; one inside another says nothing about that one."""
     if _shown is not None and not _num_inner:

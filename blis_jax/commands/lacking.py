@@ -1,8 +1,12 @@
-"""Commands and options that BLIS has and this program lacks, with the sentence that a user gets (exit code 3)."""
+"""What is not there: commands and options of BLIS that this program lacks (exit code 3), and groups of packages."""
 
 from __future__ import annotations
 
-from blis_jax.errors import UnsupportedError
+import importlib.util
+from typing import NamedTuple
+
+from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.policies.moved import FOLDER, number_named
 
 _LORA = "LoRA adapters are not simulated yet; leave it out"
 _REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
@@ -44,7 +48,13 @@ def refuse_option(name: str, command: str) -> None:
 
     Raises:
         UnsupportedError: BLIS has it; nothing happens for other names.
+        ConfigError: it was the number of a policy that is a file by now.
     """
+    moved = number_named(name.replace("-", "_"))
+    if moved is not None:
+        raise ConfigError(
+            f"--{name} is a number of a policy in {FOLDER} by now; give --policy-numbers {moved[0]}=X"
+        )
     known = _OF_SIMULATIONS | dict.fromkeys(_OF_OBSERVE, _REAL)
     known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
     if name in known:
@@ -69,3 +79,38 @@ def refuse_command(name: str) -> None:
     """
     if name in _COMMANDS:
         raise UnsupportedError(f"{name} is not supported: {_COMMANDS[name]}")
+
+
+# --- the optional groups of packages: what each holds, and which commands ask for it --------------
+
+
+class Extra(NamedTuple):
+    """An optional group, `pip install 'blis-jax[NAME]'`."""
+
+    name: str
+    modules: tuple[str, ...]
+    needed_for: str
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The modules that are not installed."""
+        return tuple(one for one in self.modules if importlib.util.find_spec(one) is None)
+
+
+EXTRAS = (
+    Extra("surrogate", ("orbax",), "surrogate train, predict, coverage, report"),
+    Extra("export", ("h5netcdf", "h5py"), "outputs that end in .nc"),
+    Extra("parquet", ("pyarrow",), "traces in Parquet"),
+    Extra("promote", ("jsonschema", "go"), "promote: the checks at its gates, generated Go"),
+    Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
+    Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),
+)
+
+
+def advice_on(module: str | None) -> str | None:
+    """What to install for a module that is missing; None if no optional group has it."""
+    top = (module or "").split(".")[0]
+    for extra in EXTRAS:
+        if top in extra.modules:
+            return f"{top} is not installed; pip install 'blis-jax[{extra.name}]'"
+    return None

@@ -1,4 +1,4 @@
-"""The parser of every command: options from declarations, refusals in one sentence."""
+"""The parser of every command: options from declarations, readers of their values, refusals in one sentence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,100 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display
-from blis_jax.commands.flags.shared_options import HIDDEN, spellings
 from blis_jax.commands.lacking import refuse_option
-from blis_jax.commands.option_values import short, truth
+from blis_jax.commands.shared_options import HIDDEN, spellings
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+
+
+def whole(text: str) -> int:
+    """A whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
+    if re.fullmatch(r"[+-]?0[0-9_]+", text):
+        raise argparse.ArgumentTypeError(
+            f"{short(text)} begins with 0, which BLIS takes for a number of base 8; leave the 0 out, or write 0o"
+        )
+    try:
+        value = int(text, 0) if re.fullmatch(r"[+-]?[0-9][0-9a-zA-Z_]{0,70}", text) else None
+    except ValueError:
+        value = None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number of at most 64 bits")
+    return value
+
+
+def number(text: str) -> float:
+    """A number; whether it may be infinite or negative is checked with the rest."""
+    try:
+        return float(text.replace("_", "?"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a number") from None
+
+
+def at_least(
+    least: int, read: Callable[[str], Any] = whole, *, most: int | None = None
+) -> Callable[[str], Any]:
+    """A number that is not below a limit, and not above another."""
+
+    def bounded(text: str) -> Any:
+        value = read(text)
+        if value < least or (most is not None and value > most):
+            allowed = f"{least} or more" if most is None else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"got {short(text)[1:-1]}, allowed is {allowed}")
+        return value
+
+    return bounded
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    return tuple(number(part.strip()) for part in text.split(","))
+
+
+def wholes(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(whole(part.strip()) for part in text.split(","))
+
+
+def truth(text: str) -> bool:
+    """The reference's spellings of true and false."""
+    if text.lower() not in _TRUTHS:
+        raise argparse.ArgumentTypeError(f"{short(text)} is neither true nor false")
+    return _TRUTHS[text.lower()]
+
+
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+class OneOf:
+    """Reads one of a few words."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, text: str) -> str:
+        """The word, if it is one of them."""
+        if text not in self.choices:
+            allowed = ", ".join(self.choices)
+            raise argparse.ArgumentTypeError(
+                f"{short(text)} is not known; use one of {allowed}{closest(text, self.choices)}"
+            )
+        return text
+
+
+def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
+    """A number in a part of an option's value; `label` says in refusals where it stands."""
+    try:
+        value = int(text) if is_whole else float(text)
+    except ValueError:
+        what = "a whole number" if is_whole else "a number"
+        raise ConfigError(f"{label}: {text!r} is not {what}") from None
+    if not low <= value <= high:
+        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
+    return value
+
+
+def short(text: str) -> str:
+    """The text in quotes, cut to what a sentence can hold."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 class Flag(NamedTuple):
@@ -94,6 +184,7 @@ class Parser(argparse.ArgumentParser):
         self.spelled: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.unsupported: set[str] = set()
+        self.droppable: set[str] = set()
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
         """A titled group of options, which can take more."""
@@ -149,6 +240,25 @@ class Parser(argparse.ArgumentParser):
             self.refused[name.replace("-", "_")] = sentence
             self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 
+    def drop_empty(self, but: Collection[str]) -> None:
+        """From here on, a word or a file given as '' counts as not given, as in BLIS; not for the options `but`."""
+        self.droppable = {
+            f"--{name}"
+            for flag in self.flags
+            if (flag.read is str or isinstance(flag.read, OneOf)) and flag.name not in but
+            for name in flag.name.split("/")
+        }
+
+    def _kept(self, words: Sequence[str]) -> list[str]:
+        """The words without options that are given as ''."""
+        kept: list[str] = []
+        for word in words:
+            if word == "" and kept and kept[-1] in self.droppable:
+                kept.pop()
+            elif not (word.endswith("=") and word[:-1] in self.droppable):
+                kept.append(word)
+        return kept
+
     def given(self, arguments: Sequence[str] | None) -> dict[str, Any]:
         """The options that were given, by name with underscores."""
         if _asks_for_declarations:
@@ -161,7 +271,7 @@ class Parser(argparse.ArgumentParser):
                     f"{short(word)} is not UTF-8 text; use names of valid Unicode, and set PYTHONUTF8=1 "
                     "where the locale has none"
                 )
-        namespace, unknown = self.parse_known_args(words)
+        namespace, unknown = self.parse_known_args(self._kept(words))
         if unknown:
             raise ConfigError(self._unknown(unknown[0]))
         values = vars(namespace)

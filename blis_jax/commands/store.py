@@ -1,12 +1,12 @@
 """A result on disk: made whole or filled part by part, refused if it is of other work, and gone on with.
 
 A store that exists is replaced with `--overwrite`, gone on with `--resume` by the rule of
-`blis_jax.files.resuming`, and else left alone.
+`blis_jax.files.atomic_write`, and else left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, refusing_unwritable
 from blis_jax.files import manifest
-from blis_jax.files.resuming import ADVICE, refuse_other_work
+from blis_jax.files.atomic_write import ADVICE, refuse_other_work
 from blis_jax.results import dataset as datasets
 from blis_jax.results.schema import NOT_RUN
 
@@ -145,6 +145,14 @@ class Store:
             chunk = group[array].chunks[0]
             rows.append((array, slice(place * chunk, (place + 1) * chunk)))
         return rows
+
+
+def unmade_parts(done: np.ndarray, rows_per_part: int) -> Iterator[range]:
+    """Yield the rows of each part that has some that are not done, `[row]`."""
+    for first in range(0, len(done), rows_per_part):
+        last = min(first + rows_per_part, len(done))
+        if not done[first:last].all():
+            yield range(first, last)
 
 
 def _filled(dataset: xr.Dataset) -> list[str]:

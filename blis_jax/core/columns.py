@@ -2,17 +2,22 @@
 
 On a CPU a vector is one buffer: branches capture and return it whole, and a change is one fused kernel. In many lanes
 its entries are apart: each is a scalar of the lane, so that no kernel waits for entries that it does not use.
+
+Likewise there are two ways to run a phase only when it applies. A single lane on a CPU branches. Many lanes in one
+vectorised loop evaluate every phase and keep the small results that apply; whole tables never pass through either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from blis_jax.core.types import pytree
 
@@ -24,10 +29,11 @@ class Columns:
     entries: tuple[Any, ...]
 
 
-Vector = Any  # an array, or Columns
+Vector: TypeAlias = Any  # an array, or Columns
+T = TypeVar("T")
 
 
-def is_apart(value: Any) -> bool:
+def is_apart(value: object) -> TypeGuard[Columns]:
     """Whether it is a vector with its entries apart."""
     return isinstance(value, Columns)
 
@@ -55,7 +61,7 @@ def selected(vector: Vector) -> jax.Array:
     return row
 
 
-def get(vector: Vector, column: int) -> Any:
+def get(vector: Vector | np.ndarray, column: int) -> Any:
     """One entry, as a scalar; of a table of vectors, one column."""
     if isinstance(vector, Columns):
         entry: jax.Array = vector.entries[int(column)]
@@ -65,7 +71,7 @@ def get(vector: Vector, column: int) -> Any:
     return lax.index_in_dim(vector, int(column), axis=vector.ndim - 1, keepdims=False)
 
 
-def put(vector: Vector, changes: Mapping[Any, jax.Array]) -> Vector:
+def put(vector: Vector, changes: Mapping[int, jax.Array]) -> Vector:
     """The vector with some entries replaced."""
     if isinstance(vector, Columns):
         entries = list(vector.entries)
@@ -78,16 +84,17 @@ def put(vector: Vector, changes: Mapping[Any, jax.Array]) -> Vector:
     return vector
 
 
-def choose(predicate: jax.Array, one: Any, other: Any) -> Any:
+def choose(predicate: jax.Array, one: T, other: T) -> T:
     """`one` where the predicate holds, else `other`; a vector with entries apart on either side stays apart."""
 
-    def pick(a: Any, b: Any) -> Any:
+    def pick(a: Vector, b: Vector) -> Vector:
         if is_apart(a) or is_apart(b):
             pairs = zip(apart(a).entries, apart(b).entries, strict=True)
             return Columns(tuple(jnp.where(predicate, x, y) for x, y in pairs))
         return jnp.where(predicate, a, b)
 
-    return jax.tree.map(pick, one, other, is_leaf=is_apart)
+    chosen: T = jax.tree.map(pick, one, other, is_leaf=is_apart)
+    return chosen
 
 
 def tail(vector: Vector, start: int) -> Vector:
@@ -109,6 +116,108 @@ def as_int(mask: jax.Array) -> jax.Array:
     return mask.astype(jnp.int32)
 
 
-def build(columns: Any, values: Mapping[Any, jax.Array], dtype: Any) -> Vector:
+def build(
+    columns: Iterable[IntEnum], values: Mapping[IntEnum, jax.Array], dtype: DTypeLike
+) -> Vector:
     """A vector with one entry per member of the enumeration `columns`; it comes together where a branch ends."""
     return Columns(tuple(values[column].astype(dtype) for column in columns))
+
+
+@pytree
+class RowTable:
+    """Rows of one kind, in a table of whole numbers and one of times; or side by side in one, see tables/joined.py."""
+
+    parts: tuple[jax.Array, ...]
+
+    @property
+    def numbers(self) -> jax.Array:
+        """Return the table of whole numbers, with the times behind them where both are in one."""
+        return self.parts[0]
+
+    @property
+    def times(self) -> jax.Array:
+        """Return the table of times, which is one by itself."""
+        return self.parts[1]
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether both are in one table."""
+        return len(self.parts) == 1
+
+    def with_numbers(self, numbers: jax.Array) -> RowTable:
+        """Return the rows with another table of whole numbers."""
+        return RowTable((numbers, *self.parts[1:]))
+
+
+@pytree
+class PastTable:
+    """What each request has been through, where it is, and what the router expected there; likewise in one table."""
+
+    parts: tuple[jax.Array, ...]
+
+    @property
+    def rows(self) -> jax.Array:
+        """Return `Past` of each request, with its place and expected blocks behind where all are in one table."""
+        return self.parts[0]
+
+    @property
+    def places(self) -> jax.Array:
+        """Return the instance of each request, or why it has none."""
+        return self.parts[1]
+
+    @property
+    def expected(self) -> jax.Array:
+        """Return the prompt blocks in the router's index when each request was routed."""
+        return self.parts[2]
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether all are in one table."""
+        return len(self.parts) == 1
+
+
+When = Callable[[jax.Array, Callable[[], T], Callable[[], T]], T]
+
+
+def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """`compute()` if the predicate holds, as a branch that is not entered otherwise."""
+
+    def whole(side: Callable[[], T]) -> Callable[[], T]:
+        return lambda: jax.tree.map(together, side(), is_leaf=is_apart)
+
+    return lax.cond(predicate, whole(compute), whole(otherwise))
+
+
+def masked(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """`compute()` always; its results are kept where the predicate holds."""
+    chosen: T = choose(predicate, compute(), otherwise())
+    return chosen
+
+
+def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
+    """`change(value, True)` if the predicate holds; a loop of at most one turn, so tables change in place."""
+    done = jnp.array(False)
+
+    def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
+        return done, change(carry[1], jnp.array(True))
+
+    return lax.while_loop(lambda carry: carry[0], turn, (predicate, value))[1]
+
+
+def repeated(
+    holds: Callable[[T], jax.Array], change: Callable[[T, jax.Array], T], value: T, most: int
+) -> T:
+    """`change(value, True)` as long as `holds(value)`, at most so often; tables change in place here, too."""
+
+    def goes_on(carry: tuple[jax.Array, T]) -> jax.Array:
+        return (carry[0] < most) & holds(carry[1])
+
+    def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
+        return carry[0] + 1, change(carry[1], jnp.array(True))
+
+    return lax.while_loop(goes_on, turn, (jnp.int32(0), value))[1]
+
+
+def always(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
+    """`change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
+    return change(value, predicate)

@@ -1,16 +1,21 @@
-"""IEEE float64 arithmetic that the compiler must not rearrange.
+"""Exact arithmetic: float64 that the compiler must not rearrange, tokens in blocks, microseconds on the clock.
 
 XLA contracts `a * b + c` into one rounding and turns a division by a broadcast scalar into a
 multiplication by its reciprocal. Both move truncated step times by a microsecond and break ties
 between scores differently, so every product that enters a sum, and every quotient, goes through here.
+
+Counts of tokens and blocks are never negative, so that for blocks of 2, 4, 8 … tokens a division is one shift: a
+division of signed numbers takes XLA six operations. Where a slot holds junk, so does the result. Derivatives pass
+through floats that carry times.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 from blis_jax.lazy import jax, jnp, lax
 
@@ -19,11 +24,11 @@ if TYPE_CHECKING:
 
     Number = jax.Array | np.ndarray | float  # traced, or known while the program is made
 
-_RUNTIME_INFINITY: ContextVar[Any] = ContextVar("runtime_infinity", default=None)
+_RUNTIME_INFINITY: ContextVar["jax.Array | None"] = ContextVar("runtime_infinity", default=None)
 
 
 @contextlib.contextmanager
-def runtime_infinity(infinity: Any) -> Iterator[None]:
+def runtime_infinity(infinity: jax.Array) -> Iterator[None]:
     """While the block is traced, `exact_product` uses this traced +inf, which the compiler cannot know.
 
     The engine opens the block around a scan step, so no policy or latency model has to pass it on.
@@ -65,3 +70,64 @@ def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
     above, below = jnp.broadcast_to(numerator, shape), jnp.broadcast_to(divisor, shape)
     hidden = lax.optimization_barrier(jnp.where(above == above, below, above))
     return above / hidden
+
+
+# --- tokens in blocks -----------------------------------------------------------------------------
+
+
+def full_blocks(tokens: jax.Array, size: int) -> jax.Array:
+    """Blocks that the tokens fill."""
+    whole = tokens.dtype.type(size)
+    if size & (size - 1):
+        return lax.div(tokens, jnp.full_like(tokens, whole))
+    shift = jnp.full_like(tokens, tokens.dtype.type(size.bit_length() - 1))
+    return lax.shift_right_arithmetic(tokens, shift)
+
+
+def ceil_div(tokens: jax.Array, size: int) -> jax.Array:
+    """Blocks that the tokens need."""
+    return full_blocks(tokens + tokens.dtype.type(size - 1), size)
+
+
+def in_last_block(tokens: jax.Array, size: int) -> jax.Array:
+    """Tokens beyond the full blocks."""
+    if size & (size - 1):
+        return lax.rem(tokens, jnp.full_like(tokens, tokens.dtype.type(size)))
+    return tokens & tokens.dtype.type(size - 1)
+
+
+# --- microseconds on the clock --------------------------------------------------------------------
+
+
+@cache
+def _truncate_float() -> Callable[[jax.Array], jax.Array]:
+    """Made at its first use, since whoever only reads settings must not import JAX."""
+
+    @jax.custom_jvp
+    def _truncate_float(value: jax.Array) -> jax.Array:
+        return jnp.trunc(value)
+
+    _truncate_float.defjvps(lambda slope, _, value: slope)
+    return _truncate_float
+
+
+def truncate(value: jax.Array, dtype: jnp.dtype | type) -> jax.Array:
+    """Whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return _truncate_float()(value).astype(dtype)
+    return value.astype(dtype)
+
+
+@cache
+def _least_float() -> Callable[[jax.Array], jax.Array]:
+    @jax.custom_jvp
+    def _least_float(values: jax.Array) -> jax.Array:
+        return jnp.min(values)
+
+    _least_float.defjvps(lambda slopes, _, values: slopes[jnp.argmin(values)])
+    return _least_float
+
+
+def least(values: jax.Array) -> jax.Array:
+    """The least of a vector of times; its derivative is that of the first of equals, not their mean."""
+    return _least_float()(values) if jnp.issubdtype(values.dtype, jnp.floating) else jnp.min(values)

@@ -73,3 +73,4 @@ _SENTENCES = {
 
 
 WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)  # runs that came to their end, so they have figures
+WHOLE_NAMES = tuple(outcome.name for outcome in WHOLE)  # as records have them

@@ -1,11 +1,18 @@
 """In what the profiles differ: defects of the reference, and what its later revision does in another way.
 
-This module imports nothing of ours.
+This module imports nothing of ours but `lazy`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blis_jax.lazy import jnp
+
+if TYPE_CHECKING:
+    import jax
 
 
 @dataclass(frozen=True)
@@ -42,9 +49,16 @@ NO_DEFECTS = Defects()
 AUGUST_DEFECTS = Defects(overlapping_steps=True)  # the others are gone from the revision of 2026-08
 
 
+def _at_least_one(time: jax.Array, prefill: jax.Array, decode: jax.Array) -> jax.Array:
+    return jnp.where(prefill + decode > 0, jnp.maximum(time, 1.0), 1.0)
+
+
 @dataclass(frozen=True)
 class RevisionRules:
-    """What a later revision of the reference does in another way, or vLLM; each name is one difference."""
+    """Hold what a later revision of the reference does in another way, or vLLM: parts, and marks for other parts.
+
+    A mark is read where the part is chosen, when a program is built: by memory, the sources and the pools.
+    """
 
     # a member without tokens in a step makes no progress in it
     passes_over: bool = False
@@ -52,18 +66,22 @@ class RevisionRules:
     refuses_whole: bool = False
     # a preempted request loses its first token and its latencies
     restarts_preempted: bool = False
-    # a step lasts at least 1 µs, one without tokens exactly 1 µs
-    has_least_step: bool = False
     # events of one microsecond come in order of kind and creation
     has_order: bool = False
-    # queues and batches are as old as the KV fields, in-flight is not
-    sees_old_loads: bool = False
     # a decode instance is chosen first, and holds KV from the transfer's start
     reserves_decode: bool = False
     # no instance is up for a request: it is turned away, it does not wait
     turns_away: bool = False
     # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
     keeps_output: bool = False
+    # the time of a step of so many prefill and decode tokens, float64 µs, that the latency model says
+    step_time: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = (
+        lambda time, prefill, decode: time
+    )
+    # what the router has sent to each instance and not heard of, of its pending requests and its load
+    pending: Callable[[jax.Array, jax.Array], jax.Array] = lambda pending, load: pending
+    # which of the two a detector that counts requests takes
+    in_flight: Callable[[jax.Array, jax.Array], jax.Array] = lambda pending, load: load
 
 
 FEBRUARY_RULES = RevisionRules()
@@ -71,10 +89,13 @@ AUGUST_RULES = RevisionRules(
     passes_over=True,
     refuses_whole=True,
     restarts_preempted=True,
-    has_least_step=True,
     has_order=True,
-    sees_old_loads=True,
     reserves_decode=True,
     turns_away=True,
+    # a step lasts at least 1 µs, one without tokens exactly 1 µs
+    step_time=_at_least_one,
+    # queues and batches are as old as the KV fields; all that the router has sent it knows at once
+    pending=lambda pending, load: load,
+    in_flight=lambda pending, load: pending,
 )
 VLLM_RULES = RevisionRules(keeps_output=True)

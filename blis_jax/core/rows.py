@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import enum
 import inspect
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
 from blis_jax.core.columns import Columns, Vector, get, is_apart, put
 
@@ -27,7 +29,7 @@ class _Field:
         """Part 0 holds whole numbers, part 1 times."""
         self.part, self.place = part, place
 
-    def __get__(self, row: Any, owner: type | None = None) -> Any:
+    def __get__(self, row: Row | None, owner: type | None = None) -> Any:
         """The field's value, or the field itself where the class is asked."""
         return self if row is None else row._entry(self.part, self.place)
 
@@ -72,7 +74,7 @@ class Row:
         return get(self.times if part else self.numbers, place)
 
     @classmethod
-    def make(cls, clock: Any = None, **values: Any) -> Self:
+    def make(cls, clock: DTypeLike | None = None, **values: ArrayLike) -> Self:
         """A row by its fields, all of them; times in the dtype `clock`. It comes together where a branch ends.
 
         Raises:
@@ -90,14 +92,14 @@ class Row:
         return cls(Columns(tuple(entries[0])), times)
 
     @classmethod
-    def filled(cls, clock: Any = None, number: int = 0, time: Any = 0) -> Self:
+    def filled(cls, clock: DTypeLike | None = None, number: int = 0, time: ArrayLike = 0) -> Self:
         """A row with one number and one time in all fields, as arrays."""
         numbers = jnp.full((len(cls.columns),), number, jnp.int32)
         times = jnp.full((len(cls.time_columns),), time, clock) if len(cls.time_columns) else None
         return cls(numbers, times)
 
     @classmethod
-    def _check(cls, values: Any) -> None:
+    def _check(cls, values: Iterable[str]) -> None:
         if unknown := [name for name in values if name not in cls._fields]:
             raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}")
 

@@ -1,30 +1,44 @@
 """What the engine's parts hand to each other: sentinels, views and contracts.
 
-When it runs, this module imports nothing of ours but the rules of revisions; what it imports for types alone is under
-`TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
+When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy and `lazy`; what it
+imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from dataclasses import Field, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 import numpy as np
 
+from blis_jax.core.kinds import GATEWAY, INSTANCE, NumbersOfEachKind, OfEachKind, at_place
 from blis_jax.core.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
+from blis_jax.lazy import jax
 
 if TYPE_CHECKING:
-    import jax
-    from jaxtyping import Bool, Float, Int
+    from jax.typing import DTypeLike
+    from jaxtyping import Array, Bool, Float, Int, Num
 
-    from blis_jax.engine.gateway.routers import Router
-    from blis_jax.engine.gateway.signals import SignalParams
+    from blis_jax.core.views import FleetParams
+    from blis_jax.engine.phases.policy_calls import Router, RouterParams
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
+    from blis_jax.tables.gateways import QueueParams, TenantBudgets
+    from blis_jax.tables.router import SignalParams
 
 T = TypeVar("T")
+
+
+class Record(Protocol):
+    """A dataclass, such as the numbers of a policy, whatever its fields are."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Absent: TypeAlias = Any
+"""None, of a field that a mechanism has no use for; it is None in the tests that check annotations."""
 
 NO_INSTANCE = -1  # a request that was not routed
 NO_HORIZON = 2**63 - 1  # µs; the run ends with its last request
@@ -32,16 +46,18 @@ REJECTED = -2  # in the instance column: turned away by admission
 UNROUTED = -4  # likewise: no instance was up when it was to be routed
 NO_REQUEST = -1  # a free slot
 NO_DRAW = -3  # the choice of a policy that has used up its stream
-NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 BLOCKS_A_STEP = 64  # KV blocks that an operation may move in one scan step
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
+OLD_CLASSES = {"realtime": "critical", "interactive": "standard"}  # of workload files of version 1
+DEFAULT_CLASS = "default"  # BLIS's name of the empty class in its results
+CLASS_NAMES = (DEFAULT_CLASS, *SLO_CLASSES[1:])
 STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_CLASSES))
 
 
-def never(dtype: Any) -> Any:
+def never(dtype: DTypeLike) -> Any:
     """A time after every event, in the clock's dtype; twice it must not overflow in sums we form."""
     if np.issubdtype(dtype, np.floating):
         return np.dtype(dtype).type(2.0**61)
@@ -67,15 +83,13 @@ _REGISTERING = threading.Lock()  # two mechanisms compile side by side, and JAX 
 
 
 def _register(cls: type) -> None:
-    import jax
-
     with _REGISTERING:
         if cls not in _REGISTERED:
             jax.tree_util.register_dataclass(cls)
             _REGISTERED.add(cls)
 
 
-def _new_and_register(cls: type, *_: Any, **__: Any) -> Any:
+def _new_and_register(cls: type, *_: object, **__: object) -> Any:
     if cls not in _REGISTERED:
         _register(cls)
     return object.__new__(cls)
@@ -88,63 +102,59 @@ class RequestView:
     Scalars at admission and routing, `[slot]` for priorities and schedulers.
     """
 
-    slo_class: Int[jax.Array, "..."]  # index into SLO_CLASSES
-    input_len: Int[jax.Array, "..."]  # prompt tokens
+    slo_class: Int[Array, "..."]  # index into SLO_CLASSES
+    input_len: Int[Array, "..."]  # prompt tokens
     arrival_us: jax.Array  # clock dtype
-    tenant: Int[jax.Array, "..."]
-    tie_rank: Int[jax.Array, "..."]  # rank by (arrival, id as text)
-    queue_rank: Int[jax.Array, "..."]  # order of entry among those queued in one microsecond
+    tenant: Int[Array, "..."]
+    tie_rank: Int[Array, "..."]  # rank by (arrival, id as text)
+    queue_rank: Int[Array, "..."]  # order of entry among those queued in one microsecond
 
 
 @pytree
 class Snapshots:
     """What the router sees of every instance `[instance]`; KV fields may be stale."""
 
-    effective_load: Int[jax.Array, "instance"]  # queued + running + pending
-    queue_depth: Int[jax.Array, "instance"]
-    batch_size: Int[jax.Array, "instance"]
-    num_pending: Int[jax.Array, "instance"]
-    kv_utilization: Float[jax.Array, "instance"]
-    free_kv_blocks: Float[jax.Array, "instance"]
-    cache_hit_rate: Float[jax.Array, "instance"]
-    prefix_match_blocks: Int[jax.Array, "instance"]  # leading prompt blocks in the router's index
-    num_rejected: Int[jax.Array, ""]
-    is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
-    role: Int[jax.Array, "instance"]  # index into ROLES
-    # only for a policy with `reads_cpu_tier` in a cluster with a CPU tier, else None; as stale as the KV fields:
-    pending_transfer_us: Any = None  # float64[instance]: reloads that the next step will wait for
-    kv_thrashing_rate: Any = None  # float64[instance]: reloads soon after their offload ÷ offloads
-    # int32[instance]: leading prompt blocks in the router's copy of the caches; only with `reads_caches`
-    cached_prompt_blocks: Any = None
-    # float64[instance]: µs for this prompt alone, see prompt_time.py; only with `reads_prompt_time`
-    prompt_us: Any = None
+    effective_load: Int[Array, "instance"]  # queued + running + pending
+    queue_depth: Int[Array, "instance"]
+    batch_size: Int[Array, "instance"]
+    num_pending: Int[Array, "instance"]
+    kv_utilization: Float[Array, "instance"]
+    free_kv_blocks: Float[Array, "instance"]
+    cache_hit_rate: Float[Array, "instance"]
+    prefix_match_blocks: Int[Array, "instance"]  # leading prompt blocks in the router's index
+    num_rejected: Int[Array, ""]
+    is_active: Bool[Array, "instance"]  # part of the cluster (the table may be larger)
+    role: Int[Array, "instance"]  # index into ROLES
+    # only for a policy that reads them in a cluster with a CPU tier, else None; as stale as the KV fields:
+    # reloads that the next step will wait for
+    pending_transfer_us: Float[Array, "instance"] | Absent = None
+    # reloads soon after their offload ÷ offloads
+    kv_thrashing_rate: Float[Array, "instance"] | Absent = None
+    # leading prompt blocks in the router's copy of the caches; only for a policy that reads it
+    cached_prompt_blocks: Int[Array, "instance"] | Absent = None
+    # µs for this prompt alone, see asked.py; likewise
+    prompt_us: Float[Array, "instance"] | Absent = None
 
 
-@dataclass(frozen=True)
-class Mechanism:
-    """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(OfEachKind):
+    """The functions of one strategy: static, hashable, compared by identity of module-level functions.
 
-    admission: Policy
-    routing: Policy
-    scorers: tuple[Policy, ...]
-    picker: Policy
-    priority: Policy
-    scheduler: Policy
+    There is a policy of each kind, or None where BLIS's own rule decides: all instances stay up, requests stay where
+    they are, the revision says what goes to the CPU tier, and `evicts_lowest_priority` who is evicted.
+    """
+
     latency: LatencyModel
-    cluster: Policy | None = None  # None: all instances stay up
-    hand_over: Policy | None = None  # None: requests stay where they are
-    victim: Policy | None = None  # who is evicted; None: as `evicts_lowest_priority` says
-    offload: Policy | None = None  # what goes to the CPU tier; None: as the revision does
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
     prefill: Router | None = None  # likewise in the prefill pool
     encodes: bool = False  # some requests are also routed in an encode pool
-    ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
+    ages_signals: bool = False  # the router's view of load is old or seen in phases, see router.py
     delays_index: bool = False  # the router's index learns of a routing later
     loses_index: bool = False  # or never
-    num_gateways: int = 1  # none knows of another's decisions, see router_view/gateways.py
+    num_gateways: int = 1  # none knows of another's decisions, see tables/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
-    has_budgets: bool = False  # tenants over their share are turned away, see phases/budgets.py
+    has_budgets: bool = False  # tenants over their share are turned away, see pools.py
     evicts_in_flight: bool = False  # and instances give up requests for them
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
@@ -153,15 +163,12 @@ class Mechanism:
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
         """The policies that decide for the cluster, in the order of their states."""
-        moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        routers = (one for one in (self.decode, self.prefill) if one is not None)
-        own = tuple(policy for router in routers for policy in router.policies)
-        return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
+        return _of_gateway(self)
 
     @property
-    def chooses_victim(self) -> bool:
-        """Whether another member than the batch's last may be evicted."""
-        return self.evicts_lowest_priority or self.victim is not None
+    def leaves_early(self) -> bool:
+        """Whether instances may give up requests before their end, but for their deadlines."""
+        return self.evicts_in_flight or (self.source is not None and self.source.gives_up)
 
     @property
     def reserves_decode(self) -> bool:
@@ -171,13 +178,13 @@ class Mechanism:
     @property
     def places_instances(self) -> bool:
         """Whether instances are made while the run goes on, of which no row of the table is used twice."""
-        return self.cluster is not None and self.cluster.reads_fleet
+        return self.cluster is not None and self.cluster.reads("fleet")
 
     @property
     def common_places(self) -> range:
-        """Places in `of_gateway` of the policies that several gateways have in common: those that move things."""
-        first = 3 + len(self.scorers)
-        return range(first, first + (self.cluster is not None) + (self.hand_over is not None))
+        """Places in `of_gateway` of what several gateways have in common: what happens to the cluster."""
+        first, common = 3 + len(self.scorers), (self.cluster, self.hand_over, self.source)
+        return range(first, first + sum(policy is not None for policy in common))
 
     @property
     def num_indices(self) -> int:
@@ -192,65 +199,41 @@ class Mechanism:
     @property
     def of_instance(self) -> tuple[Policy, ...]:
         """The policies that decide inside an instance, in the order of their states."""
-        return (self.priority, self.scheduler)
+        return tuple(at_place(self, INSTANCE))
+
+    def reads(self, *signals: str) -> bool:
+        """Return whether some policy of the gateway reads any of these signals, see policies/reading.py."""
+        return any(policy.reads(*signals) for policy in self.of_gateway)
 
     @property
     def uses_prefix_index(self) -> bool:
-        """Whether some policy looks at the router's prefix index."""
-        return any(policy.reads_prefix_index for policy in self.of_gateway)
+        """Whether some policy reads the router's prefix index."""
+        return self.reads("snapshots.prefix_match_blocks")
 
     @property
     def hears_caches(self) -> bool:
-        """Whether some policy looks at an index that the KV caches can feed."""
-        return any(one.reads_prefix_index and not one.keeps_own_index for one in self.of_gateway)
-
-    @property
-    def uses_prompt_keys(self) -> bool:
-        """Whether some policy keeps something for every prompt key."""
-        return any(policy.reads_prompt_key for policy in self.of_gateway)
-
-    @property
-    def reads_cpu_tier(self) -> bool:
-        """Whether some policy of the gateway looks at what the CPU tier does."""
-        return any(policy.reads_cpu_tier for policy in self.of_gateway)
+        """Whether some policy reads an index that the KV caches can feed."""
+        return any(
+            one.reads("snapshots.prefix_match_blocks") and not one.keeps_own_index
+            for one in self.of_gateway
+        )
 
     @property
     def looks_beyond_queue(self) -> bool:
         """Whether some policy looks at more of waiting requests than their slots: caches, contents, what was handed."""
-        return self.reads_handed or any(
-            policy.reads_cached_blocks or policy.reads_contents for policy in self.of_instance
-        )
+        beyond = "num_cached_blocks", "contents", "handed"
+        return any(policy.reads(*beyond) for policy in self.of_instance)
 
     @property
     def reads_handed(self) -> bool:
         """Whether some policy of the instances looks at what the router hands over."""
-        return any(policy.reads_handed for policy in self.of_instance)
+        return any(policy.reads("handed") for policy in self.of_instance)
 
     @property
     def hands_over_intent(self) -> bool:
         """Whether the router hands something over that somebody looks at."""
         routers = (self.routing, *self.scorers)
         return self.reads_handed and any(policy.hands is not None for policy in routers)
-
-    @property
-    def reads_draws(self) -> bool:
-        """Whether some policy of the gateway draws from the reference's stream."""
-        return any(policy.reads_draws for policy in self.of_gateway)
-
-    @property
-    def reads_caches(self) -> bool:
-        """Whether some policy of the gateway looks at the router's copy of the caches."""
-        return any(policy.reads_caches for policy in self.of_gateway)
-
-    @property
-    def reads_prompt_time(self) -> bool:
-        """Whether some policy of the gateway looks at how long instances take for a prompt."""
-        return any(policy.reads_prompt_time for policy in self.of_gateway)
-
-    @property
-    def reads_outstanding(self) -> bool:
-        """Whether some policy of the gateway looks at the prompts that instances have still to compute."""
-        return any(policy.reads_outstanding for policy in self.of_gateway)
 
     @property
     def is_told_at_gateway(self) -> bool:
@@ -263,67 +246,67 @@ class Mechanism:
         return any(policy.observe is not None for policy in self.of_instance)
 
 
-@pytree
-class PolicyParams:
-    """The numbers of one strategy, all traced."""
+def _of_gateway(record: Mechanism | PolicyParams) -> tuple[Any, ...]:
+    """What a record has for the policies of the gateway and the pools' own routers, in the order of their states."""
+    routers = (one for one in (record.decode, record.prefill) if one is not None)
+    own = (policy for router in routers for policy in router.policies)
+    return (*at_place(record, GATEWAY), *own)
 
-    admission: Any  # a policy's own numbers, likewise those below
-    routing: Any
-    scorers: tuple[Any, ...]
-    scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
-    picker: Any
-    priority: Any
-    scheduler: Any
-    seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
-    cluster: Any = None
-    hand_over: Any = None
-    victim: Any = None
-    offload: Any = None
-    draws: Any = None  # int32[draw], see GatewayContext
-    decode: Any = None  # RouterParams, of `Mechanism.decode`
-    prefill: Any = None  # likewise
+
+@pytree
+class PolicyParams(NumbersOfEachKind):
+    """The numbers of one strategy, all traced: those of the policy of each kind.
+
+    `scorer_weights` are float64[scorer], as given, and normalised where they are used; from the scalar `seed` the
+    policies' own random draws come, see policies/seeds.py.
+    """
+
+    draws: Int[Array, "draw"] | Absent = None  # see GatewayContext
+    decode: RouterParams | Absent = None  # of `Mechanism.decode`
+    prefill: RouterParams | Absent = None  # likewise
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_gateway`."""
-        moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        routers = (one for one in (self.decode, self.prefill) if one is not None)
-        own = tuple(policy for router in routers for policy in router.policies)
-        return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
+        return _of_gateway(self)
 
     @property
     def of_instance(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_instance`."""
-        return (self.priority, self.scheduler)
+        return tuple(at_place(self, INSTANCE))
 
 
 @pytree
 class ClusterParams:
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
 
-    alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
+    alpha: Float[Array, "instance 3"]  # µs, µs per prompt token, µs per output token
     # µs, µs per prefill token, µs per decode token, and what a latency model adds; or its numbers from sizes
-    beta: Float[jax.Array, "instance coefficient"]
-    total_kv_blocks: Int[jax.Array, "instance"]
-    max_num_running_reqs: Int[jax.Array, "instance"]
-    max_num_scheduled_tokens: Int[jax.Array, "instance"]
-    prefill_threshold: Int[jax.Array, "instance slo_class"]  # 0: prompts are not chunked
-    num_instances: Int[jax.Array, ""]
-    admission_latency_us: Int[jax.Array, ""]
-    routing_latency_us: Int[jax.Array, ""]
-    snapshot_refresh_interval_us: Int[jax.Array, ""]
-    horizon_us: Int[jax.Array, ""]
-    kv_cpu_blocks: Int[jax.Array, "instance"]  # capacity of the CPU tier, 0: none
-    transfer_us: Int[jax.Array, "instance"]  # to bring one block back from it
-    offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
-    roles: Int[jax.Array, "instance"]  # index into ROLES
-    infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
+    beta: Float[Array, "instance coefficient"]
+    total_kv_blocks: Int[Array, "instance"]
+    max_num_running_reqs: Int[Array, "instance"]
+    max_num_scheduled_tokens: Int[Array, "instance"]
+    prefill_threshold: Int[Array, "instance slo_class"]  # 0: prompts are not chunked
+    num_instances: Int[Array, ""]
+    admission_latency_us: Num[Array, ""]  # whole, but where slopes are taken
+    routing_latency_us: Num[Array, ""]
+    snapshot_refresh_interval_us: Int[Array, ""]
+    horizon_us: Int[Array, ""]
+    kv_cpu_blocks: Int[Array, "instance"]  # capacity of the CPU tier, 0: none
+    transfer_us: Num[Array, "instance"]  # to bring one block back from it
+    offload_threshold: Float[Array, "instance"]  # KV utilisation above which the tier acts
+    roles: Int[Array, "instance"]  # index into ROLES
+    infinity: Float[Array, ""]  # +inf at run time; see exact.py
     signals: SignalParams
-    max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
-    queue: Any = None  # QueueParams, where requests wait at the gateway
-    budgets: Any = None  # TenantBudgets, where tenants have some
-    post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
-    fleet: Any = None  # FleetParams, where the cluster policy places instances
+    # tokens of a request, where the profile has a limit
+    max_model_len: Int[Array, "..."] | Absent = None
+    # tokens of a request whose prompt and answer end there, where decode pools may cut answers short
+    cuts_at: Int[Array, "instance"] | Absent = None
+    queue: QueueParams | Absent = None  # where requests wait at the gateway
+    budgets: TenantBudgets | Absent = None  # where tenants have some
+    # added to E2E alone, where the profile has it
+    post_decode_us: Int[Array, "instance"] | Absent = None
+    fleet: FleetParams | Absent = None  # where the cluster policy places instances
 
 
 @pytree

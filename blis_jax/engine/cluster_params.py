@@ -1,4 +1,8 @@
-"""The numbers of a cluster and its instances, as the engine reads them: `ClusterParams` of a configuration."""
+"""The numbers of a cluster, as the engine reads them: `ClusterParams` of a configuration, its queue's and its fleet's.
+
+Source of `FleetParams`: BLIS as of August 2026, `infra_placement.go` for the order of nodes, `engine.go` for that of
+kinds.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from blis_jax.cluster import disaggregation, step_times
 from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
+from blis_jax.cluster.disaggregation import kinds_of_gpu
 from blis_jax.cluster.instance_groups import per_instance, roles
-from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.core.types import NO_HORIZON, SLO_CLASSES, ClusterParams
-from blis_jax.engine.fleet_params import row_to_copy
-from blis_jax.engine.gateway.signals import SignalParams
-from blis_jax.latency import registry as latency
-from blis_jax.policies.seeds import RandomSource
+from blis_jax.cluster.node_pools import gpus_of_instance
+from blis_jax.cluster.router import (
+    DEFAULT_TICK_US,
+    DETECTORS,
+    MOST_TENANTS,
+    slo_targets,
+    tenant_budgets,
+)
+from blis_jax.cluster.settings import LARGEST_COUNT
+from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
+from blis_jax.core.views import FleetParams
+from blis_jax.policies.classes import ClassPriorities
+from blis_jax.policies.seeds import RandomSource, normal_draws
+from blis_jax.tables.gateways import QueueParams, TenantBudgets
+from blis_jax.tables.router import SignalParams
 
 
 def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
@@ -39,11 +55,11 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     def column(*settings: str) -> list[Any]:
         return list(zip(*(per_instance(config, name) for name in settings), strict=True))
 
-    def array(values: Sequence[Any], dtype: Any) -> np.ndarray:
+    def array(values: Sequence[Any], dtype: DTypeLike) -> np.ndarray:
         values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
         return np.asarray(values, dtype)
 
-    def own(setting: str, dtype: Any) -> np.ndarray:
+    def own(setting: str, dtype: DTypeLike) -> np.ndarray:
         return array(per_instance(config, setting), dtype)
 
     chunks = column(
@@ -54,27 +70,31 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     )
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
     size = config.block_size_in_tokens
-    alpha = array(latency.alphas(config), np.float64)
+    alpha = array(step_times.alphas(config), np.float64)
     alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
     cpu_blocks = own("kv_cpu_blocks", np.int32)
+    blocks, codes = own("total_kv_blocks", np.int32), array(roles(config), np.int32)
+    if disaggregation.has_pools(config) and rows > config.num_instances:
+        blocks[config.num_instances :] = disaggregation.later_blocks(config, row_to_copy(config))
+        codes[config.num_instances :] = IDLE
     thresholds = own("kv_offload_threshold", np.float64)
     if config.is_august:  # its tier acts from the first step on
         thresholds = np.full_like(thresholds, -1.0)
     after_decode = {}
     if config.is_august:
-        times = latency.times_after_decode(config)
+        times = step_times.times_after_decode(config)
         after_decode = {"post_decode_us": array(times, np.int64)}
     return after_decode | {
         "alpha": alpha,
-        "beta": array(latency.vectors(config), np.float64),
-        "total_kv_blocks": own("total_kv_blocks", np.int32),
+        "beta": array(step_times.vectors(config), np.float64),
+        "total_kv_blocks": blocks,
         "max_num_running_reqs": own("max_num_running_reqs", np.int32),
         "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
         "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
         "kv_cpu_blocks": cpu_blocks,
         "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
         "offload_threshold": np.where(cpu_blocks > 0, thresholds, np.inf),
-        "roles": array(roles(config), np.int32),
+        "roles": codes,
     }
 
 
@@ -122,4 +142,145 @@ def cluster_params(config: ClusterConfig, rows: int, more: dict[str, Any]) -> Cl
         limits = limits + spare if len(set(limits)) > 1 else limits[:1]
         each = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
         arrays["max_model_len"] = each if len(each) > 1 else each[0]
+        if disaggregation.cuts_answers(config):
+            arrays["cuts_at"] = each - 1
     return ClusterParams(**arrays, **_instance_numbers(config, rows))
+
+
+NO_TARGET = np.iinfo(np.int64).max
+
+
+def class_priorities(priority: object) -> np.ndarray:
+    """Each class's priority at the gateway, int32[slo_class]: the priority policy's if it has one, else BLIS's."""
+    given = priority if isinstance(priority, ClassPriorities) else None
+    names = [field.name for field in dataclasses.fields(ClassPriorities)]
+    values = {name: getattr(given or ClassPriorities, name) for name in names}
+    of_class = [values["standard"] if name == "" else values[name] for name in SLO_CLASSES]
+    return np.asarray(of_class, np.float64).astype(np.int32)
+
+
+def queue_params(config: ClusterConfig, priority: object) -> QueueParams:
+    """The queue's numbers as numpy arrays; `priority` are those of the priority policy."""
+    targets = slo_targets(config.slo_targets)
+    arrays: dict[str, Any] = {
+        "detector": np.int32(DETECTORS.index(config.saturation_detector)),
+        "queue_depth_threshold": np.float64(config.queue_depth_threshold),
+        "kv_threshold": np.float64(config.kv_cache_util_threshold),
+        "max_concurrency": np.int32(config.max_concurrency),
+        "priority": class_priorities(priority),
+        "band_capacity": np.int32(config.per_band_capacity),
+        "max_depth": np.int32(config.max_gateway_queue_depth),
+        "sheds": np.bool_(config.queue_shedding),
+        "usage_limit": np.float64(config.usage_limit_threshold),
+        "round_robin": np.bool_(config.fairness_policy == "round-robin"),
+        "by_deadline": np.bool_(config.dispatch_order == "slo-deadline"),
+        "target_us": np.asarray([targets.get(name, NO_TARGET) for name in SLO_CLASSES], np.int64),
+        "ttl_us": np.int64(config.request_ttl),
+        "tick_us": np.int64(config.dispatch_tick_interval or DEFAULT_TICK_US),
+    }
+    return QueueParams(**arrays)
+
+
+def budgets(config: ClusterConfig, priority: object) -> TenantBudgets:
+    """What tenants may have at the instances: a share of what all batches hold."""
+    limit: Any = np.full(MOST_TENANTS, np.inf)
+    capacity = max(config.num_instances * config.max_num_running_reqs, 1)
+    for tenant, share in tenant_budgets(config.tenant_budgets).items():
+        limit[tenant] = share * float(capacity)
+    classes: Any = class_priorities(priority)
+    return TenantBudgets(limit, classes)
+
+
+MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
+
+
+def rows_to_begin_with(config: ClusterConfig) -> int:
+    """Rows of the instance table; instances that an autoscaler makes take rows of their own."""
+    if not config.node_pools or config.cluster_policy == "none":
+        return config.num_instances
+    gpus = gpus_of_instance(config)
+    room = sum(pool.nodes * (pool.gpus_per_node // gpus) for pool in config.node_pools)
+    at_once = min(room, config.num_instances + MOST_SPARE_ROWS)
+    return max(8, at_once + at_once % 2)  # near numbers share a compilation
+
+
+def cheapest_first(config: ClusterConfig) -> list[str]:
+    """The kinds of GPU by cost, then by name."""
+    return sorted(_costs(config), key=lambda kind: (_costs(config)[kind], kind))
+
+
+def _costs(config: ClusterConfig) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    for pool in config.node_pools:
+        costs.setdefault(pool.gpu_type, pool.cost_per_hour)
+    return costs
+
+
+def _nodes(config: ClusterConfig) -> list[tuple[str, int]]:
+    """The kind and number of GPUs of every node."""
+    return [
+        (pool.gpu_type, pool.gpus_per_node) for pool in config.node_pools for _ in range(pool.nodes)
+    ]
+
+
+def _first_nodes(config: ClusterConfig) -> list[int]:
+    """The node of every first instance."""
+    gpus = gpus_of_instance(config)
+    places = [at for at, (_, size) in enumerate(_nodes(config)) for _ in range(size // gpus)]
+    return places[: config.num_instances]
+
+
+def row_to_copy(config: ClusterConfig) -> int:
+    """The first instance whose numbers those have that are still to be made: one of the cheapest kind there is."""
+    if not config.node_pools:
+        return -1
+    nodes = _nodes(config)
+    if not config.instances:  # no node has room for one
+        return -1
+    kinds = [nodes[at][0] for at in _first_nodes(config)]
+    return min(range(len(kinds)), key=lambda at: cheapest_first(config).index(kinds[at]))
+
+
+def fleet_params(
+    config: ClusterConfig, num_rows: int, num_changes: int, policy_seed: int
+) -> FleetParams:
+    """The machines of the cluster, with so many draws of the reference's streams."""
+    of_instances = kinds_of_gpu(config)
+    kinds = cheapest_first(config) or sorted(set(of_instances))
+    costs = _costs(config)
+    dearest = sorted(kinds, key=lambda kind: (-costs.get(kind, 0.0), kind))
+    nodes = _nodes(config) or [(kinds[0], 0)]
+    first = _first_nodes(config) or [0] * config.num_instances
+    num_first = config.num_instances if config.instances or not config.node_pools else 0
+    row_kinds = [kinds.index(nodes[at][0]) for at in first]
+    if not config.node_pools:
+        row_kinds = [kinds.index(kind) for kind in of_instances]
+    row_kinds += [row_kinds[row_to_copy(config)]] * (num_rows - len(first))
+    names = sorted(range(config.num_instances), key=lambda at: f"instance_{at}")
+    # those of the autoscaler are called autoscale-…, in the order in which they were made
+    drain_rank = np.arange(num_rows) - num_rows
+    drain_rank[names] = np.arange(config.num_instances)
+    numbers: dict[str, Any] = {
+        "node_kind": np.asarray([kinds.index(kind) for kind, _ in nodes], np.int32),
+        "node_gpus": np.asarray([gpus for _, gpus in nodes], np.int32),
+        "gpus_each": np.int32(gpus_of_instance(config)),
+        "has_nodes": np.bool_(bool(config.node_pools)),
+        "num_first": np.int32(num_first),
+        "first_node": np.asarray(first + [0] * (num_rows - len(first)), np.int32),
+        "row_kind": np.asarray(row_kinds, np.int32),
+        "drain_rank": drain_rank.astype(np.int32),
+        "rank_up": np.arange(len(kinds), dtype=np.int32),
+        "rank_down": np.asarray([dearest.index(kind) for kind in kinds], np.int32),
+        "loading_draws": normal_draws(policy_seed, num_rows, RandomSource.LOADING),
+        "scrape_draws": normal_draws(policy_seed, max(num_changes, 1), RandomSource.SCRAPES),
+        "is_endless": np.bool_(config.horizon >= NO_HORIZON),
+    }
+    return FleetParams(**numbers)
+
+
+def instance_names(config: ClusterConfig, orders: Sequence[int]) -> tuple[str, ...]:
+    """The reference's names of all instances, given the number of each one's order, 0 for the first ones."""
+    return tuple(
+        f"autoscale-{config.model.lower()}-{order:06d}" if order else f"instance_{at}"
+        for at, order in enumerate(orders)
+    )

@@ -2,31 +2,48 @@
 
 Two loop forms over the same scan step. `rows`: each row by itself, with real branches, early exit after
 every chunk of a scan; the form for CPUs. `lanes`: rows in one vectorised loop, every phase masked; the
-form for GPUs, see lanes.py.
+form for GPUs, see runs/programs.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.core.branching import branch, once
+from blis_jax.core.columns import When, branch, once
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, EngineShape, Mechanism, Params, never, pytree
-from blis_jax.engine.context import Context
-from blis_jax.engine.gateway.exits import no_exits
+from blis_jax.core.parts import Parts
+from blis_jax.core.types import LAST, Absent, EngineShape, Mechanism, Params, never, pytree
+from blis_jax.engine.phases.departures.pools import pools_of
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
-from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
-from blis_jax.memory.block_tables.blocks import Blocks, compact, is_crowded
-from blis_jax.policies.routing.by_load import regret_of
+from blis_jax.engine.sources.listed import figures_of, sources_of
+from blis_jax.memory.models import memory_of
+from blis_jax.policies.routing.by_load import regrets_of
+from blis_jax.tables.blocks import Blocks, compact, is_crowded
+from blis_jax.tables.context import Context
+from blis_jax.tables.raw import Raw, Regrets, parts_of
+from blis_jax.tables.requests import (
+    BlockNodes,
+    Elsewhere,
+    Media,
+    PartRanks,
+    RequestDeadlines,
+    Requests,
+    RequestTargets,
+)
+from blis_jax.tables.state import Inst, Reg, State, initial_state
 from blis_jax.workload.table import NEVER_US, RequestTable
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
 
 CHUNK = 64  # scan steps between two looks at whether the run is over
 
@@ -35,41 +52,13 @@ CHUNK = 64  # scan steps between two looks at whether the run is over
 class Order:
     """Verified order of events of one microsecond, per request; see ties.py."""
 
-    queue_rank: Any  # int32[request]: order of entry among requests queued in one microsecond
-    after_steps: Any  # int32[request]: steps of that microsecond that come before; -1 not verified
-    # int32[part, request]: rank of each id as a text, of those of all prefill and decode parts among them; None: that
+    # order of entry among requests queued in one microsecond
+    queue_rank: Int[Array | np.ndarray, "*run request"]
+    # steps of that microsecond that come before; -1 not verified
+    after_steps: Int[Array | np.ndarray, "*run request"]
+    # rank of each id as a text, of those of all prefill and decode parts among them; None: that
     # of `request_<row>`; only with `Mechanism.reserves_decode`
-    part_texts: Any = None
-
-
-@pytree
-class Raw:
-    """What the engine leaves behind, before any interpretation."""
-
-    registers: Any
-    instance_of: Any
-    dyn: Any
-    log: Any
-    log_time: Any
-    inst: Any
-    inst_time: Any
-    expected: Any
-    life: Any = None  # block level only, likewise the next three
-    pool: Any = None
-    evictions: Any = None
-    num_evictions: Any = None
-    journey: Any = None  # only where requests move, likewise the next
-    journey_time: Any = None
-    downs: Any = None  # times that each instance has gone down, likewise
-    reserved: Any = None  # only where KV is reserved, likewise the next
-    reserved_time: Any = None
-    queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
-    dispatched: Any = None  # when it was dispatched from there
-    exits: Any = None  # only where requests give up
-    paid: Any = None  # PaidTime, only with a cluster policy
-    ordered: Any = None  # Movement.ordered, only where instances are placed
-    routed_at: Any = None  # Movement.routed_at, only where a routing may wait for an instance
-    regret: Any = None  # WatchedState.regret, only where the router is watched
+    part_texts: Int[Array | np.ndarray, "*run part request"] | Absent = None
 
 
 def first_order(num_requests: int) -> Order:
@@ -131,40 +120,39 @@ def requests_of(
         path_start=jnp.pad(starts, ((0, 1), (0, 0)), constant_values=LAST),
         path_shift=jnp.pad(shifts, ((0, 1), (0, 0))),
         num_shared=jnp.pad(num_shared, (0, 1)),
-        node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
-        has_media=_has_media(table) if mechanism.encodes else None,
-        is_elsewhere=_elsewhere(table),
-        slo_target=_own_targets(table),
-        part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
-        deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
+        own=Parts(
+            *(
+                [BlockNodes(_node_of(shape, blocks))]
+                if mechanism.is_precise and shape.num_blocks
+                else []
+            ),
+            *([Media(_has_media(table))] if mechanism.encodes else []),
+            *([PartRanks(_part_ranks(table, order))] if mechanism.reserves_decode else []),
+            *_columns(table),
+            *_deadlines(table, arrival, forever),
+        ),
     )
 
 
 def _has_media(table: RequestTable) -> jax.Array:
-    """`Requests.has_media`."""
-    has_media = getattr(table, "has_media", None)
-    if has_media is None:
+    if not hasattr(table, "has_media"):
         return jnp.zeros(table.num_rows + 1, jnp.int32)
-    return jnp.pad(jnp.asarray(has_media, jnp.int32), (0, 1))
+    return jnp.pad(jnp.asarray(table.has_media, jnp.int32), (0, 1))
 
 
-def _elsewhere(table: RequestTable) -> jax.Array | None:
-    """`Requests.is_elsewhere`."""
-    marks = getattr(table, "is_elsewhere", None)
-    return None if marks is None else jnp.pad(jnp.asarray(marks, jnp.int32) == 1, (0, 1))
-
-
-def _own_targets(table: RequestTable) -> jax.Array | None:
-    """`Requests.slo_target`."""
-    target = getattr(table, "slo_target_us", None)
-    return None if target is None else jnp.pad(jnp.asarray(target, jnp.int64), (0, 1))
+def _columns(table: RequestTable) -> Iterator[object]:
+    """What the table says of models and targets."""
+    if hasattr(table, "is_elsewhere"):
+        yield Elsewhere(jnp.pad(jnp.asarray(table.is_elsewhere, jnp.int32) == 1, (0, 1)))
+    if hasattr(table, "slo_target_us"):
+        yield RequestTargets(jnp.pad(jnp.asarray(table.slo_target_us, jnp.int64), (0, 1)))
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
-    """`Requests.part_ranks`."""
+    """`PartRanks.table`."""
     texts, num_rows = order.part_texts, table.num_rows
     if texts is None:
         texts = ranks_of_parts([f"request_{row}" for row in range(num_rows)])
@@ -177,15 +165,18 @@ def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
     return jnp.pad(columns.T, ((0, 1), (0, 0)))
 
 
-def _deadlines(table: RequestTable, arrival: jax.Array, forever: Any) -> jax.Array | None:
-    """When each request is given up, a spare one included; None where none is."""
-    timeout = getattr(table, "timeout_us", None)
-    if timeout is None:
-        return None
+def _deadlines(
+    table: RequestTable, arrival: jax.Array, forever: np.number
+) -> tuple[RequestDeadlines, ...]:
+    """When each request is given up, a spare one included; nothing where none is."""
+    if not hasattr(table, "timeout_us"):
+        return ()
+    timeout = table.timeout_us
     last = jnp.asarray(forever).astype(jnp.float64)
     has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout.astype(jnp.float64) < last)
     deadline = arrival + jnp.where(has_one, timeout, 0).astype(arrival.dtype)
-    return jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
+    at = jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
+    return (RequestDeadlines(at),)
 
 
 def _shared_numbers(
@@ -207,10 +198,8 @@ def _shared_numbers(
 
 def _node_of(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
     """The node of every shared block; the spare node for numbers that no block has."""
-    ends, number = (
-        jnp.cumsum(node_blocks, dtype=jnp.int32),
-        lax.iota(jnp.int32, shape.num_shared_blocks + 1),
-    )
+    ends = jnp.cumsum(node_blocks, dtype=jnp.int32)
+    number = lax.iota(jnp.int32, shape.num_shared_blocks + 1)
     return jnp.searchsorted(ends, number, side="right").astype(jnp.int32)
 
 
@@ -221,74 +210,62 @@ def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
     return jnp.any(node_blocks > shape.node_blocks)
 
 
+def context_of(
+    shape: EngineShape,
+    mechanism: Mechanism,
+    params: Params,
+    requests: Requests,
+    when: When = branch,
+    scorer_shares: jax.Array | None = None,
+) -> Context:
+    """Return what the phases of a run read; with real branches unless `when` is another form."""
+    parts = memory_of(shape, mechanism), pools_of(mechanism)
+    return Context(shape, mechanism, params, requests, when, *parts, scorer_shares)
+
+
 def first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
+    ctx = context_of(shape, mechanism, params, requests)
     states = first_states(shape, mechanism, params)
-    state = initial_state(shape, mechanism, params, *states)
-    if mechanism.evicts_in_flight or requests.deadline is not None:
-        state = dataclasses.replace(state, exits=no_exits(shape))
+    tables = (source.first_tables(ctx) for source in sources_of(ctx).all)
+    own = Parts(ctx.memory.first_tables(ctx), *(part for parts in tables for part in parts))
+    state = initial_state(shape, mechanism, params, *states, own)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
-    return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
+    return dataclasses.replace(state, lane=state.lane.replace(outcome=code))
 
 
-def raw_of(state: State, chunks: jax.Array) -> Raw:
+def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:
     """What a state leaves behind after so many chunks of scan steps."""
-    registers = state.registers
+    registers = state.lane.numbers
     is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
     code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
     registers = registers.at[..., Reg.OUTCOME].set(code)
     registers = registers.at[..., Reg.CURSOR].set(chunks * CHUNK)
-    raw = Raw(
+    return Raw(
         registers,
-        state.instance_of,
-        state.dyn,
-        state.log,
-        state.log_time,
-        state.inst,
-        state.inst_time,
-        state.expected,
-        regret=regret_of(state.gateway),
-    )
-    blocks, movement = state.blocks, state.movement
-    if movement is not None:
-        raw = dataclasses.replace(
-            raw,
-            journey=movement.journey,
-            journey_time=movement.journey_time,
-            downs=movement.downs,
-            reserved=movement.reserved,
-            reserved_time=movement.reserved_time,
-            paid=movement.paid,
-            ordered=movement.ordered,
-            routed_at=movement.routed_at,
-        )
-    if state.queue is not None:
-        waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
-        raw = dataclasses.replace(raw, **waited)
-    if state.exits is not None:
-        raw = dataclasses.replace(raw, exits=state.exits)
-    if blocks is None:
-        return raw
-    return dataclasses.replace(
-        raw,
-        life=blocks.life,
-        pool=blocks.pool,
-        evictions=blocks.evictions,
-        num_evictions=blocks.num_evictions,
+        state.past.places,
+        state.past.rows,
+        state.log.numbers,
+        state.log.times,
+        state.inst.numbers,
+        state.inst.times,
+        state.past.expected,
+        parts_of(state, *map(Regrets, regrets_of(state.gateway))),
+        figures_of(mechanism, state.gateway),
     )
 
 
 def without_holes(shape: EngineShape, params: Params, state: State) -> State:
     """The state with compact free lists, if it is time; lanes are told apart by an axis."""
-    blocks = state.blocks
-    if blocks is None:
+    if Blocks not in state:
         return state
-    has_lanes = state.registers.ndim == 2
+    blocks = state[Blocks]
+    has_lanes = state.lane.numbers.ndim == 2
 
-    num_free = params.cluster.total_kv_blocks - state.inst[..., :-1, Inst.USED_BLOCKS]
+    num_free = params.cluster.total_kv_blocks - state.inst.numbers[..., :-1, Inst.USED_BLOCKS]
 
     def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
         slack = CHUNK * shape.window * shape.windows_a_step
@@ -304,7 +281,7 @@ def without_holes(shape: EngineShape, params: Params, state: State) -> State:
         return over_lanes(squeezed)(blocks, num_free)
 
     is_due = jnp.any(over_lanes(crowded)(blocks, num_free))
-    return dataclasses.replace(state, blocks=once(is_due, change, blocks))
+    return state.having(once(is_due, change, blocks))
 
 
 def run_row(
@@ -315,9 +292,9 @@ def run_row(
     max_scan_steps: jax.Array,
 ) -> Raw:
     """One run, with real branches."""
-    ctx = Context(shape, mechanism, params, requests, branch)
+    ctx = context_of(shape, mechanism, params, requests)
     start = first_state(shape, mechanism, params, requests)
-    return raw_of(*_chunks(ctx, start, max_scan_steps // CHUNK))
+    return raw_of(mechanism, *_chunks(ctx, start, max_scan_steps // CHUNK))
 
 
 def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Array]:
@@ -326,7 +303,7 @@ def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Arr
 
     def is_running(carry: tuple[State, jax.Array]) -> jax.Array:
         state, done = carry
-        goes_on = (state.registers[Reg.IS_DONE] == 0) & (done < most)
+        goes_on = (state.lane.numbers[Reg.IS_DONE] == 0) & (done < most)
         return goes_on & _has_room(shape, state) if shape.stall_steps else goes_on
 
     def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
@@ -338,32 +315,37 @@ def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Arr
 
 def _has_room(shape: EngineShape, state: State) -> jax.Array:
     """Whether the log and the preemptions have room for another chunk, in a run whose log is taken out."""
-    registers, blocks = state.registers, state.blocks
-    assert blocks is not None
+    registers, blocks = state.lane.numbers, state[Blocks]
     num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
     is_full = num_records + CHUNK > shape.log_capacity
     return ~(is_full | (blocks.num_evictions + CHUNK > shape.eviction_capacity))
 
 
-def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+def beginning_of(
+    shape: EngineShape, mechanism: Mechanism
+) -> Callable[[Params, RequestTable, Order], tuple[Requests, State]]:
     """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches."""
 
-    def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
+    def begin(params: Params, table: RequestTable, order: Order) -> tuple[Requests, State]:
         requests = requests_of(shape, mechanism, params, table, order)
         return requests, first_state(shape, mechanism, params, requests)
 
     return begin
 
 
-def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+def stretch_of(
+    shape: EngineShape, mechanism: Mechanism
+) -> Callable[[Params, Requests, State, jax.Array], tuple[State, jax.Array]]:
     """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
 
     It ends with the run, with an outcome, or before the log or the preemptions of a run whose log is taken out have
     no room left.
     """
 
-    def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
+    def go_on(
+        params: Params, requests: Requests, state: State, most: jax.Array
+    ) -> tuple[State, jax.Array]:
         """At most so many chunks of scan steps; and how many there were."""
-        return _chunks(Context(shape, mechanism, params, requests, branch), state, most)
+        return _chunks(context_of(shape, mechanism, params, requests), state, most)
 
     return go_on

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster import disaggregation
+from blis_jax.cluster import disaggregation, step_times
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
-from blis_jax.cluster.made_once import made_once
+from blis_jax.cluster.named_policies import Chosen, ChosenRouter, made_once, numbered
+from blis_jax.core.kinds import KINDS, ROUTER, Kind
 from blis_jax.core.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -27,15 +28,18 @@ from blis_jax.core.types import (
     Params,
     PolicyParams,
 )
-from blis_jax.engine.cluster_params import cluster_params, drawn_phases
-from blis_jax.engine.fleet_params import fleet_params
-from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
-from blis_jax.engine.gateway.routers import Router, RouterParams
+from blis_jax.engine.cluster_params import (
+    budgets,
+    cluster_params,
+    drawn_phases,
+    fleet_params,
+    queue_params,
+)
+from blis_jax.engine.phases.policy_calls import Router, RouterParams
 from blis_jax.errors import ConfigError
-from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
-from blis_jax.policies.named import Chosen, ChosenRouter, numbered
+from blis_jax.policies.reading import CACHES, DEMAND, Absent, reading
 from blis_jax.policies.seeds import RandomSource, router_draws
 
 SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
@@ -45,23 +49,17 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     """The policies of a run: those handed in, and for the rest those that the configuration names."""
     named = numbered(config)
     if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
-        named = dataclasses.replace(named, admission=registry.find("admission", "always-admit"))
+        admits_all: dict[str, Any] = {"admission": registry.find("admission", "always-admit")}
+        named = dataclasses.replace(named, **admits_all)
     if policies is None:
         return named
     routing, scorers = policies.routing, policies.scorers
     if routing is None and (scorers is not None or policies.picker is not None):
         routing = registry.find("routing", "weighted")
-    made = Chosen(
-        admission=policies.admission or named.admission,
-        routing=routing or named.routing,
-        scorers=named.scorers if scorers is None else scorers,
-        picker=policies.picker or named.picker,
-        priority=policies.priority or named.priority,
-        scheduler=policies.scheduler or named.scheduler,
-        cluster=policies.cluster or named.cluster,
-        hand_over=policies.hand_over or named.hand_over,
-        victim=policies.victim or named.victim,
-        offload=policies.offload or named.offload,
+    handed = {kind.field: getattr(policies, kind.field) for kind in KINDS.values()}
+    handed["routing"] = routing
+    made = dataclasses.replace(
+        named, **{name: one for name, one in handed.items() if one is not None}
     )
     decode = _decode_router(made, named.decode, policies)
     return dataclasses.replace(made, decode=decode, prefill=named.prefill)
@@ -98,20 +96,15 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             f"the victim policy {used.victim.name} and slo_preemption both say who is evicted; leave one of them out"
         )
     _check_offload(config, used.offload)
+    read: dict[str, Any] = {"num_instances": config.num_instances, "absent": _absent(config)}
+
+    def function(policy: Policy) -> Policy:
+        return reading(policy.function(), **read)
+
     made = Mechanism(
-        admission=used.admission.function(),
-        routing=used.routing.function(),
-        scorers=tuple(scorer.function() for scorer, _ in used.scorers),
-        picker=used.picker.function(),
-        priority=used.priority.function(),
-        scheduler=used.scheduler.function(),
-        latency=latency.model_of(config),
-        cluster=used.cluster.function() if used.cluster else None,
-        hand_over=used.hand_over.function() if used.hand_over else None,
-        victim=used.victim.function() if used.victim else None,
-        offload=used.offload.function() if used.offload else None,
-        decode=_router(used.decode) if used.decode and used.hand_over else None,
-        prefill=_router(used.prefill) if used.prefill and used.hand_over else None,
+        **_of_each(used, KINDS.values(), function),
+        latency=step_times.model_of(config),
+        **_routers(used, lambda own: Router(**_of_each(own, ROUTER, function))),
         encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
@@ -124,28 +117,37 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         defects=_defects(config),
         rules=_rules(config),
     )
-    _check_copy_of_caches(config, made)
+    _check_source(made)
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     return dataclasses.replace(made, is_precise=True)
 
 
-def _check_copy_of_caches(config: ClusterConfig, made: Mechanism) -> None:
-    if config.is_august or not made.reads_caches:
-        return
-    (first, *_) = [policy for policy in made.of_gateway if policy.reads_caches]
-    raise ConfigError(
-        f"the {first.kind.replace('_', '-')} {first.name} looks at the router's copy of the KV caches, which only "
-        "blis-2026-08 has; take that profile, or the scorer prefix-affinity, with precise_kv_routing if the caches "
-        "are to tell the router"
+def _check_source(made: Mechanism) -> None:
+    if made.source is not None and made.source.gives_up and made.moves_requests:
+        raise ConfigError(
+            f"the event source {made.source.name} gives up requests, which has no rule where requests move; leave out "
+            "cluster_policy, hand_over_policy and pools, or gives_up=True"
+        )
+
+
+def _absent(config: ClusterConfig) -> Absent:
+    """What policies cannot read in a run of the configuration, with the reason."""
+    if config.is_august:
+        why = "and blis-2026-08 copies blocks whatever the demand is; take another policy, or revision blis-2026-02"
+        return tuple((signal, why) for signal in DEMAND)
+    why = (
+        "the router's copy of the KV caches, which only blis-2026-08 has; take that profile, or the scorer "
+        "prefix-affinity, with precise_kv_routing if the caches are to tell the router"
     )
+    return ((CACHES, why),)
 
 
 def has_priorities(functions: Mechanism) -> bool:
     """Whether BLIS counts priority inversions: under any but the constant priority, in August under priority-fcfs."""
     if functions.rules.has_order:
-        return functions.scheduler == registry.find("scheduler", "priority-fcfs").function()
-    return functions.priority != registry.find("priority", "constant").function()
+        return functions.scheduler.decide is registry.find("scheduler", "priority-fcfs").decide
+    return functions.priority.decide is not registry.find("priority", "constant").decide
 
 
 def _defects(config: ClusterConfig) -> Defects:
@@ -160,12 +162,22 @@ def _rules(config: ClusterConfig) -> RevisionRules:
     return VLLM_RULES if config.preemption_mode == "recompute" else FEBRUARY_RULES
 
 
-def _router(chosen: ChosenRouter) -> Router:
-    return Router(
-        chosen.routing.function(),
-        tuple(scorer.function() for scorer, _ in chosen.scorers),
-        chosen.picker.function(),
-    )
+def _of_each(used: Any, kinds: Iterable[Kind], part: Callable[[Policy], Any]) -> dict[str, Any]:
+    """A part of each policy by field, None where there is none; scorers without their weights."""
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        policy = getattr(used, kind.field)
+        if kind.is_list:
+            found[kind.field] = tuple(part(one) for one, _ in policy)
+        else:
+            found[kind.field] = None if policy is None else part(policy)
+    return found
+
+
+def _routers(used: Chosen, made: Callable[[ChosenRouter], Any]) -> dict[str, Any]:
+    """What is made for the router of each pool that has one of its own; there are pools where requests move on."""
+    own = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
+    return {pool: made(router) for pool, router in own.items() if router is not None}
 
 
 def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
@@ -175,11 +187,6 @@ def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
         raise ConfigError(
             f"the offload policy {policy.name} says what goes to the CPU tier, and there is none; "
             "set kv_cpu_blocks above 0, or leave the policy out"
-        )
-    if policy.reads_demand and config.is_august:
-        raise ConfigError(
-            f"the offload policy {policy.name} looks at the demand for blocks, and blis-2026-08 copies blocks "
-            "whatever that is; take another policy, or revision blis-2026-02"
         )
 
 
@@ -250,7 +257,7 @@ def params(
         cluster["signals"] = drawn_phases(made.cluster.signals, rows, policy_seed)
     if functions.places_instances:
         cluster["fleet"] = fleet_params(config, rows, num_changes, policy_seed)
-    if functions.reads_draws:
+    if functions.reads("draws"):
         policy |= _router_draws(config, made.policy, policy_seed, num_requests)
     return Params(
         dataclasses.replace(made.cluster, **cluster) if cluster else made.cluster,
@@ -280,14 +287,12 @@ def _router_draws(
         ("prefill", RandomSource.PREFILL_ROUTER),
     ):
         own = getattr(policy, pool)
-        if (
-            own is not None and config.is_august
-        ):  # with scorers of its own a pool has its own stream
+        if own is not None and config.is_august:
+            # with scorers of its own a pool has its own stream
             stream: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
             draws[pool] = dataclasses.replace(own, draws=stream)
-    per_request = (
-        3 if disaggregation.has_pools(config) else 1
-    )  # in the decode, encode and prefill pool
+    # in the decode, encode and prefill pool
+    per_request = 3 if disaggregation.has_pools(config) else 1
     draws["draws"] = router_draws(
         policy_seed, per_request * num_requests + SPARE_DRAWS, RandomSource.ROUTER
     )
@@ -295,24 +300,10 @@ def _router_draws(
 
 
 def _policy_params(used: Chosen) -> PolicyParams:
-    seed: Any = np.uint64(0)  # each run has its own
-    decode = used.decode if used.hand_over else None
-    return PolicyParams(
-        admission=used.admission.values(),
-        routing=used.routing.values(),
-        scorers=tuple(scorer.values() for scorer, _ in used.scorers),
-        scorer_weights=_weights(used),
-        picker=used.picker.values(),
-        priority=used.priority.values(),
-        scheduler=used.scheduler.values(),
-        seed=seed,
-        cluster=used.cluster.values() if used.cluster else None,
-        hand_over=used.hand_over.values() if used.hand_over else None,
-        victim=used.victim.values() if used.victim else None,
-        offload=used.offload.values() if used.offload else None,
-        decode=_router_params(decode) if decode else None,
-        prefill=_router_params(used.prefill) if used.prefill and used.hand_over else None,
-    )
+    numbers = _of_each(used, KINDS.values(), Policy.values)
+    # each run has a seed of its own
+    numbers |= {"scorer_weights": _weights(used), "seed": np.uint64(0)}
+    return PolicyParams(**numbers, **_routers(used, _router_params))
 
 
 def _weights(used: Chosen | ChosenRouter) -> Any:
@@ -321,9 +312,5 @@ def _weights(used: Chosen | ChosenRouter) -> Any:
 
 
 def _router_params(chosen: ChosenRouter) -> RouterParams:
-    return RouterParams(
-        chosen.routing.values(),
-        tuple(scorer.values() for scorer, _ in chosen.scorers),
-        _weights(chosen),
-        chosen.picker.values(),
-    )
+    values = _of_each(chosen, ROUTER, Policy.values)
+    return RouterParams(**values, scorer_weights=_weights(chosen))

@@ -12,7 +12,7 @@ import numpy as np
 from blis_jax.core.exact import runtime_infinity
 from blis_jax.core.types import Mechanism, Params, RequestView
 from blis_jax.policies.contract import NoState, QueueContext, no_state
-from blis_jax.policies.queue_order.schedulers import fcfs
+from blis_jax.policies.queue_order import fcfs
 from blis_jax.workload.table import RequestTable
 
 # (row[n], when each arrived, was queued, was scheduled[3, n]) -> value[n], least first
@@ -40,7 +40,7 @@ def orders_by_slots(mechanism: Mechanism) -> bool:
 def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> QueueValues:
     """Ask the scheduler of `orders_by_slots` for requests of a table; how many wait is taken to be 0."""
 
-    def one(
+    def value_of(
         slo_class: jax.Array,
         input_len: jax.Array,
         tenant: jax.Array,
@@ -48,6 +48,7 @@ def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> Q
         queued: jax.Array,
         now: jax.Array,
     ) -> jax.Array:
+        """Return what the scheduler sorts one request by."""
         zero = jnp.zeros(1, jnp.int32)
         context = QueueContext(
             request=RequestView(
@@ -69,7 +70,7 @@ def queue_values(params: Params, mechanism: Mechanism, table: RequestTable) -> Q
         return asked(mechanism, params, context)[0][0]
 
     columns = [jnp.asarray(column) for column in (table.slo_class, table.input_len, table.tenant)]
-    every = jax.jit(jax.vmap(one))
+    every = jax.jit(jax.vmap(value_of))
 
     def values(rows: np.ndarray, times_us: np.ndarray) -> np.ndarray:
         times = np.zeros((3, table.num_rows), np.int64)

@@ -1,18 +1,125 @@
-"""Files and folders that appear complete or not at all, whatever ends the process that writes them."""
+"""Files and folders that appear complete or not at all, whatever ends their writer; locks; and JSON as BLIS has it."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.metadata
 import json
+import math
 import os
+import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from blis_jax.files import process_lock
+from blis_jax.errors import ConfigError, refusing_unwritable
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: no lock is taken, so no lock is ever found free
+    fcntl = None  # type: ignore[assignment]
+
+NO_LOCK = -1  # in place of a descriptor where the file system has no locks
+
+
+def take(path: Path) -> int | None:
+    """Locks a file, made if need be, and returns its descriptor; `let_go` ends the lock.
+
+    None: another process holds the lock or has removed the file or its folder meanwhile. NO_LOCK:
+    locks do not work there.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        if fcntl is None:
+            raise OSError
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        os.close(descriptor)
+        return NO_LOCK
+    if not _is_at(path, descriptor):
+        os.close(descriptor)
+        return None
+    with contextlib.suppress(OSError):  # a full disk: then the holder has no name
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
+    return descriptor
+
+
+def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
+    """Locks an open file, for reading only if `is_shared`, as soon as others let it go; closing ends it."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+
+def take_over(path: Path) -> int | None:
+    """Locks a file unless it was locked on another machine, whose locks may not be seen here.
+
+    None: that is so, the process that locked it is alive, or locks do not work there.
+    """
+    _, machine = _holder(path)
+    if machine not in ("", platform.node()):
+        return None
+    descriptor = take(path)
+    return None if descriptor == NO_LOCK else descriptor
+
+
+def let_go(descriptor: int) -> None:
+    """Ends a lock."""
+    if descriptor != NO_LOCK:
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return whether a path still leads to the open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing `path` in the same way; refuses if one does already.
+
+    The lock is a hidden file beside `path`. A killed process leaves it behind, and the next one
+    takes it over.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    with refusing_unwritable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = take(lock)
+    if descriptor is None:
+        pid, machine = _holder(lock)
+        who = f" ({pid} on {machine})" if pid else ""
+        raise ConfigError(
+            f"{path} is being written by another process{who}; wait for its end, or give another place"
+        )
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        let_go(descriptor)
+
+
+def _holder(lock: Path) -> tuple[str, str]:
+    """Number and machine of the process that locked a file last; empty where the file does not say."""
+    try:
+        pid, _, machine = lock.read_text(encoding="utf-8").strip().partition(" ")
+    except (OSError, ValueError):
+        return "", ""
+    return pid, machine
+
 
 # In a scratch folder beside what is written. It is locked while its process lives.
 NEW, ASIDE, DISCARDED, LOCK = "new", "aside", "discarded", "lock"
@@ -49,7 +156,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def discard(path: Path) -> None:
-    """Removes a file or a folder; it is there whole, or not at all, whenever the process is killed."""
+    """Remove a file or a folder; it is there whole, or not at all, whenever the process is killed."""
     clear_leftovers(path)
     if path.exists():
         with _scratch(path) as scratch:
@@ -57,7 +164,7 @@ def discard(path: Path) -> None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Removes what killed processes left behind when they wrote `path`.
+    """Remove what killed processes left behind when they wrote `path`.
 
     If one was killed while it replaced a folder, the new folder is put in its place. What a living
     process is writing stays, and what a process of another machine left.
@@ -71,8 +178,8 @@ def clear_leftovers(path: Path) -> None:
 
 
 def _clear(scratch: Path, path: Path) -> None:
-    """Removes the scratch folder of a dead process, once what belongs at `path` is there."""
-    lock = process_lock.take_over(scratch / LOCK)
+    """Remove the scratch folder of a dead process, once what belongs at `path` is there."""
+    lock = take_over(scratch / LOCK)
     if lock is None:
         return
     try:
@@ -81,7 +188,7 @@ def _clear(scratch: Path, path: Path) -> None:
             new.rename(path)
         shutil.rmtree(scratch)
     finally:
-        process_lock.let_go(lock)
+        let_go(lock)
 
 
 @contextmanager
@@ -90,26 +197,49 @@ def _scratch(path: Path) -> Iterator[Path]:
     lock = None
     while lock is None:  # again, if it was taken for a leftover before it was locked
         folder = Path(tempfile.mkdtemp(ENDING, f".{path.name}.", path.parent))
-        lock = process_lock.take(folder / LOCK)
+        lock = take(folder / LOCK)
     try:
         yield folder
     finally:
         shutil.rmtree(folder)
-        process_lock.let_go(lock)
+        let_go(lock)
 
 
-def write_json(path: Path, document: Any) -> None:
-    """Writes JSON laid out as the reference does: two spaces, whole numbers without a fraction."""
+def write_json(path: Path, document: object) -> None:
+    """Write JSON laid out as the reference does: two spaces, whole numbers without a fraction."""
     with replacing(path) as written:
         written.write_text(json_text(document), encoding="utf-8")
 
 
-def json_text(document: Any) -> str:
-    """The JSON text of a document; refuses NaN and infinities."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with replacing(path) as written:
+        written.write_text(text, encoding="utf-8")
+
+
+def json_text(document: object) -> str:
+    """Return the JSON text of a document; refuses NaN and infinities."""
     return json.dumps(whole_numbers(document), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def whole_numbers(value: Any) -> Any:
+def finite(value: float | None, digits: int | None = None) -> float | None:
+    """Return a number as JSON has it, to so many decimals: None for NaN and infinity."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value) if digits is None else round(float(value), digits)
+
+
+def plain(value: object) -> Any:
+    """Return JSON values alone: None for NaN and infinities, lists for tuples and arrays."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(entry) for entry in value]
+    return finite(value) if isinstance(value, float) else value
+
+
+def whole_numbers(value: object) -> Any:
     """Return the document with whole floats as integers, as the reference writes them."""
     if isinstance(value, dict):
         return {name: whole_numbers(entry) for name, entry in value.items()}
@@ -118,3 +248,73 @@ def whole_numbers(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     return value
+
+
+# --- results that exist: replaced with --overwrite, gone on with by --resume ----------------------
+
+# A command goes on with what is kept if everything its numbers depend on is the same. Datasets, journals of runs and
+# states of a training keep what they depend on, by names that a user knows, and compare it here. So does what has a
+# form of its own on disk and can be gone on with.
+
+Outputs = Mapping[str, "Path | Sequence[Path | None] | None"]  # by the option that names them
+
+
+def refuse_existing(outputs: Outputs, overwrite: bool, resume: bool | None = None) -> None:
+    """Refuse outputs that exist, unless they may be replaced or gone on with; `resume` is None where none can."""
+    if overwrite and resume:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    is_allowed = overwrite or resume
+    choices = "--overwrite" if resume is None else "--resume to continue it, --overwrite"
+    for option, paths in outputs.items():
+        for path in [paths] if isinstance(paths, Path) else paths or ():
+            if path is None or not os.path.lexists(path):
+                continue
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise ConfigError(f"{path} is not a file; give another {option}")
+            if not is_allowed:
+                raise ConfigError(
+                    f"{path} exists; give {choices} to replace it, or another {option}"
+                )
+
+
+ADVICE = "give --overwrite or another --output"
+
+
+def fingerprint(content: object) -> str:
+    """Sixteen digits, equal for equal content."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def version_of(package: str) -> str:
+    """Return the version that is installed, or `unknown`."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that all numbers depend on, by their names in words."""
+    names = {"version of blis_jax": "blis-jax", "version of JAX": "jax"}
+    return {words: version_of(package) for words, package in names.items()}
+
+
+def refuse_other_work(
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], advice: str = ADVICE
+) -> None:
+    """Refuse to go on with what differs in something that its numbers depend on; says in what.
+
+    Args:
+        path: what is kept, for the sentence.
+        before: what the kept numbers depend on, by its name in words.
+        now: the same of the work that is wanted.
+        advice: what the user can do.
+
+    Raises:
+        ConfigError: something differs, or is known of one of them only.
+    """
+    names = (*now, *(name for name in before if name not in now))
+    other = [name for name in names if name not in before or before[name] != now.get(name)]
+    if other:
+        raise ConfigError(f"{path} was made with different {', '.join(other)}; {advice}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError, refusing_unwritable
-from blis_jax.files import process_lock
+from blis_jax.files import atomic_write
 
 VERSION = 1
 NOTHING = "0" * 64  # what the first record has as the hash of the one before
@@ -43,7 +43,7 @@ class Contents:
 
 
 def canonical(content: object) -> str:
-    """The one JSON text of a content; refuses NaN."""
+    """Return the one JSON text of a content; refuses NaN."""
     return json.dumps(
         content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -55,15 +55,15 @@ def digest(content: object) -> str:
 
 
 def hash_of(record: Record) -> str:
-    """The hash that a record must carry."""
+    """Return the hash that a record must carry."""
     return digest({name: value for name, value in record.items() if name != "hash"})
 
 
 def read(path: Path) -> Contents:
-    """The records of a file; a file that does not exist has none."""
+    """Return the records of a file; a file that does not exist has none."""
     try:
         with path.open("rb") as file:
-            process_lock.wait_for(file.fileno(), is_shared=True)
+            atomic_write.wait_for(file.fileno(), is_shared=True)
             data = file.read()
     except FileNotFoundError:
         return Contents()
@@ -76,7 +76,7 @@ def read(path: Path) -> Contents:
 
 @functools.lru_cache(maxsize=1)  # one command reads the same ledger several times
 def parse(data: bytes, begin: str = BEGIN, version: int = VERSION) -> Contents:
-    """The records in the bytes of a file; callers share them and must not change them.
+    """Return the records in the bytes of a file; callers share them and must not change them.
 
     The first record must be of the kind `begin` and of this version, and no other may be of that kind.
     """
@@ -94,7 +94,8 @@ def parse(data: bytes, begin: str = BEGIN, version: int = VERSION) -> Contents:
         if record.get(TORN) != _torn_mark(torn):
             return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
         problem = _problem(record, text == line, records)
-        if not problem and _is_begin(record, begin, version) != (not records):
+        begins = record.get("kind") == begin and record.get("version") == version
+        if not problem and begins != (not records):
             problem = f"a {begin} of version {version} begins with one record that says so"
         if problem:
             return _stopped(data, records, place, problem)
@@ -111,7 +112,7 @@ _NO_TORN = "it speaks of an unfinished line before it, but there is none"
 
 
 def _parsed(line: bytes) -> tuple[Record, bytes] | None:
-    """The record in a line and its canonical text; None if it is no whole JSON object."""
+    """Return the record in a line and its canonical text; None if it is no whole JSON object."""
     try:
         found = json.loads(line.decode(), parse_constant=_refuse_constant)
         text = canonical(found).encode()
@@ -125,7 +126,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> str | None:
-    """What is wrong with a record at its place."""
+    """Return what is wrong with a record at its place."""
     if hash_of(record) != record.get("hash"):
         return "its content is not what its hash was taken of"
     if not is_canonical:
@@ -137,18 +138,14 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
     return None
 
 
-def _is_begin(record: Record, begin: str, version: int) -> bool:
-    return record.get("kind") == begin and record.get("version") == version
-
-
 def whole_records(data: bytes) -> list[Record]:
-    """Every line that holds what its own hash was taken of, wherever it stands."""
+    """Return every line that holds what its own hash was taken of, wherever it stands."""
     found = (_parsed(line) for line in data.split(b"\n"))
     return [one[0] for one in found if one and hash_of(one[0]) == one[0].get("hash")]
 
 
 def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Record:
-    """The record that comes after another one, or begins a file."""
+    """Return the record that comes after another one, or begins a file."""
     record: dict[str, Any] = {
         "number": last["number"] + 1 if last else 0,
         "previous": last["hash"] if last else NOTHING,
@@ -160,7 +157,7 @@ def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Rec
 
 
 def line_of(record: Record) -> bytes:
-    """A record as it stands in a file."""
+    """Return a record as it stands in a file."""
     return canonical(record).encode() + b"\n"
 
 
@@ -175,7 +172,7 @@ def _broken(line: int, before: Sequence[Record], problem: str) -> str:
 
 
 def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
-    """What a record says of unfinished lines before it; None where there are none."""
+    """Return what a record says of unfinished lines before it; None where there are none."""
     torn = b"\n".join(lines)
     return {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()} if lines else None
 
@@ -187,7 +184,7 @@ def locked(path: Path) -> Iterator[int]:
     with refusing_unwritable(path):
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        process_lock.wait_for(descriptor)
+        atomic_write.wait_for(descriptor)
         if is_new:
             _sync_folder(path.parent)
         yield descriptor
@@ -214,7 +211,7 @@ def append(path: Path, kind: str, make: Make) -> Record:
 
 
 def check_sound(path: Path, contents: Contents) -> None:
-    """Refuses to build on a file with a broken record."""
+    """Refuse to build on a file with a broken record."""
     if contents.problem:
         raise ConfigError(
             f"{path}: {contents.problem}; restore the file, nothing is added to a broken ledger"
@@ -222,12 +219,12 @@ def check_sound(path: Path, contents: Contents) -> None:
 
 
 def content_of(record: Record) -> dict[str, Any]:
-    """A record without what the chain adds to it."""
+    """Return a record without what the chain adds to it."""
     return {name: value for name, value in record.items() if name not in _OF_CHAIN}
 
 
 def now() -> str:
-    """The time, UTC, to the second."""
+    """Return the time, UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

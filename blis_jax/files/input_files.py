@@ -1,28 +1,32 @@
-"""What a file must be before it is read, and texts that no file could hold."""
+"""What a file must be before it is read, texts that no file could hold, and values from a user's Python file."""
 
 from __future__ import annotations
 
+import functools
 import gzip
+import importlib.util
 import io
 import json
 import re
 import stat
+import sys
+import traceback
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 
-MOST_UNPACKED = (
-    2**30
-)  # bytes of one packed file: far more than a recorded trace, less than a memory
+# bytes of one packed file: far more than a recorded trace, less than a memory
+MOST_UNPACKED = 2**30
+PIECE = 2**20  # bytes of a packed file that are unpacked at once
 LONGEST_LINE = 2**26  # bytes of a line of one packed file
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")
 
 
 def check_regular(path: Path) -> Path:
-    """The path; refuses a named pipe, a socket or a device, on which reading may wait for ever."""
+    """Return the path; refuses a named pipe, a socket or a device, on which reading may wait for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # the reader says what is wrong with it
@@ -35,7 +39,7 @@ def check_regular(path: Path) -> Path:
     return path
 
 
-def refuse_half_characters(text: str, document: Any, source: str) -> None:
+def refuse_half_characters(text: str, document: object, source: str) -> None:
     """Refuse escapes such as \\ud800, which stand for half a character and cannot be written."""
     if not _SURROGATE_ESCAPE.search(text):
         return
@@ -48,7 +52,7 @@ def refuse_half_characters(text: str, document: Any, source: str) -> None:
             )
 
 
-def _texts(document: Any) -> Iterator[str]:
+def _texts(document: object) -> Iterator[str]:
     """All keys and values that are texts; what several aliases name is looked at once."""
     waiting, seen = [document], set[int]()
     while waiting:
@@ -68,7 +72,7 @@ def _texts(document: Any) -> Iterator[str]:
 class Unpacked(io.RawIOBase):
     """The bytes of a packed file, read in pieces, with limits on their number and on a line."""
 
-    def __init__(self, packed: Any, path: Path) -> None:
+    def __init__(self, packed: IO[bytes] | gzip.GzipFile, path: Path) -> None:
         """`packed` gives the unpacked bytes by `read`."""
         self._packed, self._path = packed, path
         self._total = self._since_newline = 0
@@ -101,6 +105,15 @@ class Unpacked(io.RawIOBase):
         super().close()
 
 
+def open_text(path: Path) -> IO[str]:
+    """Return a UTF-8 text, with or without byte-order mark, unpacked where its name ends in .gz."""
+    check_regular(path)
+    if path.suffix == ".gz":
+        unpacked = io.BufferedReader(Unpacked(gzip.GzipFile(path), path), PIECE)
+        return io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
 def read_text(path: Path, what: str) -> str:
     """A UTF-8 text file, compressed where its name ends in .gz; `what` it should be is said if it cannot be read."""
     try:
@@ -121,7 +134,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """The JSON document in a text file; `what` it should be is said if it is none."""
+    """Return the JSON document in a text file; `what` it should be is said if it is none."""
     text = read_text(path, what)
     try:
         document = json.loads(text)
@@ -129,3 +142,78 @@ def read_json(path: Path, what: str) -> Any:
         raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
     refuse_half_characters(text, document, str(path))
     return document
+
+
+# --- values from a Python file of the user --------------------------------------------------------
+
+# A path that is not there may begin with an installed package: `package/folder/file.py:Name`.
+
+T = TypeVar("T")
+_PREFIX = "blis_jax_user_file_"  # of the names of modules
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name is a path, `path/to/file.py:Name`."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
+    """Return the value of this type at `path/to/file.py:Name`; `wanted` begins errors, `decorator` makes such a value.
+
+    Raises:
+        ConfigError: the file cannot be read or imported, or has no such value.
+    """
+    text, _, attribute = name.rpartition(":")
+    path = _path_of(text)
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as error:
+        raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
+    found = vars(_module(path.resolve(), stamp))
+    known = [name for name, value in found.items() if isinstance(value, kind)]
+    value = found.get(attribute)
+    if isinstance(value, kind):
+        return value
+    there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"
+    raise ConfigError(
+        f"{wanted}: {attribute!r} is none in the file; {there}{closest(attribute, known)}"
+    )
+
+
+def _path_of(text: str) -> Path:
+    """The file at a path: from the working directory, else of the installed package that the path begins with."""
+    path = Path(text)
+    if path.exists() or not path.parts[0].isidentifier():
+        return path
+    package = importlib.util.find_spec(path.parts[0])
+    folders = (package.submodule_search_locations if package is not None else None) or ()
+    files = (Path(folder).parent / path for folder in folders)
+    return next((file for file in files if file.exists()), path)
+
+
+@functools.lru_cache(maxsize=256)
+def _module(path: Path, stamp: int) -> object:
+    """Return the user's file as a module; read again when it has changed."""
+    name = f"{_PREFIX}{abs(hash((path, stamp)))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a path that ends in .py has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}; "
+            f"`python {path}` shows where"
+        ) from None
+    return module
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return the line of a user's file in which an error arose, `path/to/file.py, line 3`; None: in none."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
+        if str(frame.f_globals.get("__name__")).startswith(_PREFIX):
+            return f"{frame.f_code.co_filename}, line {line}"
+    return None

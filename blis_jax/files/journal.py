@@ -17,9 +17,14 @@ from typing import Any, ClassVar
 
 from blis_jax.errors import ConfigError, ConfigWarning, refusing_unwritable
 from blis_jax.files import chain
-from blis_jax.files.atomic_write import replacing
-from blis_jax.files.process_lock import sole_writer
-from blis_jax.files.resuming import ADVICE, fingerprint, refuse_other_work, versions
+from blis_jax.files.atomic_write import (
+    ADVICE,
+    fingerprint,
+    refuse_other_work,
+    replacing,
+    sole_writer,
+    versions,
+)
 
 VERSION = 3  # the lines of those before had no hash
 BEGIN, PART = "journal", "part"
@@ -54,7 +59,7 @@ class Journal:
             yield
 
     def lines(self) -> list[Any]:
-        """The finished parts; none if there is no file. Another work's journal is refused."""
+        """Return the finished parts; none if there is no file. Another work's journal is refused."""
         return self._kept(self._data())[0]
 
     def begin(self) -> None:
@@ -74,7 +79,7 @@ class Journal:
         self._last = records[-1]
 
     def append(self, entry: object) -> None:
-        """Adds a finished part."""
+        """Add a finished part."""
         if self._last is None:
             self.begin()
         assert self._last is not None
@@ -91,7 +96,7 @@ class Journal:
         return chain.following(last, PART, content)
 
     def _kept(self, data: bytes) -> tuple[list[Any], str | None]:
-        """The parts that count, and what is wrong with others."""
+        """Return the parts that count, and what is wrong with others."""
         if chain.line_of(self._header).startswith(
             data
         ):  # none yet, or cut off within the first line
@@ -124,7 +129,7 @@ class Journal:
         return self._foreign()
 
     def _foreign(self) -> ConfigError:
-        return ConfigError(f"{self.path} is not the record of a {self.kind}; {ADVICE}")
+        return ConfigError(f"{self.path} is not a record of this work ({self.kind}); {ADVICE}")
 
     def _data(self) -> bytes:
         try:

@@ -16,17 +16,19 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from blis_jax.errors import ConfigError, ConfigWarning
 
 IN_ZARR, IN_FOLDER = "manifest/zarr.json", "manifest.json"
-ZARR = "zarr.json"
 MISSING, CHANGED, FOREIGN = "is missing", "has changed", "does not belong to it"
 AGAIN = "make it again"
 DIGITS = 16  # of a checksum, hexadecimal
 BYTES_AT_A_TIME = 1 << 20
 _IS_PASSED_OVER = re.compile(r"(^|/)\.|\.partial$")
+_READ_BY_ZARR = re.compile(
+    r"(^|/)(zarr\.json|c(/\d+)*)$"
+)  # files that a reader of Zarr would look into
 _LAST_LINE = re.compile(rb"\nblis_jax sha256 ([0-9a-f]{%d})\n" % DIGITS)
 _LAST_LINE_SIZE = len("\nblis_jax sha256 \n") + DIGITS
 
@@ -52,7 +54,7 @@ class Damage:
 
 
 def seal(folder: Path, filled: Sequence[str] = (), command: str = "") -> None:
-    """Writes the manifest of a folder that is complete."""
+    """Write the manifest of a folder that is complete."""
     files = {piece: _checksum(folder / piece) for piece in _pieces(folder)}
     _write(folder, Manifest(files, tuple(filled), command))
 
@@ -71,7 +73,7 @@ def reseal(folder: Path, below: Iterable[str]) -> None:
 
 
 def read(folder: Path, advice: str = AGAIN) -> Manifest | None:
-    """The manifest of a folder; None if there is none. A damaged one is refused."""
+    """Return the manifest of a folder; None if there is none. A damaged one is refused."""
     path = _path(folder)
     try:
         text = path.read_text(encoding="utf-8")
@@ -94,7 +96,7 @@ def read(folder: Path, advice: str = AGAIN) -> Manifest | None:
 
 
 def damages(folder: Path, record: Manifest) -> list[Damage]:
-    """The pieces of a folder that are not as its manifest says."""
+    """Return the pieces of a folder that are not as its manifest says."""
     present = set(_pieces(folder))
     found = []
     for piece, checksum in record.files.items():
@@ -102,12 +104,12 @@ def damages(folder: Path, record: Manifest) -> list[Damage]:
             found.append(Damage(piece, MISSING))
         elif not _holds(folder / piece, checksum):
             found.append(Damage(piece, CHANGED))
-    foreign = [piece for piece in present - set(record.files) if _is_of_zarr(piece)]
+    foreign = [piece for piece in present - set(record.files) if _READ_BY_ZARR.search(piece)]
     return found + [Damage(piece, FOREIGN) for piece in sorted(foreign)]
 
 
 def check(folder: Path, advice: str = AGAIN) -> bool:
-    """Refuses a damaged folder with a sentence; False if it has no manifest to check it by.
+    """Refuse a damaged folder with a sentence; False if it has no manifest to check it by.
 
     `advice` says how to make it again where the manifest does not know.
     """
@@ -121,7 +123,7 @@ def check(folder: Path, advice: str = AGAIN) -> bool:
 
 
 def remark(path: Path) -> None:
-    """Warns that a store cannot be checked."""
+    """Warn that a store cannot be checked."""
     text = (
         f"{path} has no checksums, as stores of earlier versions, so a lost or changed piece would not "
         "be noticed; make it again if in doubt"
@@ -130,7 +132,7 @@ def remark(path: Path) -> None:
 
 
 def is_in_a_part(damage: Damage, record: Manifest) -> bool:
-    """Whether a damaged piece holds values of an array that is filled part by part."""
+    """Return whether a damaged piece holds values of an array that is filled part by part."""
     array, _, rest = damage.piece.partition("/")
     return array in record.filled and rest.startswith("c/")
 
@@ -138,7 +140,7 @@ def is_in_a_part(damage: Damage, record: Manifest) -> bool:
 def refusal(
     folder: Path, found: Sequence[Damage], record: Manifest | None, advice: str = AGAIN
 ) -> ConfigError:
-    """The error that says what is damaged and how to make it again."""
+    """Return the error that says what is damaged and how to make it again."""
     first, more = found[0], len(found) - 1
     others = f" (and {more} more of its pieces)" if more else ""
     if record is not None and record.command:
@@ -157,7 +159,7 @@ def _name(folder: Path) -> str:
 
 
 def _pieces(folder: Path) -> list[str]:
-    """The files of a folder but its manifest, hidden ones and those half written, in order."""
+    """Return the files of a folder but its manifest, hidden ones and those half written, in order."""
     found = []
     for root, _, names in os.walk(folder):
         start = root[len(os.fspath(folder)) :].replace(os.sep, "/").lstrip("/")
@@ -166,13 +168,8 @@ def _pieces(folder: Path) -> list[str]:
     return sorted(name for name in kept if name not in (IN_ZARR, IN_FOLDER))
 
 
-def _is_of_zarr(piece: str) -> bool:
-    """Whether a reader of Zarr would look into the file."""
-    return re.search(r"(^|/)(zarr\.json|c(/\d+)*)$", piece) is not None
-
-
 def _holds(path: Path, checksum: str) -> bool:
-    """Whether a file can be read and has this checksum."""
+    """Return whether a file can be read and has this checksum."""
     try:
         return _checksum(path) == checksum
     except OSError:
@@ -184,8 +181,8 @@ def _checksum(path: Path) -> str:
         return _digest(file, -1)
 
 
-def _digest(file: Any, size: int) -> str:
-    """The checksum of the next bytes of a file, of all of them if `size` is negative."""
+def _digest(file: IO[bytes], size: int) -> str:
+    """Return the checksum of the next bytes of a file, of all of them if `size` is negative."""
     digest = hashlib.sha256()
     while size and (part := file.read(min(size, BYTES_AT_A_TIME) if size > 0 else BYTES_AT_A_TIME)):
         digest.update(part)
@@ -202,7 +199,7 @@ def _write(folder: Path, record: Manifest) -> None:
 
 
 def _text(record: Manifest) -> str:
-    """The manifest as the text of a Zarr group, with a checksum of its own."""
+    """Return the manifest as the text of a Zarr group, with a checksum of its own."""
     content: dict[str, Any] = {
         "files": record.files,
         "filled": list(record.filled),
@@ -224,7 +221,7 @@ def seal_file(path: Path) -> None:
 
 
 def check_file(path: Path) -> bool:
-    """Refuses a damaged file with a sentence; False if it has no checksum to check it by."""
+    """Refuse a damaged file with a sentence; False if it has no checksum to check it by."""
     size = path.stat().st_size - _LAST_LINE_SIZE
     if size < 0:
         return False

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import refuse_half_characters
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
@@ -34,7 +37,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._is_flat: dict[int, bool] = {}  # by a mapping's id; False while it is made so
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; refuses, at its line, what its tag cannot hold."""
+        """Return the value of a node; refuses, at its line, what its tag cannot hold."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
@@ -77,10 +80,23 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
+# Numbers as PyYAML has them, but that 0o10 is one and 1:30 is a text, as in BLIS.
+_NUMBERS = [
+    (f"{_TAG}int", re.compile(r"[-+]?(?:0|0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*)$")),
+    (
+        f"{_TAG}float",
+        re.compile(
+            r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|[-+]?\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+    ),
+]
+_STARTS = "-+.0123456789"  # of numbers
+_NO_TEXTS = (f"{_TAG}bool", _NULL, _MERGE)
 _StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in of_first if tag != f"{_TAG}timestamp"]
+    first: [one for one in of_first if one[0] in _NO_TEXTS]
     for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+} | dict.fromkeys(_STARTS, _NUMBERS)
 
 
 def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[Any, Any]:
@@ -128,7 +144,7 @@ def _refusing(source: str) -> Iterator[None]:
 
 
 def sentence(error: ValidationError, law_types: tuple[str, ...] = LAW_TYPES) -> str:
-    """The first problem of a failed validation as `path: what was given, what is allowed`."""
+    """Return the first problem of a failed validation as `path: what was given, what is allowed`."""
     details = error.errors(include_url=False)[0]
     path, problem = _path(details, law_types), _problem(details, law_types)
     return f"{path}: {problem}" if path else problem
@@ -195,7 +211,7 @@ _EXPECTED = {
 }
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     kinds = {
         dict: "a mapping",
         list: "a list",

@@ -1,11 +1,11 @@
-"""The linear model of BLIS: `stepTime` and `queueingTime` of its blackbox backend."""
+"""The blackbox models: the linear law of BLIS, that with the quadratic attention of prompts, and ours with context."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.step_batch import StepBatch
+from blis_jax.core.views import StepBatch
 from blis_jax.latency.contract import latency_model
 from blis_jax.lazy import jax, jnp
 
@@ -24,7 +24,46 @@ def blackbox(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array:
     return (beta[0] + prefill) + decode
 
 
-def queueing_time(alpha: Float[Array, "*n 3"], input_len: Int[Array, "*n"]) -> jax.Array:
-    """Time from routing to the wait queue, in float64 µs before truncation."""
+def queueing_time(alpha: Float[Array, "*n 3"], input_len: Int[Array, "..."]) -> jax.Array:
+    """Return the time from routing to the wait queue, in float64 µs before truncation."""
     per_token = exact_product(alpha[..., 1], input_len.astype(jnp.float64))
     return alpha[..., 0] + per_token
+
+
+# --- the blackbox with the quadratic attention of prompts -----------------------------------------
+
+
+@latency_model(
+    (*PER_BATCH, "µs per product of new tokens and context of a request in prefill"),
+    needs_members=True,
+)
+def blackbox_attention(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
+    """Return the blackbox plus a cost per product of new tokens and context, summed over members in prefill.
+
+    The context is progress plus new tokens. Progress is BLIS's: 0 in the step that schedules a
+    request, so a cached prefix counts from its second chunk on.
+    """
+    members = batch.members
+    assert members is not None
+    new = jnp.where(members.in_prefill, members.new_tokens, 0).astype(jnp.int64)
+    product = jnp.sum(new * (members.progress.astype(jnp.int64) + new), dtype=jnp.int64)
+    return blackbox.step_time(beta, batch) + exact_product(beta[3], product.astype(jnp.float64))
+
+
+# --- the blackbox with what attention reads; ours, BLIS has no such term --------------------------
+
+
+@latency_model(
+    (*PER_BATCH, "µs per token of context in the batch"),
+    needs_members=True,
+    has_equal_decode_steps=False,
+)
+def blackbox_context(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
+    """Return the blackbox plus a cost per token of context that the whole batch had before the step.
+
+    The context is what members hold when the step ends less what the step counts.
+    """
+    assert batch.members is not None
+    after = jnp.sum(batch.members.context, dtype=jnp.int32)
+    before = after - batch.num_prefill_tokens - batch.num_decode_tokens
+    return blackbox.step_time(beta, batch) + exact_product(beta[3], before.astype(jnp.float64))

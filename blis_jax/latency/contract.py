@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Float
 
-    from blis_jax.core.step_batch import StepBatch
+    from blis_jax.core.views import StepBatch
     from blis_jax.latency.deployment import Deployment
 
 
@@ -70,7 +70,7 @@ def latency_model(
     sizes: FromSizes | None = None,
     grows_with_context: bool = False,
 ) -> Callable[[StepTimeFn], LatencyModel]:
-    """Makes a latency model of a function; see `LatencyModel` for what is declared.
+    """Make a latency model of a function; see `LatencyModel` for what is declared.
 
     A model that looks at how many tokens are computed before a step must say
     `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. With
@@ -78,7 +78,7 @@ def latency_model(
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
-        """The model whose steps take this time."""
+        """Return the model whose steps take this time."""
         return LatencyModel(
             step_time,
             tuple(coefficients),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_chain, exact_product, exact_quotient
-from blis_jax.core.step_batch import Members, StepBatch
+from blis_jax.core.views import Members, StepBatch
 from blis_jax.errors import ConfigError
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment
@@ -96,7 +96,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def _powers(deployment: Deployment) -> list[float]:
-    """The share of experts that a token leaves out, squared again and again, as Go's `math.Pow` does it."""
+    """Return the share of experts that a token leaves out, squared again and again, as Go's `math.Pow` does it."""
     model, share = deployment.model, 1.0
     if model.is_moe:
         experts = float(model.num_experts)
@@ -130,7 +130,7 @@ def _check(deployment: Deployment) -> None:
     sizes=FromSizes(vector, (0.0, 0.0, 0.0), (), 0),
 )
 def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
-    """The larger of arithmetic and memory traffic; at least 1 µs. Sums run over prompts, then over decodes."""
+    """Return the larger of arithmetic and memory traffic; at least 1 µs. Sums run over prompts, then over decodes."""
     count = len(RooflineNumbers._fields)
     numbers = RooflineNumbers(*(beta[place] for place in range(count)))
     powers, members = beta[count:], batch.members

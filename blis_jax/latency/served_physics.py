@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_jax.core.step_batch import Members, StepBatch
+from blis_jax.core.views import Members, StepBatch
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment
 from blis_jax.latency.model_description import ModelDescription
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from blis_jax.core.exact import Number
 
 ALPHA = (0.0, 0.0, 0.0)
-# round numbers; fits are in data/served_fits.yaml
+# round numbers; fits are in papers/real_servers/predict/served_fits.yaml
 BETA = (1.1, 1.5, 60.0, 2.0, 20.0, 30.0, 40.0, 300.0, 1.8, 1.0)
 COEFFICIENTS = (
     "share of the time to load weights",
@@ -106,7 +106,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(deployment: Deployment) -> Sizes:
-    """Weights and KV cache on one GPU; the head of the vocabulary keeps the activations' precision."""
+    """Return weights and KV cache on one GPU; the head of the vocabulary keeps the activations' precision."""
     model, gpus = deployment.model, float(deployment.tp * deployment.dp)
     d, layers, each = model.hidden_size, model.num_layers, model.weight_bytes
     kv_dim = model.num_kv_heads * _head_dim(deployment)
@@ -161,7 +161,7 @@ def _head_dim(deployment: Deployment) -> int:
     sizes=FromSizes(vector, ALPHA, BETA, len(COEFFICIENTS)),
 )
 def served_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
-    """The larger of weights and arithmetic, KV reads of decodes, and overheads; at least 1 µs."""
+    """Return the larger of weights and arithmetic, KV reads of decodes, and overheads; at least 1 µs."""
     members = batch.members
     assert members is not None
     numbers = ServedNumbers(*(beta[place] for place in range(len(ServedNumbers._fields))))
@@ -179,7 +179,7 @@ def step_us(
     context: Number,
     larger: Callable[[Number, Number], Number] | None = None,
 ) -> Number:
-    """The time of a step with these sums over its members, which need not be whole numbers.
+    """Return the time of a step with these sums over its members, which need not be whole numbers.
 
     Args:
         numbers: of the deployment.
@@ -204,7 +204,7 @@ def step_us(
 
 
 def _sums(members: Members) -> tuple[jax.Array, ...]:
-    """What `step_us` takes, as float64."""
+    """Return what `step_us` takes, as float64."""
     new = jnp.where(members.in_prefill, members.new_tokens, 0).astype(jnp.float64)
     before = jnp.maximum(members.context - members.new_tokens, 0).astype(jnp.float64)
     attended = new * (before + new / 2.0)

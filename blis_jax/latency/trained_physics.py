@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_chain, exact_product, exact_quotient
-from blis_jax.core.step_batch import Members, StepBatch
+from blis_jax.core.views import Members, StepBatch
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
 from blis_jax.lazy import jax, jnp, lax
@@ -139,7 +139,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def _sizes(deployment: Deployment, group: float) -> dict[str, float]:
-    """The numbers of a deployment that no coefficient is in."""
+    """Return the numbers of a deployment that no coefficient is in."""
     model, tp, dp = deployment.model, float(deployment.tp), float(deployment.dp)
     layers, d, moe = float(model.num_layers), float(model.hidden_size), model.is_moe
     head_dim = model.hidden_size // model.num_heads
@@ -176,7 +176,7 @@ def _sizes(deployment: Deployment, group: float) -> dict[str, float]:
 
 
 def _weights_us(deployment: Deployment, group: float) -> float:
-    """Time to load the weights of one GPU once, µs."""
+    """Return the time to load the weights of one GPU once, µs."""
     model, tp = deployment.model, float(deployment.tp)
     layers, d, size = float(model.num_layers), float(model.hidden_size), model.weight_bytes
     kv_dim = float(model.num_kv_heads * (model.hidden_size // model.num_heads))
@@ -283,13 +283,13 @@ def _compute_us(numbers: PhysicsNumbers, tokens: jax.Array, attention: jax.Array
 
 
 def _kv_us(numbers: PhysicsNumbers, per_token: Number, tokens: jax.Array) -> jax.Array:
-    """Time to write or read the KV cache of so many tokens, µs; the factor 2 is exact wherever it stands."""
+    """Return the time to write or read the KV cache of so many tokens, µs; the factor 2 is exact wherever it stands."""
     bytes_moved = exact_product(per_token * KV_BYTES, tokens)
     return exact_quotient(bytes_moved, numbers.bandwidth)
 
 
 def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
-    """All-reduces after attention, dense layers and, without data parallelism, layers with experts, µs."""
+    """Return all-reduces after attention, dense layers and, without data parallelism, layers with experts, µs."""
 
     def reduce(units: Number) -> jax.Array:
         n = numbers
@@ -303,7 +303,7 @@ def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
 
 
 def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
-    """Tokens on their way to experts on other GPUs and back, µs."""
+    """Return tokens on their way to experts on other GPUs and back, µs."""
     n = numbers
     local = exact_quotient(tokens, n.dp)
 
@@ -318,5 +318,5 @@ def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
 
 
 def _settled(value: jax.Array) -> jax.Array:
-    """The value as it is, out of the compiler's sight, so that a quotient of a quotient stays one."""
+    """Return the value as it is, out of the compiler's sight, so that a quotient of a quotient stays one."""
     return lax.optimization_barrier(value)

@@ -6,23 +6,38 @@ that runs out later is rolled back, and the roll-back deletes the request's whol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import ceil_div, in_last_block
-from blis_jax.core.columns import as_int
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import ceil_div, in_last_block
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context
-from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.memory.block_tables.block_rows import Tenant
-from blis_jax.memory.block_tables.blocks import Do, Pinning
 from blis_jax.memory.block_tables.contents import NO_JUMPS, after_jump
 from blis_jax.memory.memory import Demand
+from blis_jax.tables.blocks import BlockLife, Do, Pinning
+from blis_jax.tables.context import Context, Work
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
+
+Refusal = Callable[[jax.Array], jax.Array]
+
+
+def refused_later(is_it: jax.Array) -> jax.Array:
+    """Return whether a prompt is short of blocks before anything is touched, or some are held till it is rolled back.
+
+    As in February, where an allocation that runs out later is rolled back.
+    """
+    return is_it
+
+
+def refused_whole(is_it: jax.Array) -> jax.Array:
+    """Return false: in August free blocks that were found count, and an allocation that fails changes nothing."""
+    return jnp.array(False)
 
 
 @pytree
@@ -36,7 +51,31 @@ class Answer:
     crashes: Bool[Array, ""]
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
     task: dict[str, jax.Array]  # changes of the task, by column
-    is_left: Any = None  # with August's CPU tier: it fails, and holds the blocks found
+
+    def held_after(self, one: Tenant, asks: jax.Array) -> jax.Array:
+        """Return the tokens in the list afterwards, if the request `asks`."""
+        held = jnp.where(asks & self.is_granted, self.held, one.held)
+        return jnp.where(asks & self.is_lost, 0, held)
+
+    def life_before(self, one: Tenant, asks: jax.Array) -> BlockLife:
+        """Return what the request has been through if it gets nothing."""
+        return one.life
+
+
+@pytree
+class AnswerOfTier(Answer):
+    """Likewise with August's CPU tier."""
+
+    is_left: Bool[Array, ""]  # it fails, and holds the blocks found
+
+    def held_after(self, one: Tenant, asks: jax.Array) -> jax.Array:
+        """Return them with the blocks found."""
+        return jnp.where(asks & self.is_left, self.held, super().held_after(one, asks))
+
+    def life_before(self, one: Tenant, asks: jax.Array) -> BlockLife:
+        """Return its life with these blocks in its list."""
+        chain = one.life.replace(jumps=self.jumps, offset=self.offset)
+        return choose(asks & self.is_left, chain, one.life)
 
 
 def no_tokens() -> Any:
@@ -79,7 +118,9 @@ def part_of(ctx: Context, one: Tenant, demand: Demand) -> tuple[jax.Array, jax.A
     return in_prefill, beyond
 
 
-def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array) -> Answer:
+def attempt(
+    ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array, refusal: Refusal
+) -> Answer:
     """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
 
     If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
@@ -90,18 +131,14 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
-    is_short = in_prefill & (ceil_div(tokens, size) > free)
-    if ctx.mechanism.rules.refuses_whole:
-        is_short = jnp.array(False)
+    is_short = refusal(in_prefill & (ceil_div(tokens, size) > free))
     in_last = in_last_block(held, size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
     takes = ceil_div(tokens - stored, size)
     runs_out = ~is_short & (takes > free - free_pins)
     crashes = beyond | (in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
-    is_doomed = runs_out & (pins > 0)
-    if ctx.mechanism.rules.refuses_whole:
-        is_doomed = jnp.array(False)
+    is_doomed = refusal(runs_out & (pins > 0))
     jumps, offset = _jumps(ctx, one, demand, pins * jnp.int32(size))
     fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)

@@ -1,28 +1,40 @@
-"""How block-level memory decides on a visit, and what the visit leaves in the request's row."""
+"""How block-level memory decides on a visit, and what the visit leaves in the request's row.
+
+Members in decode that a step's budget does not reach go by the rules of a revision, a value that memory has. In
+February such a member goes on as if it had been served, and its lag tells how often that was. In August it is passed
+over: it makes no progress in the step, and its lag is the number of the last such step. See `stays.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.branching import branch
-from blis_jax.engine.context import Context
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import State
-from blis_jax.memory.allocation import Answer, attempt
-from blis_jax.memory.block_tables.block_rows import Tenant, blocks_of
-from blis_jax.memory.block_tables.blocks import BlockLife
+from blis_jax.core.columns import as_int, branch
+from blis_jax.core.outcome import Outcome
+from blis_jax.memory.allocation import Answer, Refusal, attempt
+from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, no_block_rows
 from blis_jax.memory.block_tables.contents import found_blocks
 from blis_jax.memory.memory import Demand, Grant, Visit
 from blis_jax.memory.second_tier.mirrored import attempt_with_tier
+from blis_jax.tables.blocks import PASSED_OVER, BlockLife, Blocks, EvictionRecord
+from blis_jax.tables.context import Context, Work, failing
+from blis_jax.tables.state import Past, State
+
+if TYPE_CHECKING:
+    from blis_jax.memory.memory import Subject
+
+    Counted = Callable[[jax.Array, Subject, jax.Array], jax.Array]  # of who `asks` for tokens
 
 
 def decision_of(
-    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand, refusal: Refusal
 ) -> Callable[[], Answer]:
     """How it is decided on the demand."""
     if ctx.shape.has_mirror:
@@ -30,7 +42,7 @@ def decision_of(
     now, is_old = demand, jnp.array(False)
     if not demand.is_last:
         now, is_old = _after_reload(ctx, state, one, demand)
-    return lambda: attempt(ctx, work, one, now, is_old)
+    return lambda: attempt(ctx, work, one, now, is_old, refusal)
 
 
 def worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
@@ -53,7 +65,7 @@ def _after_reload(
     # the blocks found first are kept, whatever the reload made of them
     is_old = one.is_retry & ~finds_more
     most = jnp.where(is_old, demand.hits, found_now)
-    at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
+    at = (ctx, state[Blocks], one.instance, one.slot, one.request)
     found = ctx.when(one.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found)
     return dataclasses.replace(
         demand,
@@ -75,8 +87,7 @@ def life_after(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit
     # a request computed beyond its prompt never gets a first token
     is_exact = visit.done == one.fixed.input_len
     token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
-    if ctx.mechanism.rules.keeps_output:  # what a later life computes again is not its first token
-        token = jnp.where(first > 0, first, token)
+    token = ctx.memory.preempted.first_token(first, token)
     is_stored = visit.asks & answer.is_granted
     return BlockLife.make(
         visited_at=one.step,
@@ -87,3 +98,67 @@ def life_after(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit
         old_token_record=old("old_token_record", past.token_record),
         old_token_index=old("old_token_index", past.token_index),
     )
+
+
+def _is_over(one: Subject, asks: jax.Array) -> jax.Array:
+    """Whether a member in decode gets nothing in this step."""
+    return one.in_decode & ~asks & ~one.is_idle
+
+
+def _past(made: Past, one: Subject, asks: jax.Array) -> Past:
+    """The row, whose steps since the first token count without this one."""
+    is_over = _is_over(one, asks)
+    lag = jnp.where(is_over, one.step, one.past.lag)
+    return made.replace(lag=lag, token_index=made.token_index + as_int(is_over))
+
+
+def _outcome(
+    ctx: Context, state: State, outcome: jax.Array, one: Tenant, asks: jax.Array
+) -> jax.Array:
+    is_full = state[Blocks].num_evictions >= ctx.shape.eviction_capacity
+    return failing(outcome, is_full & _is_over(one, asks), Outcome.EVICTIONS_FULL)
+
+
+def _rows(
+    ctx: Context, state: State, work: Work, one: Tenant, rows: BlockRows, asks: jax.Array
+) -> BlockRows:
+    """The record of the step, beside those of preemptions."""
+    is_over, none = _is_over(one, asks), no_block_rows(ctx)
+    at = jnp.minimum(state[Blocks].num_evictions, none.eviction_at)
+    entry = EvictionRecord.filled().replace(
+        request=one.request,
+        record=work.lane.num_records,
+        index=one.step,
+        scheduled_record=jnp.int32(PASSED_OVER),
+    )
+    at = jnp.where(is_over, at, none.eviction_at)
+    return dataclasses.replace(none, eviction_at=at, eviction=entry)
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """Hold what changes for such members; by default, as in February, nothing."""
+
+    num_decode: Counted = lambda count, one, asks: count  # members that make a token in the step
+    finish: Counted = lambda finish, one, asks: finish  # the step in which the request completes
+    progressed: Counted = lambda progressed, one, asks: progressed  # at block level
+    past: Callable[[Past, Subject, jax.Array], Past] = lambda made, one, asks: made
+    # tokens that members of the batch get in the step with this index
+    new_tokens: Callable[[jax.Array, Past, jax.Array], jax.Array] = lambda new, past, index: new
+    # of a visit at block level, which has records of them, and where no blocks are told apart
+    outcome: Callable[..., jax.Array] = lambda ctx, state, outcome, one, asks: outcome
+    outcome_of_lag: Callable[[jax.Array, jax.Array], jax.Array] = lambda outcome, lags: outcome
+    rows: Callable[..., BlockRows] = lambda ctx, state, work, one, rows, asks: rows
+
+
+GOES_ON = Unreached()
+IS_PASSED_OVER = Unreached(
+    num_decode=lambda count, one, asks: count - as_int(_is_over(one, asks)),
+    finish=lambda finish, one, asks: finish + as_int(_is_over(one, asks)),
+    progressed=lambda progressed, one, asks: progressed - as_int(_is_over(one, asks)),
+    past=_past,
+    new_tokens=lambda new, past, index: jnp.where(past.lag == index, 0, new),
+    outcome=_outcome,
+    outcome_of_lag=lambda outcome, lags: failing(outcome, lags, Outcome.KV_CHECK_TRIPPED),
+    rows=_rows,
+)

@@ -9,38 +9,27 @@ reach them.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import full_blocks, in_last_block
 from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, NO_REQUEST
-from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
-from blis_jax.engine.state import RUNAWAY, Request, State
-from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
+from blis_jax.core.types import LAST
 from blis_jax.memory import preemption
+from blis_jax.memory.allocation import Answer, Refusal
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
     Tenant,
-    blocks_of,
     is_due,
     no_block_rows,
     tenant,
     written,
-)
-from blis_jax.memory.block_tables.blocks import (
-    Asker,
-    BlockLife,
-    Do,
-    InstanceMemory,
-    MemoryTask,
-    emptied,
 )
 from blis_jax.memory.block_tables.contents import (
     Found,
@@ -56,20 +45,36 @@ from blis_jax.memory.memory import (
     Memory,
     Plan,
     Visit,
-    is_passed_over,
-    prompt_len,
 )
+from blis_jax.memory.victims import Victims
+from blis_jax.tables.blocks import (
+    Asker,
+    BlockLife,
+    Blocks,
+    Do,
+    InstanceMemory,
+    MemoryTask,
+    emptied,
+    initial_blocks,
+)
+from blis_jax.tables.context import Context, SlotRows, Work, count_of, failing, row
+from blis_jax.tables.state import RUNAWAY, State
+from blis_jax.tables.writes import SlotWrite, no_slot
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.engine.tables.writes import Writes
+    from blis_jax.tables.writes import Writes
 
 LIVELOCK_STEPS = 10_000  # consecutive steps of an instance without a completion or net progress
 
 
+@dataclass(frozen=True)
 class BlockLevel(Memory[Tenant, BlockRows]):
     """The memory model of single blocks."""
+
+    refusal: Refusal
+    victims: Victims
 
     def no_rows(self, ctx: Context) -> BlockRows:
         """Nothing changed."""
@@ -81,7 +86,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
         """Its first token stays, which a preempted request has made before."""
-        life = BlockLife(ctx.vector(row(blocks_of(state).life, request)))
+        life = BlockLife(ctx.vector(row(state[Blocks].life, request)))
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
@@ -90,8 +95,8 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
         """Leading blocks of the prompt that the instance's table names, where it may matter."""
-        prompt_blocks = full_blocks(prompt_len(ctx, one), ctx.shape.block_size)
-        at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
+        prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, one), ctx.shape.block_size)
+        at = (ctx, state[Blocks], one.instance, one.slot, one.request)
         return ctx.when(
             one.is_queued | one.is_retry,
             lambda: found_blocks(*at, prompt_blocks, jnp.array(False)),
@@ -115,7 +120,8 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
-        answer = worked_out(ctx, decision_of(ctx, state, work, one, demand))
+        decision = decision_of(ctx, state, work, one, demand, self.refusal)
+        answer = worked_out(ctx, decision)
         asked = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
@@ -126,14 +132,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         task = choose(demand.asks, kept.replace(**(answer.task | asked)), kept)
         crashes = demand.asks & answer.crashes
         outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
-        if not demand.is_last and ctx.mechanism.rules.passes_over:
-            is_full = blocks_of(state).num_evictions >= ctx.shape.eviction_capacity
-            is_full = is_full & is_passed_over(one, demand.asks)
-            outcome = failing(outcome, is_full, Outcome.EVICTIONS_FULL)
-        held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
-        held = jnp.where(demand.asks & answer.is_lost, 0, held)
-        if answer.is_left is not None:
-            held = jnp.where(demand.asks & answer.is_left, answer.held, held)
+        if not demand.is_last:
+            outcome = self.unreached.outcome(ctx, state, outcome, one, demand.asks)
+        held = answer.held_after(one, demand.asks)
         is_granted = answer.is_granted | ~demand.asks
         return Grant(is_granted, held, outcome, {}, task, answer)
 
@@ -147,24 +148,21 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         progressed = jnp.where(visit.gains, visit.done - one.step, progressed)
         progressed = jnp.where(one.in_decode, computed, progressed)
         rows = no_block_rows(ctx)
-        if ctx.mechanism.rules.passes_over:
-            is_over = is_passed_over(one, visit.asks)
-            progressed = progressed - as_int(is_over)
-            rows = preemption.passed_over(ctx, state, work, one, is_over)
-        before = one.life
-        if grant.own.is_left is not None:
-            chain = before.replace(jumps=grant.own.jumps, offset=grant.own.offset)
-            before = choose(visit.asks & grant.own.is_left, chain, before)
+        progressed = self.unreached.progressed(progressed, one, visit.asks)
+        rows = self.unreached.rows(ctx, state, work, one, rows, visit.asks)
+        answer: Answer = grant.own
+        before = answer.life_before(one, visit.asks)
         rows = dataclasses.replace(
             rows,
             life=choose(is_granted, life_after(ctx, work, one, grant, visit), before),
             computed=jnp.where(is_granted, progressed, computed),
         )
-        if not self.keeps_priority(ctx):
+        if not self.victims.keeps_priority:
             return rows
-        stored = blocks_of(state).priority[one.instance, one.slot]
+        stored = state[Blocks].priority[one.instance, one.slot]
         # a second attempt, after a reload, does not ask for the priority again
         is_asked = one.is_queued & ~one.is_forced
+        assert one.priority is not None
         return dataclasses.replace(rows, priority=jnp.where(is_asked, one.priority, stored))
 
     def rows_of_stored(self, rows: BlockRows) -> BlockRows:
@@ -184,39 +182,40 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         first = jnp.where(stops, 0, life.first_token)
         return dataclasses.replace(rows, life=life.replace(first_token=first))
 
-    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
-        """All blocks free and without content, as at the start."""
-        return {"blocks": emptied(ctx.shape, ctx.params, blocks_of(state), is_it)}
+    def first_tables(self, ctx: Context) -> Blocks:
+        """Return all blocks free."""
+        return initial_blocks(ctx.shape, ctx.mechanism, ctx.params)
+
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
+        """Return the state with all blocks free and without content, as at the start."""
+        return state.having(emptied(ctx.shape, ctx.params, state[Blocks], is_it))
 
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
-    ) -> dict[str, Any]:
-        """The blocks that held them have no content."""
-        return {"blocks": without_own(ctx, blocks_of(state), request, instance, slot)}
+    ) -> State:
+        """Return the state in which the blocks that held them have no content."""
+        return state.having(without_own(ctx, state[Blocks], request, instance, slot))
 
-    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
-        """The rows of block-level memory; the blocks themselves move in the operations."""
-        return written(ctx, state, done, self.keeps_priority(ctx))
+    def write(self, ctx: Context, state: State, done: Writes) -> State:
+        """Return the state with the rows of block-level memory; the blocks themselves move in the operations."""
+        return written(ctx, state, done, self.victims)
 
     # --- who is visited -------------------------------------------------------------------------
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Leading prompt blocks that the instance's table names."""
-        input_len, blocks = slots.input_len, blocks_of(slots.state)
+        input_len, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
 
         def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
             new = jnp.array(False)
             return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
         slot = lax.iota(jnp.int32, input_len.shape[0])
-        if ctx.mechanism.rules.keeps_output:
-            given = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
-            input_len = jnp.where(slots.request == NO_REQUEST, 0, given)
         return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """The blocks of each content up to the first that is not named."""
-        return registered_blocks(ctx, blocks_of(state))
+        return registered_blocks(ctx, state[Blocks])
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
         """Decode members whose next token is more than one in their last block."""
@@ -230,7 +229,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         finish, order = slots.finish, slots.order
         is_decode = finish != LAST
         due = is_due(ctx, slots, index)
-        remaining = slots.input_len - row(blocks_of(slots.state).computed, slots.instance)
+        remaining = slots.input_len - row(slots.state[Blocks].computed, slots.instance)
         by_class = row(cluster.prefill_threshold, slots.instance)
         threshold = by_class[slots.slo_class]
         wanted = jnp.where((threshold > 0) & (threshold < remaining), threshold, remaining)
@@ -244,9 +243,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         is_pure = is_pure & ~jnp.any(due) & (work.pool.pending_reloads == 0)
         return Plan(visit_all, counted, is_pure, most_steps)
 
-    def keeps_priority(self, ctx: Context) -> bool:
+    @property
+    def keeps_priority(self) -> bool:
         """The request of the lowest priority may be the one to be evicted."""
-        return ctx.mechanism.evicts_lowest_priority
+        return self.victims.keeps_priority
 
     def is_redirected(self, work: Work) -> jax.Array:
         """Whether a ghost is next, or a request whose allocation failed before."""
@@ -256,7 +256,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """The last ghost made, once all members are visited."""
         ghosts = work.task.num_ghosts
         is_ghost = (choice.asker != Asker.MEMBER) & (ghosts > 0)
-        slot = blocks_of(state).ghosts[jnp.maximum(ghosts - 1, 0)]
+        slot = state[Blocks].ghosts[jnp.maximum(ghosts - 1, 0)]
         return dataclasses.replace(
             choice,
             slot=jnp.where(is_ghost, slot, choice.slot),
@@ -271,7 +271,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def start(self, state: State, instance: jax.Array) -> tuple[MemoryTask, InstanceMemory]:
         """The operation in progress and the instance's row."""
-        blocks = blocks_of(state)
+        blocks = state[Blocks]
         return MemoryTask(blocks.task), InstanceMemory(row(blocks.pool, instance))
 
     def does(self, work: Work, what: Do) -> jax.Array:
@@ -284,7 +284,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Evict a request, stop admitting, or let a completion do without."""
         return ctx.when(
             self.does(work, Do.FAILED),
-            lambda: preemption.give_up(ctx, state, work, instance),
+            lambda: preemption.give_up(ctx, state, work, instance, self.victims),
             lambda: (work, no_slot(ctx)),
         )
 
@@ -314,7 +314,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """
         pool, steps = work.pool, work.lane.num_steps
         index = work.inst.step_index + steps
-        computed = row(blocks_of(state).computed, instance)
+        computed = row(state[Blocks].computed, instance)
         visited_slot = jnp.where(written.instance == instance, written.slot, -1)
         is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
         computed = jnp.where(is_visited, written.memory.computed, computed)
@@ -340,6 +340,11 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             return task
         names = ("cursor", "done", "is_retry", "has_reloaded", "hits")
         return task.replace(do=jnp.int32(Do.MIRROR), **dict.fromkeys(names, jnp.int32(0)))
+
+    def is_settled(self, state: State) -> jax.Array:
+        """Not while blocks are listed or taken."""
+        do = MemoryTask(state[Blocks].task).do
+        return (do != Do.PIN) & (do != Do.TAKE)
 
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""

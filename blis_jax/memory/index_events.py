@@ -15,38 +15,44 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import full_blocks
+from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context
-from blis_jax.engine.phases.router_view.forgetting import is_void, without_own
-from blis_jax.engine.phases.router_view.late_news import (
-    LateWrite,
+from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
+from blis_jax.memory.memory import Subject, Visit
+from blis_jax.prefix_index.news import (
     NewsKind,
     is_old_enough,
     is_over,
-    next_place,
-    told,
-)
-from blis_jax.engine.phases.router_view.lost_news import (
-    is_removal_heard,
     is_touch_lost,
+    is_void,
+    next_place,
+    removals_heard,
+    told,
     unless_lost,
+    with_news,
+    without_own,
 )
-from blis_jax.engine.phases.router_view.router_index import (
-    RouterWrite,
+from blis_jax.prefix_index.router_index import (
     outcome_of_touch,
     own_row,
     touch,
     trimmed,
     write,
 )
-from blis_jax.engine.phases.steps.mid_step import Work, failing
-from blis_jax.engine.state import Req, State, nodes_of
-from blis_jax.engine.tables.router import LateNews, RouterIndex
-from blis_jax.memory.block_tables.blocks import Do, MemoryTask
-from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
-from blis_jax.memory.memory import Subject, Visit, prompt_len
+from blis_jax.tables.context import Context, Work, failing
+from blis_jax.tables.requests import BlockNodes, Req, nodes_of
+from blis_jax.tables.router import (
+    Gaps,
+    LateNews,
+    LateWrite,
+    PrivateBlocks,
+    RemovedNames,
+    RouterIndex,
+    RouterWrite,
+    VoidNews,
+)
+from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -56,62 +62,49 @@ if TYPE_CHECKING:
     _Heard = tuple[RouterIndex, jax.Array, jax.Array]  # the index, how many messages, the outcome
 
 
-def settled(ctx: Context, state: State) -> RouterIndex | None:
-    """The index before the next thing happens: what the latest allocation has pushed out is gone."""
-    router, blocks = state.router, state.blocks
-    if router is None or router.late is not None or not ctx.mechanism.is_precise:
-        return router
-    is_settled = jnp.array(True)
-    if blocks is not None:
-        do = MemoryTask(blocks.task).do
-        is_settled = (do != Do.PIN) & (do != Do.TAKE)
-    return trimmed(ctx, router, is_settled)
+def settled(ctx: Context, state: State) -> State:
+    """Return the state whose index is without what the latest allocation has pushed out."""
+    return state.having(trimmed(ctx, state[RouterIndex], ctx.memory.is_settled(state)))
 
 
-def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
-    """Touch the prompt of a request that has been given room for a part of it.
-
-    A cache with a CPU tier tells the router nothing.
-    """
-    router = state.router
-    if router is None or not ctx.mechanism.is_precise:
-        return work
+def _is_touched(ctx: Context, one: Subject, visit: Visit) -> jax.Array:
+    """Whether the prompt has been given room for a part of it; a cache with a CPU tier tells the router nothing."""
     tells = ctx.params.cluster.kv_cpu_blocks[one.instance] == 0
-    is_touched = visit.asks & visit.is_granted & ~one.in_decode & tells
+    return visit.asks & visit.is_granted & ~one.in_decode & tells
+
+
+def touched_at_once(ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    """Touch the prompt of a request that has been given room for a part of it."""
+    router, is_touched = state[RouterIndex], _is_touched(ctx, one, visit)
     about = one.request, one.past.num_scheduled, one.past.progress
-    if router.late is not None:
-        return dataclasses.replace(work, router=_told(ctx, router.late, work, one, is_touched))
-    num_blocks = full_blocks(prompt_len(ctx, one), ctx.shape.block_size)
+    num_blocks = full_blocks(ctx.memory.preempted.prompt_len(ctx, one), ctx.shape.block_size)
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, one.request)
         done = touch(ctx, router, one.request, nodes, num_blocks, one.instance)
         return unless_lost(ctx, router, done, *about)
 
-    nothing = work.router
-    assert isinstance(nothing, RouterWrite)  # there is an index, and it hears at once
-    done: RouterWrite = ctx.when(is_touched, write, lambda: nothing)
+    done: RouterWrite = ctx.when(is_touched, write, lambda: work[RouterWrite])
     outcome = jnp.where(
         is_touched, outcome_of_touch(ctx, work.lane.outcome, done), work.lane.outcome
     )
-    return dataclasses.replace(work, router=done, lane=work.lane.replace(outcome=outcome))
+    return dataclasses.replace(work.having(done), lane=work.lane.replace(outcome=outcome))
 
 
-def _told(
-    ctx: Context, late: LateNews, work: Work, one: Subject, is_touched: jax.Array
-) -> LateWrite:
-    """The message of an allocation, which the router hears later."""
-    request = one.request
+def told_later(ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+    """Send the message of such an allocation, which the router hears later."""
+    late, is_touched, request = state[LateNews], _is_touched(ctx, one, visit), one.request
     if ctx.mechanism.loses_index:
         is_lost = is_touch_lost(ctx, request, one.past.num_scheduled, one.past.progress)
         request = jnp.where(is_lost, jnp.int32(ctx.shape.num_requests), request)
     kind = jnp.int32(NewsKind.ALLOCATION)
-    return told(late, work.lane.now, one.instance, request, kind, is_on=is_touched)
+    news = told(late, work.lane.now, one.instance, request, kind, is_on=is_touched)
+    return work.having(news)
 
 
 @pytree
 class NamedContents:
-    """NamedContents of blocks as the index names them; spare places where there is none."""
+    """Contents of blocks as the index names them; spare places where there is none."""
 
     number: Int[Array, "window"]  # of shared blocks
     request: Int[Array, "window"]  # of private ones, and their position
@@ -121,7 +114,7 @@ class NamedContents:
 
 @pytree
 class Removal:
-    """NamedContents that leave the instance's index."""
+    """Contents that leave the instance's index."""
 
     contents: NamedContents
     stamp: Int[Array, ""]  # number of the latest touch before the allocation
@@ -130,26 +123,28 @@ class Removal:
 
 def popped(
     turn: Turn, name: Int[Array, "window"], is_touched: jax.Array
-) -> Removal | LateWrite | None:
-    """The contents of blocks that the instance uses again, by name; 0 where there is none.
+) -> tuple[Removal | LateWrite, ...]:
+    """The contents of blocks that the instance uses again, by name, 0 where there is none, if somebody hears of it.
 
     `is_touched` says whether the allocation that pops them has touched a prompt.
     """
-    ctx, router = turn.ctx, turn.state.router
-    if router is None or (router.removed is None):
-        return None
+    ctx, state = turn.ctx, turn.state
+    if RouterIndex not in state or Gaps not in state[RouterIndex]:
+        return ()
+    router = state[RouterIndex]
     follows = is_touched & (turn.own(ctx.params.cluster.kv_cpu_blocks) == 0)
     contents = _contents(ctx, name)
-    heard = is_removal_heard(ctx, turn.instance, turn.inst.step_index, *_about(contents))
-    if router.late is None:
-        return _removal(ctx, router, turn.instance, name, contents, follows, heard)
+    heard = removals_heard(ctx, turn.instance, turn.inst.step_index, *_about(contents))
+    if LateNews not in state:
+        return (_removal(ctx, router, turn.instance, name, contents, follows, *heard),)
     is_known = contents.is_own | (contents.number < ctx.shape.num_shared_blocks)
-    if heard is not None:
-        is_known = is_known & heard
+    for is_heard in heard:
+        is_known = is_known & is_heard
     kind = jnp.where(follows, jnp.int32(NewsKind.REMOVAL), jnp.int32(NewsKind.REMOVAL_ALONE))
     nobody = jnp.int32(ctx.shape.num_requests)
-    name = jnp.where(is_known, name, 0)
-    return told(router.late, turn.lane.now, turn.instance, nobody, kind, name, jnp.any(is_known))
+    names, is_on = RemovedNames(jnp.where(is_known, name, 0)), jnp.any(is_known)
+    message = turn.lane.now, turn.instance, nobody, kind
+    return (told(state[LateNews], *message, names, is_on=is_on),)
 
 
 def _contents(ctx: Context, name: Int[Array, "window"]) -> NamedContents:
@@ -180,7 +175,7 @@ def _removal(
     name: Int[Array, "window"],
     contents: NamedContents,
     follows: jax.Array,
-    heard: Bool[Array, "window"] | None,
+    *heard: Bool[Array, "window"],
 ) -> Removal:
     """What the index loses; `follows` says whether the latest touch is that of the same allocation."""
     shape = ctx.shape
@@ -188,18 +183,19 @@ def _removal(
     spare_number, is_own = jnp.int32(shape.num_shared_blocks), contents.is_own
     number, request, position = contents.number, contents.request, contents.position
     last = jnp.minimum(instance, jnp.int32(shape.num_instances - 1))
-    node = ctx.requests.node_of[number]
+    node = ctx.requests[BlockNodes].node[number]
     own = own_row(ctx, request, instance)
-    touched = jnp.where(is_own, router.own[own], router.touched[node, last])
-    removed = router.removed[instance, number]
-    removed = jnp.where(is_own, router.own_removed[own, position], removed)
+    private, gaps = router[PrivateBlocks], router[Gaps]
+    touched = jnp.where(is_own, private.touched[own], router.touched[node, last])
+    removed = gaps.shared[instance, number]
+    removed = jnp.where(is_own, gaps.private[own, position], removed)
     is_there = (touched >= router.oldest[last]) & (touched > removed) & (touched <= stamp)
     is_there = is_there & (is_own | (number < spare_number))
-    if heard is not None:
-        is_there = is_there & heard
-        number = jnp.where(heard, number, spare_number)
-        request = jnp.where(heard, request, jnp.int32(shape.num_requests))
-        position = jnp.where(heard, position, jnp.int32(shape.list_blocks))
+    for is_heard in heard:
+        is_there = is_there & is_heard
+        number = jnp.where(is_heard, number, spare_number)
+        request = jnp.where(is_heard, request, jnp.int32(shape.num_requests))
+        position = jnp.where(is_heard, position, jnp.int32(shape.list_blocks))
     place = lax.iota(jnp.int32, name.shape[0])
     is_earlier = place[None, :] < place[:, None]
     is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)
@@ -209,31 +205,31 @@ def _removal(
     return Removal(gone, stamp, router.num_blocks - jnp.where(is_mine, count, 0))
 
 
-def without(
-    ctx: Context, router: RouterIndex, instance: jax.Array, gone: Removal | LateWrite
-) -> RouterIndex:
-    """The index without these contents, or once the removal is told that it will hear of later."""
+def left_out(ctx: Context, state: State, instance: jax.Array, gone: Removal | LateWrite) -> State:
+    """Return the state whose index is without these contents, or is told of what it will hear later."""
     if isinstance(gone, LateWrite):
-        return write(ctx, router, gone)
+        return state.having(with_news(state[LateNews], gone))
+    return state.having(without(ctx, state[RouterIndex], instance, gone))
+
+
+def without(ctx: Context, router: RouterIndex, instance: jax.Array, gone: Removal) -> RouterIndex:
+    """Return the index without these contents."""
     left = gone.contents
     stamps = jnp.broadcast_to(gone.stamp, left.number.shape)
-    removed = ctx.write(router.removed, (instance,), left.number, stamps)
+    shared = ctx.write(router[Gaps].shared, (instance,), left.number, stamps)
     own = own_row(ctx, left.request, instance)
-    own_removed = ctx.write_pairs(router.own_removed, own, left.position, stamps)
-    return dataclasses.replace(
-        router, removed=removed, own_removed=own_removed, num_blocks=gone.num_blocks
-    )
+    private = ctx.write_pairs(router[Gaps].private, own, left.position, stamps)
+    return dataclasses.replace(router.having(Gaps(shared, private)), num_blocks=gone.num_blocks)
 
 
 def heard(
-    ctx: Context, router: RouterIndex, outcome: jax.Array, now: jax.Array, is_asked: jax.Array
-) -> tuple[RouterIndex, jax.Array]:
-    """The index once it has heard, if it `is_asked`, of all messages that are old enough; and the outcome.
+    ctx: Context, state: State, outcome: jax.Array, now: jax.Array, is_asked: jax.Array
+) -> tuple[State, jax.Array]:
+    """Return the state whose index has heard, if it `is_asked`, of all messages that are old enough; and the outcome.
 
     The messages of one allocation are as old as each other, so what it pushes out goes once all of them are heard.
     """
-    assert router.late is not None
-    late: LateNews = router.late
+    index, late = state[RouterIndex], state[LateNews]
     outcome = failing(outcome, is_over(late), Outcome.ROUTINGS_FULL)
 
     def goes_on(carry: _Heard) -> jax.Array:
@@ -253,10 +249,9 @@ def heard(
         )
         return index, num_heard + 1, outcome
 
-    index = dataclasses.replace(router, late=None)
     index, num_heard, outcome = lax.while_loop(goes_on, hear, (index, late.num_heard, outcome))
     left = dataclasses.replace(late, num_heard=num_heard)
-    return dataclasses.replace(trimmed(ctx, index), late=left), outcome
+    return state.having(trimmed(ctx, index), left), outcome
 
 
 def _with_touch(
@@ -275,13 +270,13 @@ def _with_removal(
     instance, request, kind = late.about[:, at]
     # the blocks of the latest allocation go before what it pushes out, others after that
     index = trimmed(ctx, index, kind != NewsKind.REMOVAL)
-    if late.void is not None:
+    if VoidNews in late:
         is_forgotten = (kind == NewsKind.FORGETTING) & is_heard
         index = without_own(ctx, index, request, instance, is_forgotten)
-    if late.name is None:
+    if RemovedNames not in late:
         return index
-    name = late.name[at]
-    if late.void is not None:
+    name = late[RemovedNames].of[at]
+    if VoidNews in late:
         name = jnp.where(is_heard, name, 0)
     about = name, _contents(ctx, name), kind == NewsKind.REMOVAL
-    return without(ctx, index, instance, _removal(ctx, index, instance, *about, None))
+    return without(ctx, index, instance, _removal(ctx, index, instance, *about))

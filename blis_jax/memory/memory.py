@@ -10,24 +10,27 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import Past, Request, Resident, State
-from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.memory.block_tables.blocks import Asker, Do, InstanceMemory, MemoryTask
 from blis_jax.memory.block_tables.contents import Found
+from blis_jax.tables.blocks import Asker, Do, InstanceMemory, MemoryTask
+from blis_jax.tables.context import Context, SlotRows, Work
+from blis_jax.tables.requests import Request
+from blis_jax.tables.state import Past, Resident, State
+from blis_jax.tables.writes import SlotWrite, no_slot
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.engine.tables.writes import Writes
+    from blis_jax.memory.attempts import Unreached
+    from blis_jax.memory.block_tables.takes import Uses
+    from blis_jax.memory.preempted import Preempted
+    from blis_jax.tables.writes import Writes
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Choice:
     instance: jax.Array
     slot: jax.Array
     asker: jax.Array
-    priority: Any = None  # of a waiting request, if memory must know it
+    priority: jax.Array | None = None  # of a waiting request, if memory must know it
     is_last: bool = False  # static: it completes
 
 
@@ -106,13 +109,6 @@ class Subject:
         return self.row.alloc_offset + jnp.where(self.row.finish != LAST, steps, 0)
 
 
-def prompt_len(ctx: Context, one: Subject) -> jax.Array:
-    """Tokens of a request's prompt alone, whose blocks other requests may share."""
-    if not ctx.mechanism.rules.keeps_output:
-        return one.fixed.input_len
-    return ctx.request(one.request).input_len
-
-
 @dataclass(frozen=True)
 class Demand:
     """Tokens that a request asks room for."""
@@ -159,9 +155,11 @@ class Visit:
     gains: jax.Array  # the prompt is computed: its first token comes with this step
 
 
-def is_passed_over(one: Subject, asks: jax.Array) -> jax.Array:
-    """Whether a member in decode gets nothing in this step; with `passes_over` it makes no progress in it."""
-    return one.in_decode & ~asks & ~one.is_idle
+class Left(NamedTuple):
+    """What a request leaves behind that leaves an instance: the work, and memory's rows."""
+
+    work: Work
+    rows: Any
 
 
 @dataclass(frozen=True)
@@ -178,8 +176,13 @@ S = TypeVar("S", bound=Subject)
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
 class Memory(ABC, Generic[S, R]):
     """A memory model; `S` is what it knows of a request in a phase, `R` the rows that a phase changes."""
+
+    preempted: Preempted
+    unreached: Unreached
+    uses: Uses
 
     @abstractmethod
     def no_rows(self, ctx: Context) -> R:
@@ -224,18 +227,22 @@ class Memory(ABC, Generic[S, R]):
         return rows
 
     @abstractmethod
-    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
-        """The tables that change where these instances, a spare row included, hold nothing any more."""
+    def first_tables(self, ctx: Context) -> object:
+        """Return its tables before anything is stored."""
+
+    @abstractmethod
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
+        """Return the state in which these instances, a spare row included, hold nothing any more."""
 
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
-    ) -> dict[str, Any]:
-        """The tables that change where the request alone had contents on the instance, and now finds none of them."""
-        return {}
+    ) -> State:
+        """Return the state in which a request that alone had contents on the instance finds none of them."""
+        return state
 
     @abstractmethod
-    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
-        """The tables of the state that change, with the rows in their places."""
+    def write(self, ctx: Context, state: State, done: Writes) -> State:
+        """Return the state with the rows in their places."""
 
     # --- hooks: who is visited ----------------------------------------------------------------
 
@@ -261,7 +268,8 @@ class Memory(ABC, Generic[S, R]):
         """Blocks that members take which are counted, over the next steps, and their sum over these steps."""
         return jnp.int32(0), jnp.int32(0)
 
-    def keeps_priority(self, ctx: Context) -> bool:
+    @property
+    def keeps_priority(self) -> bool:
         """Whether it must know the priority with which a request was admitted."""
         return False
 
@@ -319,6 +327,10 @@ class Memory(ABC, Generic[S, R]):
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
         """What is to be done once a step has been timed, before members complete."""
         return task
+
+    def is_settled(self, state: State) -> jax.Array:
+        """Whether no block that the latest allocation needs is still to be popped."""
+        return jnp.array(True)
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
         """The step record with the first token of a request that completes, -1 if it has none."""

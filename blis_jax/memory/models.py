@@ -1,15 +1,105 @@
-"""The memory models by name, and which one a compilation uses."""
+"""The memory model that a program uses, and what it has to do after a phase: operations on blocks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from blis_jax.core.types import EngineShape
+import jax
+
+from blis_jax.core.types import EngineShape, Mechanism
+from blis_jax.memory.allocation import refused_later, refused_whole
+from blis_jax.memory.attempts import GOES_ON, IS_PASSED_OVER
 from blis_jax.memory.block_level import BlockLevel
+from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
+from blis_jax.memory.block_tables.takes import JudgedUses, Uses
+from blis_jax.memory.block_tables.turn import Operation, take_turn
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.no_eviction import NoEviction
+from blis_jax.memory.preempted import (
+    Preempted,
+    Restarted,
+    Resumed,
+    ResumedElsewhere,
+    ResumedWithJoins,
+)
+from blis_jax.memory.second_tier.cpu_tier import offload, reload
+from blis_jax.memory.second_tier.mirror import bring_back, mirror
+from blis_jax.memory.victims import (
+    LeastUrgent,
+    LeastWorth,
+    Victims,
+    first_joined,
+    latest_arrival,
+)
+from blis_jax.tables.blocks import Blocks, Do, MemoryTask
+from blis_jax.tables.context import Context
+from blis_jax.tables.state import Lane, State
 
 
-def memory_of(shape: EngineShape) -> Memory[Any, Any]:
-    """Blocks one by one where the shape has room for them, else the cheap model."""
-    return BlockLevel() if shape.num_blocks else NoEviction()
+def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
+    """Return the model of a compilation: blocks one by one where the shape has room for them, else the cheap one."""
+    unreached = IS_PASSED_OVER if mechanism.rules.passes_over else GOES_ON
+    if not shape.num_blocks:
+        return NoEviction(Preempted(), unreached, Uses())
+    uses = JudgedUses(mechanism.offload) if mechanism.offload is not None else Uses()
+    refusal = refused_whole if mechanism.rules.refuses_whole else refused_later
+    return BlockLevel(_preempted(mechanism), unreached, uses, refusal, _victims(mechanism))
+
+
+def _preempted(mechanism: Mechanism) -> Preempted:
+    """What preempted requests keep."""
+    if mechanism.rules.restarts_preempted:
+        return Restarted()
+    if not mechanism.rules.keeps_output:
+        return Preempted()
+    if mechanism.hand_over is not None:
+        return ResumedWithJoins()
+    return ResumedElsewhere() if mechanism.moves_requests else Resumed()
+
+
+def _victims(mechanism: Mechanism) -> Victims:
+    """Who is evicted."""
+    if mechanism.victim is not None:
+        return LeastWorth(mechanism.victim)
+    if not mechanism.evicts_lowest_priority:
+        return Victims()
+    of_equals = latest_arrival if mechanism.rules.restarts_preempted else first_joined
+    return LeastUrgent(of_equals)
+
+
+OPERATIONS = {
+    Do.RELOAD: reload,
+    Do.PIN: pin,
+    Do.TAKE: take,
+    Do.ROLL_BACK: roll_back,
+    Do.RESTORE: restore,
+    Do.RELEASE: release,
+    Do.OFFLOAD: offload,
+}
+_OF_ONE_TIER = {do: OPERATIONS[do] for do in OPERATIONS if do not in (Do.RELOAD, Do.OFFLOAD)}
+_OF_MIRROR = {
+    Do.RELOAD: bring_back,
+    Do.PIN: pin,
+    Do.TAKE: take,
+    Do.RELEASE: release,
+    Do.MIRROR: mirror,
+}
+
+
+def move_blocks(ctx: Context, state: State) -> State:
+    """Return the state once memory has moved a few windows of blocks; one operation may follow on another.
+
+    Nothing else happens on the instance until the operation is over, so its windows may follow each other at once.
+    """
+    operations = OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
+    for do, operation in (_OF_MIRROR if ctx.shape.has_mirror else operations).items():
+
+        def is_on(state: State, do: Do = do) -> jax.Array:
+            is_next = MemoryTask(state[Blocks].task).do == do
+            return is_next & (Lane(state.lane.numbers).outcome == 0)
+
+        def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
+            return take_turn(ctx, state, is_on, operation)
+
+        state = ctx.turns(is_on, change, state, ctx.shape.windows_a_step)
+    return state

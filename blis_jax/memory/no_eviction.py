@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import ceil_div, full_blocks, in_last_block
 from blis_jax.core.columns import as_int
-from blis_jax.core.exact import exact_quotient
+from blis_jax.core.exact import ceil_div, exact_quotient, full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
-from blis_jax.engine.state import SEQUENTIAL_LAGGING, SharedBlocks, State
-from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.memory import shared_blocks
-from blis_jax.memory.block_tables.blocks import InstanceMemory
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
 from blis_jax.memory.shared_blocks import PathRows, cached_blocks, read_path
+from blis_jax.tables.blocks import InstanceMemory
+from blis_jax.tables.context import Context, SlotRows, Work, count_of, failing
+from blis_jax.tables.state import SEQUENTIAL_LAGGING, SharedBlocks, State, no_copies
+from blis_jax.tables.writes import SlotWrite
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.engine.tables.writes import Writes
+    from blis_jax.tables.writes import Writes
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,6 @@ class OnPath(Subject):
     """A request and the shared blocks on its path."""
 
     path: PathRows
-
-
-def _shared(state: State) -> SharedBlocks:
-    shared = state.shared
-    assert shared is not None  # there is one of the two memories
-    return shared
 
 
 class NoEviction(Memory[OnPath, PathRows]):
@@ -69,7 +61,7 @@ class NoEviction(Memory[OnPath, PathRows]):
             past=ctx.past(state, request),
             fixed=ctx.request(request),
             step=work.inst.step_index + 1,
-            path=read_path(_shared(state), ctx.requests, instance, slot, request),
+            path=read_path(state[SharedBlocks], ctx.requests, instance, slot, request),
         )
 
     def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
@@ -106,8 +98,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         if not demand.is_last:
             is_zero = one.is_queued & (tokens == 0)
             lags = one.in_decode & ~demand.asks
-            if ctx.mechanism.rules.passes_over:  # the other model keeps account of such steps
-                outcome = failing(outcome, lags, Outcome.KV_CHECK_TRIPPED)
+            outcome = self.unreached.outcome_of_lag(outcome, lags)
             order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
             used = used + allocation.num_revived
             changes |= {
@@ -139,45 +130,45 @@ class NoEviction(Memory[OnPath, PathRows]):
         inst = grant.inst | {"used_blocks": left}
         return dataclasses.replace(grant, outcome=outcome, inst=inst), freed.rows
 
-    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
-        """The path's rows in their places."""
+    def first_tables(self, ctx: Context) -> SharedBlocks:
+        """Return that nobody holds a copy of anything."""
+        return no_copies(ctx.shape)
+
+    def write(self, ctx: Context, state: State, done: Writes) -> State:
+        """Return the state with the path's rows in their places."""
         slot = done.slot
         if ctx.shape.num_nodes == 0:
-            return {}
-        return {
-            "shared": shared_blocks.write_path(
-                ctx, _shared(state), slot.memory, slot.instance, slot.slot
-            )
-        }
+            return state
+        where = slot.instance, slot.slot
+        return state.having(shared_blocks.write_path(ctx, state[SharedBlocks], slot.memory, *where))
 
-    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
-        """No content is named any more; nobody holds a copy."""
-        shared = _shared(state)
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
+        """Return the state in which no content is named any more, and nobody holds a copy."""
+        shared = state[SharedBlocks]
 
         def reset(table: jax.Array, value: int) -> jax.Array:
             rows = is_it.reshape((-1,) + (1,) * (table.ndim - 1))
             return jnp.where(rows, jnp.int32(value), table)
 
-        if shared.named is not None:
-            holders, named = reset(shared.holders, 0), reset(shared.named, -1)
-        else:  # the copy that is named stands behind the others
-            copies, named = reset(shared.holders[:, :, :-1], 0), None
-            last = reset(shared.holders[:, :, -1:], -1)
-            holders = jnp.concatenate([copies, last], axis=2)
-        return {"shared": SharedBlocks(holders, named, reset(shared.held, -1))}
+        if shared.is_joined:  # the copy that is named stands behind the others
+            (copies,) = shared.copies
+            parts = reset(copies[:, :, :-1], 0), reset(copies[:, :, -1:], -1)
+            tables: tuple[jax.Array, ...] = (jnp.concatenate(parts, axis=2),)
+        else:
+            tables = reset(shared.copies[0], 0), reset(shared.copies[1], -1)
+        return state.having(SharedBlocks(tables, reset(shared.held, -1)))
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Leading prompt blocks that the instance's table names."""
         if ctx.shape.num_nodes == 0:
             return jnp.zeros_like(slots.input_len)
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
-        at = (_shared(slots.state), ctx.requests, slots.instance, slots.request)
+        at = (slots.state[SharedBlocks], ctx.requests, slots.instance, slots.request)
         return shared_blocks.cached_for_all(*at, prompt_blocks)
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """No registration is lost, so those that are there are the leading ones."""
-        shared, rows = _shared(state), ctx.shape.num_instances
-        named = shared.holders[:, :, -1] if shared.named is None else shared.named
+        named, rows = state[SharedBlocks].named, ctx.shape.num_instances
         count = jnp.sum(named[:rows] >= 0, axis=2, dtype=jnp.int32)
         return count.at[:, ctx.shape.num_nodes].set(0)
 

@@ -8,91 +8,59 @@ ghosts lie behind all members, and the last one made comes first.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from blis_jax.core.block_counts import ceil_div
 from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
-from blis_jax.engine.state import Lane, Past, Resident, State
-from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.memory import kept_output
 from blis_jax.memory.allocation import after_release
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
     Tenant,
-    blocks_of,
-    is_due,
     no_block_rows,
     tenant,
 )
-from blis_jax.memory.block_tables.blocks import (
-    PASSED_OVER,
+from blis_jax.memory.memory import Choice
+from blis_jax.memory.victims import Batch, Victims, batch_of
+from blis_jax.tables.blocks import (
     Asker,
-    BlockLife,
     Blocks,
     Do,
     EvictionRecord,
     MemoryTask,
 )
-from blis_jax.memory.memory import Choice
-from blis_jax.policies.contract import NoState, VictimContext
+from blis_jax.tables.context import (
+    Context,
+    SlotRows,
+    Work,
+    count_of,
+    failing,
+)
+from blis_jax.tables.state import Past, Resident, State
+from blis_jax.tables.writes import SlotWrite
 
 LATER = 2  # "visit_all": members are visited one by one since an eviction in this step
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The running batch as the eviction finds it, `[slot]`."""
-
-    slot: jax.Array
-    order: jax.Array
-    in_prefill: jax.Array
-    is_due: jax.Array
-    is_bulk: jax.Array  # in decode, and not visited for its own sake
-
-    def num_ahead(self, order: jax.Array, lane: Lane, visit_all: jax.Array) -> jax.Array:
-        """Members still to be visited, if the batch is in this order."""
-        is_ahead = self.is_ahead(order, lane)
-        return count_of(is_ahead & (self.in_prefill | self.is_due | visit_all))
-
-    def is_ahead(self, order: jax.Array, lane: Lane) -> jax.Array:
-        """Members behind the one that is visited now."""
-        is_behind = order > lane.cursor
-        return is_behind & (order <= lane.order_limit)
-
-
-def _batch(ctx: Context, slots: SlotRows, work: Work) -> Batch:
-    order, finish = slots.order, slots.finish
-    due = is_due(ctx, slots, work.inst.step_index)
-    slot = jnp.arange(order.shape[0], dtype=jnp.int32)
-    is_decode = finish != LAST
-    return Batch(slot, order, ~is_decode & (order != LAST), due, is_decode & ~due)
-
-
 def give_up(
-    ctx: Context, state: State, work: Work, instance: jax.Array
+    ctx: Context, state: State, work: Work, instance: jax.Array, victims: Victims
 ) -> tuple[Work, SlotWrite[BlockRows]]:
     """An allocation failed for good: evict a request, stop admitting, or let a completion do without."""
-    blocks, task = blocks_of(state), work.task
+    blocks, task = state[Blocks], work.task
     asker, slots = task.asker, SlotRows(state, instance)
     is_queue, is_completion = asker == Asker.QUEUE, asker == Asker.COMPLETION
     members = work.inst.num_prefill + work.inst.num_decode
     evicts = ~is_queue & ~is_completion & (members > 0)
-    batch = _batch(ctx, slots, work)
-    victim, last = _victim(ctx, state, work, batch, instance)
+    batch = batch_of(ctx, slots, work)
+    victim, last = victims.of(ctx, state, work, batch, instance)
     victim = jnp.where(evicts, victim, task.slot)
     is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
     one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
     is_pending = _is_pending(blocks, task, victim)
-    restarts = ctx.mechanism.rules.restarts_preempted
-    tokens, given_back = _counts_of(work, batch, one, is_pending, restarts)
+    tokens, given_back = _counts_of(ctx, work, batch, one, is_pending)
     place = jnp.where(batch.slot == victim, LAST, batch.order)
     place = jnp.where(is_moved & (batch.slot == last), one.row.order, place)
     order = jnp.where(evicts, place, batch.order)
@@ -100,9 +68,9 @@ def give_up(
     makes_ghost = batch.order[last] > work.lane.cursor
     makes_ghost = makes_ghost & evicts & ctx.mechanism.defects.revisited_victim
     work = _without(work, one, evicts, tokens, given_back)
-    work = _revised(ctx, work, batch, order, is_moved, ends, is_queue, victim)
+    work = _revised(work, batch, order, is_moved, ends, is_queue, victim)
     work = _next(ctx, work, one, evicts, ends, is_completion, makes_ghost, blocks.num_evictions)
-    rows = _rows(ctx, state, work, one, instance, evicts)
+    rows = _rows(ctx, state, work, one, instance, evicts, victims)
     none, ghosts = no_block_rows(ctx), task.num_ghosts
     rows = dataclasses.replace(
         rows,
@@ -113,76 +81,13 @@ def give_up(
         moved_order=one.row.order,
     )
     slot_row, past = _victim_rows(one, evicts)
-    if ctx.mechanism.rules.keeps_output:
-        rows, slot_row = kept_output.of_victim(ctx, state, one, evicts, rows, slot_row)
+    of_memory, of_slot = ctx.memory.preempted.of_victim(ctx, state, one, evicts)
+    rows, slot_row = rows.having(*of_memory), slot_row.replace(**of_slot)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)
     queued = jnp.where(evicts, front, one.row.queued)
     slot_row = slot_row.replace(queued=queued)
     return work, SlotWrite(instance, victim, slot_row, rows, one.request, past)
-
-
-def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:
-    if ctx.mechanism.evicts_lowest_priority:
-        return blocks_of(state).priority[instance]
-    return jnp.zeros((ctx.shape.num_slots,), jnp.float64)
-
-
-def _victim(
-    ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Slots of the victim and of the batch's last member."""
-    is_member, end = batch.order != LAST, jnp.int32(ctx.shape.num_slots - 1)
-    last = jnp.minimum(slot_of(least_key(is_member, jnp.int32(LAST) - batch.order)), end)
-    if not ctx.mechanism.chooses_victim:
-        return last, last
-    if ctx.mechanism.victim is not None:
-        worth = _worth(ctx, state, work, batch, instance)
-        # the last one, too, where values are no numbers
-        is_least = is_member & ~(worth > jnp.min(jnp.where(is_member, worth, jnp.inf)))
-        victim = slot_of(least_key(is_least, jnp.int32(LAST) - batch.order))
-        return jnp.minimum(victim, end), last
-    priority = _priorities(ctx, state, instance)
-    least = jnp.min(jnp.where(is_member, priority, jnp.inf))
-    is_least = is_member & (priority == least)
-    if ctx.mechanism.rules.restarts_preempted:  # of these the latest arrival, then the last member
-        arrival = SlotRows(state, instance).arrival
-        latest = jnp.max(jnp.where(is_least, arrival, jnp.zeros_like(arrival)))
-        is_least = is_least & (arrival == latest)
-        victim = slot_of(least_key(is_least, jnp.int32(LAST) - batch.order))
-    else:
-        victim = slot_of(least_key(is_least, batch.order))
-    return jnp.minimum(victim, end), last
-
-
-def _worth(ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array) -> jax.Array:
-    """What the victim policy says of the instance's slots."""
-    policy, slots = ctx.mechanism.victim, SlotRows(state, instance)
-    assert policy is not None
-    index = work.inst.step_index
-    visited_at = blocks_of(state).life[slots.request, BlockLife.columns.VISITED_AT]
-    steps = index + as_int(visited_at == index + 1)
-    held = slots.alloc_offset + jnp.where(slots.finish != LAST, steps, 0)
-    context = VictimContext(
-        request=slots.view(),
-        is_running=batch.order != LAST,
-        place=batch.order,
-        num_tokens=held,
-        now_us=work.lane.now,
-        instance=instance,
-        num_own_blocks=_own_blocks(ctx, state, instance, held) if policy.reads_own_blocks else None,
-    )
-    return policy.ask(ctx.params.policy.victim, NoState(), context)[0]
-
-
-def _own_blocks(ctx: Context, state: State, instance: jax.Array, held: jax.Array) -> jax.Array:
-    """Blocks of every slot's list that no other list has."""
-    blocks = blocks_of(state)
-    lists = lax.dynamic_index_in_dim(blocks.lists, instance, keepdims=False)
-    holders = row(blocks.hold, instance)[lists]
-    position = lax.broadcasted_iota(jnp.int32, lists.shape, 1)
-    is_listed = position < ceil_div(held, ctx.shape.block_size)[:, None]
-    return jnp.sum(is_listed & (holders == 1), axis=1, dtype=jnp.int32)
 
 
 def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
@@ -192,21 +97,16 @@ def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
 
 
 def _counts_of(
-    work: Work, batch: Batch, one: Tenant, is_pending: jax.Array, restarts: bool
+    ctx: Context, work: Work, batch: Batch, one: Tenant, is_pending: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again.
-
-    With `restarts` that is all that it has got in this step.
-    """
+    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
     lane = work.lane
     mode, cursor = lane.visit_all, lane.cursor
     is_passed = one.row.order <= cursor
     is_ahead_of_all = (mode == 0) | ((mode == LATER) & is_passed & ~is_pending)
     is_bulk = one.in_decode & ~batch.is_due[one.slot] & is_ahead_of_all & ~one.is_again
     tokens = jnp.where(one.is_again, one.past.num_new, as_int(is_bulk))
-    if restarts:
-        return tokens, tokens
-    return tokens, as_int(is_bulk & ~is_passed)
+    return tokens, ctx.memory.preempted.given_back(tokens, is_bulk, is_passed)
 
 
 def _without(
@@ -233,7 +133,6 @@ def _without(
 
 
 def _revised(
-    ctx: Context,
     work: Work,
     batch: Batch,
     order: jax.Array,
@@ -333,25 +232,6 @@ def _victim_rows(one: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
     )
 
 
-def passed_over(
-    ctx: Context, state: State, work: Work, one: Tenant, is_over: jax.Array
-) -> BlockRows:
-    """The record of a step in which a member got nothing, beside those of preemptions; see `stays.py`."""
-    none = no_block_rows(ctx)
-    at = jnp.minimum(blocks_of(state).num_evictions, none.eviction_at)
-    entry = EvictionRecord.filled().replace(
-        request=one.request,
-        record=work.lane.num_records,
-        index=one.step,
-        scheduled_record=jnp.int32(PASSED_OVER),
-    )
-    return dataclasses.replace(
-        none,
-        eviction_at=jnp.where(is_over, at, none.eviction_at),
-        eviction=entry,
-    )
-
-
 def _rows(
     ctx: Context,
     state: State,
@@ -359,9 +239,10 @@ def _rows(
     one: Tenant,
     instance: jax.Array,
     evicts: jax.Array,
+    victims: Victims,
 ) -> BlockRows:
     """The victim's rows at block level, and the record of the preemption."""
-    blocks = blocks_of(state)
+    blocks = state[Blocks]
     life, none = one.life, no_block_rows(ctx)
     first = jnp.where(one.has_token, life.old_first_token, life.first_token)
     eviction = {
@@ -373,8 +254,7 @@ def _rows(
         "first_token": jnp.where(one.in_decode, first, 0),
         "scheduled_record": one.past.scheduled_record,
     }
-    if ctx.mechanism.rules.restarts_preempted:  # the first token is reported until there is another
-        eviction |= {"first_token": jnp.int32(0), "decode_record": -eviction["decode_record"]}
+    eviction = ctx.memory.preempted.recorded(eviction)
     at = jnp.minimum(blocks.num_evictions, none.eviction_at)
     return dataclasses.replace(
         none,
@@ -387,7 +267,7 @@ def _rows(
             life,
         ),
         computed=jnp.where(evicts, 0, one.computed),
-        priority=_priorities(ctx, state, instance)[one.slot],
+        priority=victims.priorities(ctx, state, instance)[one.slot],
         eviction_at=jnp.where(evicts, at, none.eviction_at),
         eviction=EvictionRecord.make(**eviction),
     )

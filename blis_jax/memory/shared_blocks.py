@@ -8,15 +8,16 @@ used blocks count copies, and the table names the copy written last.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.types import LAST, EngineShape, pytree
-from blis_jax.engine.context import Context
-from blis_jax.engine.state import Requests, SharedBlocks, nodes_of
+from blis_jax.tables.context import Context
+from blis_jax.tables.requests import Requests, nodes_of
+from blis_jax.tables.state import SharedBlocks
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -44,18 +45,17 @@ def read_path(
     """Rows of the request's nodes; one contiguous read each."""
     zero, depth = jnp.int32(0), requests.path.shape[1]
     path, start, length = nodes_of(requests, request)
-    _, _, copies, blocks = shared.holders.shape  # the named one is the last of them, see joined.py
+    _, _, copies, blocks = shared.copies[0].shape
     held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
     if depth > 1:
-        holders = shared.holders[instance, path]
-        named = None if shared.named is None else shared.named[instance, path]
+        rows = [table[instance, path] for table in shared.copies]
     else:
-        at = (instance, path[0], zero)
-        holders = lax.dynamic_slice(shared.holders, (*at, zero), (1, 1, copies, blocks))[0]
-        named = shared.named
-        named = None if named is None else lax.dynamic_slice(named, at, (1, 1, blocks))[0]
-    if named is None:
-        holders, named = holders[:, :-1], holders[:, -1]
+        at, first = (instance, path[0], zero), shared.copies[0]
+        rows = [lax.dynamic_slice(first, (*at, zero), (1, 1, copies, blocks))[0]]
+        rows += [lax.dynamic_slice(named, at, (1, 1, blocks))[0] for named in shared.copies[1:]]
+    if shared.is_joined:
+        rows = [rows[0][:, :-1], rows[0][:, -1]]
+    holders, named = rows
     return PathRows(path, start, length, holders, named, held)
 
 
@@ -63,27 +63,20 @@ def write_path(
     ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
 ) -> SharedBlocks:
     """Put the rows back; the spare instance takes writes that must not happen."""
-    zero, copies = jnp.int32(0), rows.holders
-    if shared.named is None:
-        copies = jnp.concatenate([copies, rows.named[:, None]], axis=1)
-    if rows.node.shape[0] > 1:
-        holders = ctx.write_rows(shared.holders, (instance,), rows.node, copies)
-    else:
-        at = (instance, rows.node[0], zero, zero)
-        holders = lax.dynamic_update_slice(shared.holders, copies[None], at)
-    named = _write_named(ctx, shared.named, rows, instance)
+    zero, values = jnp.int32(0), [rows.holders, rows.named]
+    if shared.is_joined:
+        values = [jnp.concatenate([rows.holders, rows.named[:, None]], axis=1)]
+
+    def put(table: jax.Array, value: jax.Array) -> jax.Array:
+        if rows.node.shape[0] > 1:
+            return ctx.write_rows(table, (instance,), rows.node, value)
+        at = (instance, rows.node[0], *(zero,) * (table.ndim - 2))
+        return lax.dynamic_update_slice(table, value[None], at)
+
+    copies = tuple(map(put, shared.copies, values))
     at_slot = (instance, slot, zero, zero)
     held = lax.dynamic_update_slice(shared.held, rows.held[None, None], at_slot)
-    return SharedBlocks(holders, named, held)
-
-
-def _write_named(ctx: Context, table: Any, rows: PathRows, instance: jax.Array) -> Any:
-    if table is None:
-        return None
-    if rows.node.shape[0] > 1:
-        return ctx.write_rows(table, (instance,), rows.node, rows.named)
-    at = (instance, rows.node[0], jnp.int32(0))
-    return lax.dynamic_update_slice(table, rows.named[None], at)
+    return SharedBlocks(copies, held)
 
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
@@ -103,7 +96,8 @@ def cached_for_all(
     num_prompt_blocks: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
     """Leading prompt blocks that the instance's table holds, for every slot at once."""
-    named = shared.holders[instance, :, -1] if shared.named is None else shared.named[instance]
+    table = shared.copies[-1]
+    named = table[instance, :, -1] if shared.is_joined else table[instance]
     registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
     path = requests.path[request]
     is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.arrays import namespace
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import itl_values
+
 if TYPE_CHECKING:
-    from jaxtyping import Int, Shaped
+    from jaxtyping import Bool, Int, Shaped
+
+    from blis_jax.records.record import RunRecord
+    from blis_jax.records.splits import SplitRecords
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,13 @@ class Sample:
         return float(np.dot(self.values, np.diff(self.ends, prepend=0)))
 
     def member(self, index: int) -> float:
-        """The member at one place of the ascending order."""
+        """Return the member at one place of the ascending order."""
         if self.ends is not None:
             index = int(np.searchsorted(self.ends, index, side="right"))
         return float(self.values[index])
 
     def neighbours(self, percent: float) -> tuple[float, float, float]:
-        """The members around rank percent/100·(n-1), and how far between them it lies."""
+        """Return the members around rank percent/100·(n-1), and how far between them it lies."""
         rank = percent / 100.0 * (self.count - 1)
         below = math.floor(rank)
         low = self.member(below)
@@ -52,28 +59,41 @@ class Sample:
         return low, self.member(below + 1), rank - below
 
 
+def recorded(
+    values: Int[np.ndarray, "request"], is_chosen: Bool[np.ndarray, "request"] | None = None
+) -> Int[np.ndarray, "recorded"]:
+    """Return the values that exist (not -1), of the chosen requests."""
+    exists = values >= 0
+    return values[exists if is_chosen is None else exists & is_chosen]
+
+
 def sample_of(values: Shaped[np.ndarray, "value"]) -> Sample:
-    """The sample that holds every value once."""
+    """Return the sample that holds every value once."""
     return Sample(np.sort(values))
 
 
 def weighted_sample(
     values: Shaped[np.ndarray, "value"], weights: Int[np.ndarray, "value"]
 ) -> Sample:
-    """The sample that holds every value as often as its weight says."""
+    """Return the sample that holds every value as often as its weight says."""
     present = weights > 0
     values, weights = values[present], weights[present]
     order = np.argsort(values)
     return Sample(values[order], np.cumsum(weights[order], dtype=np.int64))
 
 
+def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
+    """Return every inter-token latency of every completed request, µs, of one instance or of all."""
+    return weighted_sample(*itl_values(record, instance))
+
+
 def mean(sample: Sample) -> float:
-    """The mean, 0 for an empty sample, as in the reference."""
+    """Return the mean, 0 for an empty sample, as in the reference."""
     return sample.total / sample.count if sample.count else 0.0
 
 
 def percentile(sample: Sample, percent: float) -> float:
-    """A percentile in the sample's own unit, 0 for an empty sample."""
+    """Return a percentile in the sample's own unit, 0 for an empty sample."""
     if not sample.count:
         return 0.0
     low, high, fraction = sample.neighbours(percent)
@@ -81,12 +101,12 @@ def percentile(sample: Sample, percent: float) -> float:
 
 
 def mean_ms(sample: Sample) -> float:
-    """The mean of a sample in µs, in ms."""
+    """Return the mean of a sample in µs, in ms."""
     return mean(sample) / 1000
 
 
 def percentile_ms(sample: Sample, percent: float) -> float:
-    """A percentile of a sample in µs, in ms, rounded as in the reference's printed results."""
+    """Return a percentile of a sample in µs, in ms, rounded as in the reference's printed results."""
     if not sample.count:
         return 0.0
     low, high, fraction = sample.neighbours(percent)
@@ -105,3 +125,89 @@ def summary_us(sample: Sample) -> dict[str, float]:
         "max": sample.member(count - 1) if count else 0.0,
         "count": count,
     }
+
+
+# --- whole requests of August's pools, and their parts on an instance -----------------------------
+
+
+TIMES = ("e2e_us", "ttft_us", "sched_delay_us")
+
+
+def times_of_parts(
+    record: RunRecord, splits: SplitRecords, instance: int | None
+) -> list[Int[np.ndarray, "recorded"]]:
+    """E2E, TTFT and scheduling delay in µs: of whole requests in the cluster, of their parts on an instance."""
+    requests = record.requests
+    if instance is None:
+        return [recorded(getattr(requests, name), splits.is_ended) for name in TIMES]
+    is_whole = (requests.instance == instance) & ~splits.is_split
+    in_prefill = splits.is_split & (splits.prefill_instance == instance)
+    in_decode = splits.is_split & (splits.decode_instance == instance)
+    of_prefill = (
+        splits.prefill_ttft_us,
+        splits.prefill_ttft_us,
+        splits.prefill_sched_delay_us,
+    )
+    of_decode = (splits.decode_e2e_us, splits.decode_ttft_us, splits.decode_sched_delay_us)
+    return [
+        np.concatenate(
+            [
+                recorded(getattr(requests, name), is_whole),
+                recorded(first, in_prefill),
+                recorded(then, in_decode),
+            ]
+        )
+        for name, first, then in zip(TIMES, of_prefill, of_decode, strict=True)
+    ]
+
+
+def is_reported(record: RunRecord) -> Bool[np.ndarray, "request"]:
+    """Return which requests BLIS's figures of the cluster are about: of those that pools have split, the ended ones."""
+    splits = record.splits
+    return np.ones(len(record.requests.status), bool) if splits is None else splits.is_ended
+
+
+def is_listed(record: RunRecord) -> Bool[np.ndarray, "request"]:
+    """Return which requests BLIS lists: those that an instance got and did not drop, of split ones those that ended."""
+    requests, splits = record.requests, record.splits
+    is_kept = requests.status != Status.DROPPED
+    if splits is not None:
+        is_kept = np.where(splits.is_split, splits.is_ended, is_kept)
+    return (requests.instance >= 0) & is_kept
+
+
+def served_parts(record: RunRecord) -> tuple[Any, Any, Any]:
+    """Return E2E in µs, instance and SLO class of all that instances have served, in order of arrival.
+
+    Of requests that pools have split the two parts, one after the other; -1 where there is no E2E or no instance.
+    """
+    requests, splits = record.requests, record.splits
+    if splits is None:
+        return requests.e2e_us, requests.instance, requests.slo_class
+    xp = namespace(requests.status)
+    of_prefill = xp.where(splits.is_split, splits.prefill_ttft_us, requests.e2e_us)
+    on_prefill = xp.where(splits.is_split, splits.prefill_instance, requests.instance)
+    e2e = xp.stack([of_prefill, splits.decode_e2e_us], axis=1).ravel()
+    instance = xp.stack([on_prefill, splits.decode_instance], axis=1).ravel()
+    return e2e, instance, xp.repeat(requests.slo_class, 2)
+
+
+def counted(record: RunRecord, name: str, instance: int | None) -> Any:
+    """Return a counter of one instance or of the cluster, of which BLIS's pools count parts of requests.
+
+    A prefill part completes on its instance, KV without room is dropped by the cluster, and a request between the
+    instances is running.
+    """
+    values, splits = getattr(record.instances, name), record.splits
+    total = values.sum() if instance is None else values[instance]
+    if splits is None:
+        return total
+    has_left = splits.transfer_at_us >= 0
+    if instance is None and name == "still_running":
+        return total + (has_left & (record.requests.status == Status.IN_FLIGHT)).sum()
+    if instance is not None and name == "completed_requests":
+        return total + (has_left & (splits.prefill_instance == instance)).sum()
+    if instance is not None and name == "dropped_unservable":
+        is_dropped = has_left & (record.requests.status == Status.DROPPED)
+        return total - (is_dropped & (splits.decode_instance == instance)).sum()
+    return total

@@ -7,15 +7,20 @@ there any more, or not yet, when the request was scheduled first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.results.records import RunRecord
-from blis_jax.results.step_records import expand_steps, order_of_execution
+from blis_jax.core.arrays import in_order, namespace, ratio
+from blis_jax.files.atomic_write import finite
+from blis_jax.lazy import xarray as xr
+from blis_jax.metrics.figures import latest_us
+from blis_jax.metrics.metric import HIGHER, LOWER, F, of_run
+from blis_jax.records.record import RunRecord
+from blis_jax.records.step_records import expand_steps, order_of_execution
 
 if TYPE_CHECKING:
-    import xarray as xr
     from jaxtyping import Float, Int
 
 NO_TIER, INERT, ACTIVE = "none", "inert", "active"
@@ -66,6 +71,14 @@ _COUNTERS = (
 )
 
 
+RATIOS_OF_SUMS = "2026-11-28T04:32:54+00:00"  # before, two rates were means over instances
+
+
+def _metric(name: str, direction: str, redefined: str = "") -> Callable[[F], F]:
+    unit, long_name = FIGURES[name]
+    return of_run(unit, direction, name=name, estimand=long_name, redefined=redefined)
+
+
 class CachedTokens(NamedTuple):
     """Prompt tokens per request; all 0 for one that was never scheduled."""
 
@@ -76,16 +89,16 @@ class CachedTokens(NamedTuple):
 
 
 def cached_tokens(record: RunRecord) -> CachedTokens:
-    """What the router promised of the cache against what each request found there."""
+    """Return what the router promised of the cache against what each request found there."""
     requests = record.requests
-    is_scheduled = requests.first_sched_delay_us >= 0
-    predicted = np.where(is_scheduled, np.maximum(requests.expected_cached_tokens, 0), 0)
-    actual = np.where(is_scheduled, np.maximum(requests.cached_tokens_first_sched, 0), 0)
+    xp, is_scheduled = namespace(requests.status), requests.first_sched_delay_us >= 0
+    predicted = xp.where(is_scheduled, xp.maximum(requests.expected_cached_tokens, 0), 0)
+    actual = xp.where(is_scheduled, xp.maximum(requests.cached_tokens_first_sched, 0), 0)
     return CachedTokens(
         predicted,
         actual,
-        np.maximum(predicted - actual, 0),
-        np.maximum(actual - predicted, 0),
+        xp.maximum(predicted - actual, 0),
+        xp.maximum(actual - predicted, 0),
     )
 
 
@@ -96,20 +109,20 @@ def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
     and the failed allocations for which that tier had nothing. In August 2026 blocks are reloaded before they are
     found, so they count as found alone.
     """
-    return _ratio(*_hits(record))
+    return ratio(*_hits(record))
 
 
-def _hits(record: RunRecord) -> tuple[Float[np.ndarray, "instance"], Float[np.ndarray, "instance"]]:
+def _hits(record: RunRecord) -> tuple[Int[np.ndarray, "instance"], Int[np.ndarray, "instance"]]:
     """Hits of every instance, and hits and misses together."""
     table = record.instances
-    reloads = 0 if record.is_august else table.cpu_reloads
-    hits = (table.gpu_hits + reloads).astype(np.float64)
+    hits = table.gpu_hits + (0 if record.is_august else table.cpu_reloads)
     return hits, hits + (table.gpu_misses + table.cpu_misses)
 
 
+@_metric("cache_hit_rate", HIGHER, RATIOS_OF_SUMS)
 def cache_hit_rate(record: RunRecord) -> float:
     """Return hits ÷ (hits + misses) of all instances together; 0 where nothing was looked up."""
-    return _ratio_of_sums(*_hits(record))
+    return ratio(*(values.sum() for values in _hits(record)))
 
 
 def printed_hit_rate(record: RunRecord) -> float:
@@ -122,12 +135,13 @@ def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
 
     In August 2026: blocks that gave way on the CPU ÷ blocks copied there.
     """
-    return _ratio(record.instances.cpu_thrashing, record.instances.cpu_offloads)
+    return ratio(record.instances.cpu_thrashing, record.instances.cpu_offloads)
 
 
+@_metric("thrashing_rate", LOWER, RATIOS_OF_SUMS)
 def thrashing_rate(record: RunRecord) -> float:
     """Return the same of all instances together."""
-    return _ratio_of_sums(record.instances.cpu_thrashing, record.instances.cpu_offloads)
+    return ratio(record.instances.cpu_thrashing.sum(), record.instances.cpu_offloads.sum())
 
 
 def printed_thrashing_rate(record: RunRecord) -> float:
@@ -135,40 +149,43 @@ def printed_thrashing_rate(record: RunRecord) -> float:
     return _mean(thrashing_rates(record))
 
 
+@_metric("preemption_rate", LOWER)
 def preemption_rate(record: RunRecord) -> float:
-    """Preemptions per completed request; 0 if nothing completed."""
-    completed = int(record.instances.completed_requests.sum())
-    return int(record.instances.preemption_count.sum()) / completed if completed else 0.0
+    """Return preemptions per completed request; 0 if nothing completed."""
+    table = record.instances
+    return ratio(table.preemption_count.sum(), table.completed_requests.sum())
 
 
+@_metric("kv_peak_utilization", LOWER)
 def peak_utilization(record: RunRecord) -> float:
-    """The fullest that an instance's memory was in any step."""
-    return float(_peaks(record).max(initial=0.0))
+    """Return the fullest that an instance's memory was in any step."""
+    return _peaks(record).max(initial=0.0)
 
 
+@_metric("kv_mean_utilization", LOWER)
 def mean_utilization(record: RunRecord) -> float:
     """Used ÷ all KV blocks of the cluster, weighted by time; 0 if no time passed."""
     table = record.instances
-    available = _duration_us(record) * float(table.total_kv_blocks.sum())
-    return float(table.kv_blocks_used_integral.sum()) / available if available else 0.0
+    all_blocks = table.total_kv_blocks.sum().astype(np.float64)
+    return ratio(table.kv_blocks_used_integral.sum(), latest_us(record) * all_blocks)
 
 
+@_metric("phantom_hit_rate", LOWER)
 def phantom_hit_rate(record: RunRecord) -> float:
     """Predicted cached tokens that were not found ÷ predicted ones; NaN if none was predicted."""
     tokens = cached_tokens(record)
-    predicted = int(tokens.predicted.sum())
-    return int(tokens.phantom.sum()) / predicted if predicted else math.nan
+    return ratio(tokens.phantom.sum(), tokens.predicted.sum(), math.nan)
 
 
 def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance"]]:
-    """Every one of `FIGURES` for every instance.
+    """Return every one of `FIGURES` for every instance.
 
     The mean utilisation is over the whole run's duration, so that instances compare; nothing counts between
     steps, and time in overlapping steps counts twice. Orphans are NaN while a request could hold blocks.
     """
     table = record.instances
     num_instances = len(table.step_count)
-    available = _duration_us(record) * table.total_kv_blocks.astype(np.float64)
+    available = latest_us(record) * table.total_kv_blocks.astype(np.float64)
     is_empty = (table.still_running == 0) & (table.still_queued == 0)
     tokens = {
         name: np.bincount(np.maximum(record.requests.instance, 0), values, minlength=num_instances)[
@@ -179,24 +196,24 @@ def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance
     predicted = tokens["predicted"]
     figures = {
         "cache_hit_rate": cache_hit_rates(record),
-        "preemption_rate": _ratio(table.preemption_count, table.completed_requests),
+        "preemption_rate": ratio(table.preemption_count, table.completed_requests),
         "thrashing_rate": thrashing_rates(record),
         "peak_used_blocks": table.peak_kv_blocks_used,
         "kv_peak_utilization": _peaks(record),
-        "kv_mean_utilization": _ratio(table.kv_blocks_used_integral, available),
+        "kv_mean_utilization": ratio(table.kv_blocks_used_integral, available),
         "orphaned_blocks": np.where(is_empty, table.used_blocks_at_end, np.nan),
         **{name: getattr(table, name) for name in _COUNTERS},
         "predicted_cached_tokens": predicted,
         "actual_cached_tokens": tokens["actual"],
         "phantom_hit_tokens": tokens["phantom"],
         "unexpected_hit_tokens": tokens["unexpected"],
-        "phantom_hit_rate": np.where(predicted > 0, _ratio(tokens["phantom"], predicted), np.nan),
+        "phantom_hit_rate": ratio(tokens["phantom"], predicted, np.nan),
     }
     return {name: figures[name].astype(np.float64) for name in FIGURES}
 
 
 def cluster_figures(record: RunRecord) -> dict[str, float]:
-    """Every one of `FIGURES` for the cluster.
+    """Return every one of `FIGURES` for the cluster.
 
     Peaks are those of the fullest instance, rates are ratios of sums, and the rest are sums.
     """
@@ -214,7 +231,7 @@ def cluster_figures(record: RunRecord) -> dict[str, float]:
 
 
 def cpu_tier(record: RunRecord, has_cpu_tier: bool) -> str:
-    """Whether a CPU tier was configured, and was used: one of `CPU_TIERS`.
+    """Return whether a CPU tier was configured, and was used: one of `CPU_TIERS`.
 
     An inert one is configured, but nothing was ever offloaded to it or reloaded.
     """
@@ -228,7 +245,7 @@ INERT_SENTENCE = "the CPU tier was inert: nothing was offloaded to it or reloade
 
 
 def kv_document(record: RunRecord, has_cpu_tier: bool) -> dict[str, Any]:
-    """All figures for a JSON file; null where one cannot be told."""
+    """Return all figures for a JSON file; null where one cannot be told."""
     table = instance_figures(record)
     rows = range(len(record.instances.step_count))
     return {
@@ -242,16 +259,14 @@ def kv_document(record: RunRecord, has_cpu_tier: bool) -> dict[str, Any]:
 
 
 def _plain(figures: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
+    return {name: finite(value) for name, value in figures.items()}
 
 
 def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
-    """Every step of every instance, by instance, then by execution: what its memory and queue held.
+    """Return every step of every instance, by instance, then by execution: what its memory and queue held.
 
     `preemptions` counts the requests that the step evicted; `block_size` is in tokens.
     """
-    import xarray as xr
-
     steps = expand_steps(record, block_size)
     total = record.instances.total_kv_blocks[steps.step_instance].astype(np.float64)
     evicted = np.bincount(_first_steps(record)[record.preemptions.step_record])
@@ -260,7 +275,7 @@ def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
         "start_us": (steps.step_start_us, "us", "start of the step"),
         "duration_us": (steps.step_duration_us, "us", "duration of the step"),
         "used_blocks": (steps.step_used_blocks, "1", "KV blocks in use during the step"),
-        "kv_utilization": (_ratio(steps.step_used_blocks, total), "1", "used ÷ all KV blocks"),
+        "kv_utilization": (ratio(steps.step_used_blocks, total), "1", "used ÷ all KV blocks"),
         "running": (steps.step_running, "1", "requests in the running batch"),
         "waiting": (steps.step_waiting, "1", "requests in the wait queue"),
         "preemptions": (
@@ -278,7 +293,7 @@ def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
 
 
 def _first_steps(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """The place of each record's first step among all steps of `expand_steps`."""
+    """Return the place of each record's first step among all steps of `expand_steps`."""
     order = order_of_execution(record)
     num_steps = record.steps.num_steps[order]
     first = np.empty(len(order), np.int64)
@@ -286,25 +301,9 @@ def _first_steps(record: RunRecord) -> Int[np.ndarray, "record"]:
     return first
 
 
-def _duration_us(record: RunRecord) -> float:
-    """Until the last event of any instance."""
-    return float(record.instances.sim_ended_time_us.max(initial=0))
-
-
 def _peaks(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    return _ratio(record.instances.peak_kv_blocks_used, record.instances.total_kv_blocks)
-
-
-def _ratio(amount: np.ndarray, of: np.ndarray) -> Float[np.ndarray, "entry"]:
-    """Their quotients; 0 where the divisor is."""
-    return np.where(of > 0, amount / np.where(of > 0, of, 1), 0.0)
-
-
-def _ratio_of_sums(amount: np.ndarray, of: np.ndarray) -> float:
-    """The quotient of their sums; 0 where the divisor is."""
-    return float(_ratio(amount.sum(keepdims=True), of.sum(keepdims=True))[0])
+    return ratio(record.instances.peak_kv_blocks_used, record.instances.total_kv_blocks)
 
 
 def _mean(values: np.ndarray) -> float:
-    entries = values.tolist()
-    return sum(entries) / len(entries) if entries else 0.0
+    return ratio(in_order(values), len(values))

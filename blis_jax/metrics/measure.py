@@ -6,19 +6,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, closest
-from blis_jax.metrics.summaries import Window
-from blis_jax.results.records import RunRecord
+from blis_jax.metrics.summaries import LIMITS, SloTargets, Target, Window
+from blis_jax.records.record import RunRecord
 from blis_jax.workload.source import RequestSource
-from blis_jax.workload.spec import ClientSpec
 
 COUNTED = "completions in the window"
-LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
-CLASSES = tuple(
-    name or "default" for name in get_args(ClientSpec.model_fields["slo_class"].annotation)
-)
 # Ours, not published: on the mixed workload the baseline keeps them for about one critical request
 # in five, nine standard ones in ten and all sheddable ones.
 DEFAULT_TARGETS: Mapping[str, Mapping[str, float]] = {
@@ -37,7 +32,7 @@ class Measure:
     cool_down_s: float = 0.0  # and before the last arrival
 
     def check(self, spec: RequestSource) -> None:
-        """Refuses spans that leave nothing of the arrivals."""
+        """Refuse spans that leave nothing of the arrivals."""
         if spec.aggregate_rate is None or not (spec.horizon or spec.num_requests):
             return
         expected_s = spec.horizon / 1e6 if spec.horizon else spec.num_requests / spec.aggregate_rate
@@ -47,13 +42,17 @@ class Measure:
                 f"leave nothing of about {expected_s:g} s of arrivals; give a shorter --window"
             )
 
+    def slo_targets(self) -> SloTargets:
+        """Return the targets as metrics take them; a class without any only has to complete."""
+        return SloTargets({name: Target(**limits) for name, limits in self.targets.items()})
+
     def texts(self) -> dict[str, str]:
-        """The attributes of a Dataset."""
+        """Return the attributes of a Dataset."""
         targets = {name: dict(limits) for name, limits in self.targets.items()}
         return {"slo_targets": json.dumps(targets), "measure": json.dumps(self.window())}
 
     def window(self) -> dict[str, float | str]:
-        """The spans left out, and what rates count where there are any.
+        """Return the spans left out, and what rates count where there are any.
 
         Earlier versions counted arrivals; as this is compared, their files are not gone on with.
         """
@@ -65,27 +64,47 @@ class Measure:
 
 
 def read_targets(texts: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The default targets with those replaced that are given as `CLASS.LIMIT=MS`, or several with commas."""
+    """Return the default targets with those replaced that are given as `CLASS.LIMIT=MS`, or several with commas."""
     targets = {name: dict(limits) for name, limits in DEFAULT_TARGETS.items()}
-    for text in (part for given in texts for part in given.split(",") if part.strip()):
-        name, equals, value = text.partition("=")
-        slo_class, dot, limit = name.strip().partition(".")
-        if not (equals and dot) or limit not in LIMITS:
-            raise ConfigError(
-                f"--targets: {text!r} is not CLASS.LIMIT=MS with LIMIT one of {', '.join(LIMITS)}; "
-                f"write for instance critical.ttft_ms=80{closest(limit, LIMITS)}"
-            )
-        if slo_class not in CLASSES:
-            raise ConfigError(
-                f"--targets: SLO class {slo_class!r} is unknown; use one of {', '.join(CLASSES)}"
-                f"{closest(slo_class, CLASSES)}"
-            )
+    for text in target_texts(texts):
+        slo_class, limit, value = split_target(text, CLASS_NAMES)
         of_class = targets.setdefault(slo_class, {})
         if value.strip() == "none":
             of_class.pop(limit, None)
         else:
             of_class[limit] = _milliseconds(text, value)
     return targets
+
+
+def target_texts(texts: Sequence[str]) -> list[str]:
+    """Return each of --targets by itself; a text may have several with commas."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def split_target(
+    text: str,
+    classes: Sequence[str],
+    form: str = "CLASS.LIMIT=MS",
+    example: str = "critical.ttft_ms=80",
+) -> tuple[str, str, str]:
+    """Return the class, the limit and the value of one of --targets.
+
+    Raises:
+        ConfigError: it has not the form, or names none of the classes.
+    """
+    name, equals, value = text.partition("=")
+    slo_class, dot, limit = name.strip().partition(".")
+    if not (equals and dot) or limit not in LIMITS:
+        raise ConfigError(
+            f"--targets: {text!r} is not {form} with LIMIT one of {', '.join(LIMITS)}; "
+            f"write for instance {example}{closest(limit, LIMITS)}"
+        )
+    if slo_class not in classes:
+        raise ConfigError(
+            f"--targets: SLO class {slo_class!r} is unknown; use one of {', '.join(classes)}"
+            f"{closest(slo_class, classes)}"
+        )
+    return slo_class, limit, value
 
 
 def _milliseconds(text: str, value: str) -> float:
@@ -114,7 +133,7 @@ def read_window(text: str | None, spec: RequestSource) -> tuple[float, float]:
 
 
 def window_of(measure: Measure, record: RunRecord) -> Window:
-    """The arrivals of one run that are measured; without a cool-down, up to the end."""
+    """Return the arrivals of one run that are measured; without a cool-down, up to the end."""
     from_us, until_us = round(measure.warm_up_s * 1e6), None
     if measure.cool_down_s:
         last_us = int(record.requests.arrival_us.max(initial=0))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.core.types import SLO_CLASSES
+from blis_jax.core.types import CLASS_NAMES, DEFAULT_CLASS, SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
-from blis_jax.metrics.distributions import mean_ms, percentile_ms, sample_of, summary_us
+from blis_jax.metrics.distributions import (
+    TIMES,
+    counted,
+    itl_sample,
+    mean_ms,
+    percentile_ms,
+    recorded,
+    sample_of,
+    summary_us,
+    times_of_parts,
+)
+from blis_jax.metrics.figures import ended_us, hol_blocking_events, priority_inversions, rates
 from blis_jax.metrics.kv import (
     cache_hit_rates,
     preemption_rate,
@@ -17,16 +28,12 @@ from blis_jax.metrics.kv import (
     printed_thrashing_rate,
     thrashing_rates,
 )
-from blis_jax.metrics.pairs import count_pairs_above
-from blis_jax.metrics.parts import TIMES, counted, times_of_parts
-from blis_jax.results.records import InstanceRecords, RunRecord, Status
-from blis_jax.results.step_records import itl_sample, overlaps
+from blis_jax.records.record import InstanceRecords, RunRecord, Status
+from blis_jax.records.step_records import overlaps
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool
 
-DEFAULT_CLASS = "default"  # the reference's name of the empty class in its results
-CLASS_NAMES = (DEFAULT_CLASS, *SLO_CLASSES[1:])
 STATUS_NAMES = {
     Status.COMPLETED: "completed",
     Status.REJECTED: "rejected",
@@ -78,7 +85,7 @@ _PRINTED_COUNTS = (
 
 
 def cluster_json(record: RunRecord) -> dict[str, Any] | None:
-    """The cluster's block of the reference's standard output; None if nothing completed.
+    """Return the cluster's block of the reference's standard output; None if nothing completed.
 
     The revision of August 2026 prints a block of zeros then.
     """
@@ -86,19 +93,19 @@ def cluster_json(record: RunRecord) -> dict[str, Any] | None:
 
 
 def instance_block(record: RunRecord, instance: int) -> dict[str, Any] | None:
-    """One instance's block of the reference's standard output; None if nothing completed there."""
+    """Return one instance's block of the reference's standard output; None if nothing completed there."""
     printed = _printed(record, instance)
     return _zeros(record, instance) if printed is None and record.is_august else printed
 
 
 def instance_json(record: RunRecord, instance: int) -> dict[str, float]:
-    """The latencies and rates in one instance's block; empty if nothing completed there."""
+    """Return the latencies and rates in one instance's block; empty if nothing completed there."""
     block = _printed(record, instance) or {}
     return {name: value for name, value in block.items() if name not in _PRINTED_COUNTS}
 
 
 def results_json(record: RunRecord) -> dict[str, Any]:
-    """The cluster's block as the reference saves it: with zeros if nothing completed."""
+    """Return the cluster's block as the reference saves it: with zeros if nothing completed."""
     return _printed(record, None) or _zeros(record, None)
 
 
@@ -138,7 +145,7 @@ _LATENCY_FIELDS = (
 def _block(
     record: RunRecord, instance: int | None, latencies: Mapping[str, float]
 ) -> dict[str, Any]:
-    counts = {name: counted(record, name, instance) for name in COUNTERS}
+    counts = {name: int(counted(record, name, instance)) for name in COUNTERS}
     injected = sum(
         counts[name]
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
@@ -164,8 +171,12 @@ def _block(
         block["kv_allocation_failures"] = counts["kv_allocation_failures"]
     block["preemption_count"] = counts["preemption_count"]
     block["dropped_unservable"] = counts["dropped_unservable"]
-    if record.is_august:  # requests that fit into the longest context are never capped
-        block |= {"length_capped_requests": 0, "timed_out_requests": late}
+    if record.is_august:
+        is_cut = record.requests.is_cut
+        if instance is not None:
+            is_cut = is_cut & (record.requests.instance == instance)
+        cut = int(np.count_nonzero(is_cut))
+        block |= {"length_capped_requests": cut, "timed_out_requests": late}
     if lost:  # not BLIS's
         block["lost_requests"] = lost
     return block
@@ -197,8 +208,8 @@ def aggregates(record: RunRecord) -> dict[str, Any]:
         "rejected_requests": int(statuses[Status.REJECTED]),
         "requests_per_sec": per_second.responses_per_sec,
         "tokens_per_sec": per_second.tokens_per_sec,
-        "priority_inversions": priority_inversions(record),
-        "hol_blocking_events": hol_blocking_events(record),
+        "priority_inversions": int(priority_inversions(record)),
+        "hol_blocking_events": int(hol_blocking_events(record)),
         "preemption_rate": preemption_rate(record),
         "ttft_us": summary_us(ttft),
         "e2e_us": summary_us(sample_of(recorded(record.requests.e2e_us))),
@@ -231,7 +242,7 @@ def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, Any]]:
-    """One entry per instance, as in the golden data.
+    """Return one entry per instance, as in the golden data.
 
     The CPU tier's counters are there if one is configured. `latency` is empty in a cluster of one, whose
     instance the reference does not print.
@@ -272,78 +283,8 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
     return entries
 
 
-class Rates(NamedTuple):
-    """Completed requests, and tokens of decode steps, per second up to the last event."""
-
-    responses_per_sec: float
-    tokens_per_sec: float
-
-
-def rates(record: RunRecord, instance: int | None = None) -> Rates:
-    """The reference's two rates, of one instance or of all; 0 if nothing completed."""
-    completed = counted(record, "completed_requests", instance)
-    duration_s = ended_us(record, instance) / 1e6
-    if not completed or duration_s <= 0:
-        return Rates(0.0, 0.0)
-    tokens = _total(record.instances, "total_output_tokens", instance)
-    return Rates(completed / duration_s, tokens / duration_s)
-
-
-def hol_blocking_events(record: RunRecord) -> int:
-    """Counts instances whose mean wait queue is more than twice the mean over instances."""
-    steps = record.instances.step_count
-    means = (record.instances.waiting_sum / np.where(steps > 0, steps, 1)).tolist()
-    mean_of_means = sum(means) / len(means) if means else 0.0
-    if len(means) < 2 or mean_of_means <= 0:
-        return 0
-    return sum(value > 2.0 * mean_of_means for value in means)
-
-
-def priority_inversions(record: RunRecord) -> int:
-    """Counts pairs of one class on one instance whose earlier arrival has more than twice the E2E.
-
-    0 where nothing goes by priority, as in the reference: under the constant priority, and in August under any
-    scheduler but priority-fcfs. Arrivals of one microsecond count in order of their index; the reference leaves
-    their order open.
-    """
-    if not record.has_priorities:
-        return 0
-    requests = record.requests
-    chosen = np.flatnonzero((requests.e2e_us >= 0) & (requests.instance >= 0))
-    group = requests.instance[chosen].astype(np.int64) * len(SLO_CLASSES)
-    group += requests.slo_class[chosen]
-    order = np.lexsort((requests.arrival_us[chosen], group))
-    e2e = requests.e2e_us[chosen][order].astype(np.int64)
-    return count_pairs_above(e2e, 2 * e2e, group[order])
-
-
-def jain_fairness(
-    record: RunRecord, is_measured: Bool[np.ndarray, "request"] | None = None
-) -> float:
-    """Jain's index of the tenants' completed output tokens; 1 is even, 1/n all to one of n tenants.
-
-    The scale drops out, so it is the index of their throughputs. Every tenant that sent a request
-    counts; 0 without tenants, as in the reference.
-    """
-    requests = record.requests
-    is_measured = np.ones(len(requests.tenant), bool) if is_measured is None else is_measured
-    tenants, row = np.unique(requests.tenant[is_measured], return_inverse=True)
-    is_completed = requests.status[is_measured] == Status.COMPLETED
-    tokens = np.bincount(row, requests.output_len[is_measured] * is_completed, len(tenants))
-    return jain_index(tokens)
-
-
-def jain_index(values: Sequence[float] | Float[np.ndarray, "one"]) -> float:
-    """Jain's index of any values; 0 without values, 1 of zeros."""
-    column = np.asarray(values, np.float64)
-    squares = len(column) * float(np.square(column).sum())
-    if not len(column):
-        return 0.0
-    return float(column.sum()) ** 2 / squares if squares else 1.0
-
-
 def class_code(name: str) -> int:
-    """The index of an SLO class; the empty class has two names."""
+    """Return the index of an SLO class; the empty class has two names."""
     if name in SLO_CLASSES:
         return SLO_CLASSES.index(name)
     if name == DEFAULT_CLASS:
@@ -355,23 +296,8 @@ def class_code(name: str) -> int:
 
 
 def instance_name(instance: int, names: Sequence[str] = ()) -> str:
-    """The reference's name of an instance; `names` are those of a record that has some."""
+    """Return the reference's name of an instance; `names` are those of a record that has some."""
     return names[instance] if names else f"instance_{instance}"
-
-
-def ended_us(record: RunRecord, instance: int | None = None) -> int:
-    """When the last event ran, on one instance or on any; a float on the continuous clock."""
-    times = record.instances.sim_ended_time_us
-    ended: int = (times.max(initial=0) if instance is None else times[instance]).item()
-    return ended
-
-
-def recorded(
-    values: Int[np.ndarray, "request"], is_chosen: Bool[np.ndarray, "request"] | None = None
-) -> Int[np.ndarray, "recorded"]:
-    """The values that exist (not -1), of the chosen requests."""
-    exists = values >= 0
-    return values[exists if is_chosen is None else exists & is_chosen]
 
 
 def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request"] | None:

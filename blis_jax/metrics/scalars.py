@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from operator import attrgetter
-from typing import NamedTuple
 
+import numpy as np
+
+from blis_jax.core.arrays import namespace, ratio
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, choices
-from blis_jax.metrics import kv as kv_metrics
-from blis_jax.metrics.distributions import Sample, mean_ms, percentile_ms
-from blis_jax.metrics.reference import (
-    class_code,
-    ended_us,
-    hol_blocking_events,
-    jain_fairness,
-    priority_inversions,
-    rates,
+from blis_jax.metrics import figures
+from blis_jax.metrics.metric import (
+    ALL,
+    HIGHER,
+    LOWER,
+    METRICS,
+    MeasuredRequests,
+    Metric,
+    Number,
+    of_requests,
+    register,
+    split_name,
 )
+from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.summaries import (
     LATENCIES,
     PERCENTS,
+    RATES,
     Selection,
     SloTargets,
     Window,
     select,
 )
-from blis_jax.results.records import COUNTED, RunRecord, Status
+from blis_jax.policies.numbers import DECLARED
+from blis_jax.records.record import COUNTED, RunRecord, Status
 
-MetricFn = Callable[[Selection], float]
-LOWER, HIGHER = "lower", "higher"  # which direction is better
-
-
-class Title(NamedTuple):
-    """What pages, tables and the terminal call a metric that is no latency."""
-
-    axis: str  # in a table or beside an axis, with its unit
-    prose: str  # in a sentence
-
-
-TITLES = {
-    "output_tokens_per_s": Title("output tokens/s", "number of output tokens per second"),
-    "tokens_per_sec": Title("decode tokens/s", "number of decode tokens per second"),
-    "requests_per_s": Title("throughput, requests/s", "number of completed requests per second"),
-    "goodput_rps": Title(
-        "goodput, requests/s", "number of requests per second that meet their targets"
-    ),
-    "attainment": Title("share within targets", "share of requests that meet their targets"),
-    "reject_rate": Title("share rejected", "share of requests rejected"),
-    "slo_miss_rate": Title("share missing targets", "share of requests that miss their targets"),
-}
-# the two throughputs in tokens: of requests that completed, and the reference's, of decode steps
-TOKEN_RATES = {name: TITLES[name].axis for name in ("output_tokens_per_s", "tokens_per_sec")}
 PERCENTILES_EXPLAINED = (
     "P99 pooled is the 99th percentile of the requests of all runs together; P99 by run is the mean over runs of "
     "each run's P99, which depends on how many requests a run has."
@@ -63,72 +46,58 @@ TOKEN_RATES_EXPLAINED = (
     "tokens_per_sec, which leaves out each request's first token, whatever the window."
 )
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A named scalar of a run; NaN where nothing was measured."""
-
-    name: str
-    compute: MetricFn
-    unit: str
-    direction: str
-    has_classes: bool = True  # else it covers the whole run, whatever is selected
-
-
-_METRICS: dict[str, Metric] = {}
 # Figures of the requests of many runs together, which no single run has; see `statistics.pooled`.
 POOLED_LATENCIES = ("ttft", "e2e")
 POOLED_PERCENT = 99
 _POOLED: dict[str, Metric] = {}
 
 
-def register(
-    name: str, compute: MetricFn, unit: str, direction: str, has_classes: bool = True
-) -> Metric:
-    """Adds a metric; its name must be new."""
-    if name in _METRICS:
-        raise ConfigError(f"metric {name!r} is registered already; choose another name")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ConfigError(f"metric name {name!r} must be of lower-case letters, digits and _")
-    if direction not in (LOWER, HIGHER):
-        raise ConfigError(f"direction {direction!r} of metric {name!r} must be lower or higher")
-    metric = Metric(name, compute, unit, direction, has_classes)
-    _METRICS[name] = metric
-    return metric
-
-
 def metric_names() -> tuple[str, ...]:
-    """Every registered metric, in order of registration."""
-    return tuple(_METRICS)
+    """Return every registered metric, in order of registration."""
+    return tuple(METRICS)
 
 
 def pooled_names() -> tuple[str, ...]:
-    """The figures of many runs together: `sweep`, `compare` and the ledger have them, a single run does not."""
+    """Return the figures of many runs together, which `sweep`, `compare` and the ledger have."""
     return tuple(_POOLED)
 
 
 def pooled_latency(name: str) -> str | None:
-    """The latency of which a name, `[class]` included, means the pooled percentile; None for other metrics."""
-    base = name.partition("[")[0]
+    """Return the latency whose pooled percentile a name, `[class]` included, means; None for other metrics."""
+    base, _ = split_name(name)
     return base.removeprefix("pooled_").partition("_p")[0] if base in _POOLED else None
 
 
-def lookup(name: str) -> tuple[Metric, str | None]:
-    """The metric that a name means and the SLO class in its brackets, None for the whole run."""
-    base, bracket, rest = name.partition("[")
-    known = _METRICS | _POOLED
-    if base not in known or (bracket and not rest.endswith("]")):
+def title_of(name: str) -> str | None:
+    """Return what a metric is called where its name says too little."""
+    return METRICS[name].title if name in METRICS else None
+
+
+def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | None]:
+    """Return the metric that a name means, `more` included, and the SLO class in its brackets; None: the whole run."""
+    base, slo_class = split_name(name)
+    known = METRICS | _POOLED | {metric.name: metric for metric in _of_sources()} | dict(more)
+    if base not in known:
         raise ConfigError(
             f"metric {name!r} is unknown; {choices(base, known)}; most take [class] behind their name"
         )
     metric = known[base]
-    if not bracket:
-        return metric, None
-    if not metric.has_classes:
-        raise ConfigError(f"metric {base!r} covers the whole cluster; leave {bracket}{rest} out")
-    slo_class = rest[:-1]
-    class_code(slo_class)
+    if slo_class is not None:
+        if not metric.has_classes:
+            raise ConfigError(f"metric {base!r} covers the whole cluster; leave [{slo_class}] out")
+        class_code(slo_class)
     return metric, slo_class
+
+
+def _of_sources() -> Iterator[Metric]:
+    """The figures of the event sources that have been read; NaN in a run without the source."""
+    for name, one in DECLARED.items():
+        own = partial(_own_figure, name)
+        yield Metric(name, own, one.unit, one.direction, one.meaning, has_classes=False)
+
+
+def _own_figure(name: str, measured: MeasuredRequests) -> Number:
+    return measured.record.figures.get(name, math.nan)
 
 
 def evaluate(
@@ -157,70 +126,72 @@ def evaluate(
     values = {}
     for name, metric, slo_class in wanted:
         if slo_class not in selections:
-            is_class = record.requests.slo_class == class_code(slo_class or "")
-            selections[slo_class] = everything.where(is_class)
+            selections[slo_class] = everything.of_class(class_code(slo_class or ""))
         values[name] = float(metric.compute(selections[slo_class]))
     return values
 
 
-def _latency_mean(latency: str, selection: Selection) -> float:
-    sample: Sample = getattr(selection, latency)
-    return mean_ms(sample) if sample.count else float("nan")
+def class_summary(
+    record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
+) -> dict[str, dict[str, float]]:
+    """Return counts, latencies, rates and attainment of `all` measured requests, and of every SLO class among them."""
+    everything = select(record, targets, window)
+    is_measured = everything.is_chosen | everything.is_output
+    codes = np.unique(record.requests.slo_class[is_measured]).tolist()
+    groups = {CLASS_NAMES[code]: everything.of_class(code) for code in codes if code >= 0}
+    return {
+        name: {"num_requests": one.num_requests}
+        | {figure: METRICS[figure].compute(one) for figure in SUMMED}
+        for name, one in ({ALL: everything} | groups).items()
+    }
 
 
-def _latency_percentile(latency: str, percent: int, selection: Selection) -> float:
-    sample: Sample = getattr(selection, latency)
-    return percentile_ms(sample, percent) if sample.count else float("nan")
+def _rate(name: str, measured: MeasuredRequests) -> Number:
+    return measured.rate(name)
 
 
-def _mean_time(column: str, selection: Selection) -> float:
-    """Mean of a column of times over the measured requests that have one, ms."""
-    times = getattr(selection.record.requests, column)
-    times = times[selection.is_chosen & (times >= 0)]
-    return float(times.mean()) / 1000 if len(times) else float("nan")
+_DONE = "that completed in the window"
+_RATES = (  # what is divided by the window's length, and the title
+    ("requests_per_s", f"requests {_DONE}", "throughput, requests/s"),
+    ("output_tokens_per_s", f"output tokens of the requests {_DONE}", "output tokens/s"),
+    ("goodput_rps", f"requests {_DONE} within all targets of their class", "goodput, requests/s"),
+)
+for _name, _what, _title in _RATES:
+    register(Metric(_name, partial(_rate, _name), "1/s", HIGHER, f"{_what} ÷ its length", _title))
 
 
-def _number_with(status: Status, selection: Selection) -> float:
-    return selection.count(status)
+@of_requests("1", HIGHER, "share within targets")
+def attainment(measured: MeasuredRequests) -> Number:
+    """Return measured requests that completed within all targets of their class ÷ measured requests."""
+    return measured.attainment
 
 
-def _responses_per_sec(selection: Selection) -> float:
-    return rates(selection.record).responses_per_sec
+@of_requests("1", HIGHER)
+def jain_fairness(measured: MeasuredRequests) -> Number:
+    """Return Jain's index of the output tokens of each tenant's measured requests that completed."""
+    return figures.jain_fairness(measured.record, measured.is_chosen)
 
 
-def _tokens_per_sec(selection: Selection) -> float:
-    return rates(selection.record).tokens_per_sec
+def _mean_ms(latency: str, measured: MeasuredRequests) -> Number:
+    return measured.mean_ms(latency)
 
 
-def _duration_s(selection: Selection) -> float:
-    return ended_us(selection.record) / 1e6
+def _percentile_ms(percent: int, latency: str, measured: MeasuredRequests) -> Number:
+    return measured.percentile_ms(latency, percent)
 
 
-def _of_run(figure: Callable[[RunRecord], float], selection: Selection) -> float:
-    return figure(selection.record)
+def _mean_time(column: str, measured: MeasuredRequests) -> Number:
+    times = getattr(measured.record.requests, column)
+    has_one = measured.is_chosen & (times >= 0)
+    total = namespace(has_one).where(has_one, times, 0).sum(dtype=float)
+    return ratio(total, has_one.sum(), math.nan) / 1000
 
 
-def _jain_fairness(selection: Selection) -> float:
-    return jain_fairness(selection.record, selection.is_chosen)
+def _count(status: Status, measured: MeasuredRequests) -> Number:
+    return measured.count(status)
 
 
-def instance_seconds(record: RunRecord) -> float:
-    """The time for which instances are paid, summed; without a cluster policy all of them for the whole run."""
-    return float(record.instances.paid_us.sum()) / 1e6
-
-
-def idle_share(record: RunRecord) -> float:
-    """1 - time in steps ÷ paid time; time in overlapping steps counts twice. NaN if nothing is paid."""
-    paid_us, steps = float(record.instances.paid_us.sum()), record.steps
-    busy_us = float((steps.num_steps * steps.duration_us).sum())
-    return 1 - busy_us / paid_us if paid_us else float("nan")
-
-
-def _priority_inversions(selection: Selection) -> float:
-    return priority_inversions(selection.record)
-
-
-def _refuse_pooled(name: str, _: Selection) -> float:
+def _refuse_pooled(name: str, _: MeasuredRequests) -> Number:
     """Of a single run, or of anything that takes runs one by one."""
     raise ConfigError(
         f"{name} is a figure of many runs together, which sweep, compare and the ledger have; of each run "
@@ -228,47 +199,68 @@ def _refuse_pooled(name: str, _: Selection) -> float:
     )
 
 
-def _hol_blocking_events(selection: Selection) -> float:
-    return hol_blocking_events(selection.record)
+KINDS: dict[
+    str, tuple[str, Callable[[str, MeasuredRequests], Number]]
+] = {  # of a latency's figures
+    "mean": ("mean", _mean_ms),
+    **{f"p{each}": (f"{each}th percentile", partial(_percentile_ms, each)) for each in PERCENTS},
+}
+_LATENCIES = {  # over what
+    "ttft": "measured requests with a first token, completed or not",
+    "e2e": "measured requests that completed",
+    "tpot": "measured requests that completed with a first token",
+    "scheduling_delay": "measured requests that were scheduled, completed or not",
+    "itl": "gaps between output tokens of the completed requests of the whole run",
+}
+_TIMES = {
+    "transfer": "measured requests handed over, of the time that their KV takes to the other instance",
+    "handed_wait": "measured requests handed over, of the wait from there to the other batch",
+}
+_ENDED = {  # requests that …
+    Status.COMPLETED: "completed",
+    Status.REJECTED: "admission rejected",
+    Status.DROPPED: "no instance can hold",
+    Status.LOST: "were on an instance that stopped, and that nobody computed again",
+    Status.QUEUE_FULL: "the gateway's queue turned away",
+    Status.SHED: "the gateway's queue gave up for a more urgent one",
+    Status.EXPIRED: "the gateway's queue let go after their time there",
+    Status.EVICTED: "an instance gave up for a more urgent one at the gateway",
+    Status.TIMED_OUT: "had a deadline before their last step",
+    Status.UNROUTED: "found no instance that was up",
+}
 
 
-def _register_all() -> None:
-    for latency in (*LATENCIES, "itl"):
+def _families() -> Iterator[Metric]:
+    """Metrics that differ in a latency, a percentage, a status or a column."""
+    for latency, over in _LATENCIES.items():
         has_classes = latency in LATENCIES
-        register(f"{latency}_mean_ms", partial(_latency_mean, latency), "ms", LOWER, has_classes)
-        for percent in PERCENTS:
-            compute = partial(_latency_percentile, latency, percent)
-            register(f"{latency}_p{percent}_ms", compute, "ms", LOWER, has_classes)
-    for latency in POOLED_LATENCIES:
-        name = f"pooled_{latency}_p{POOLED_PERCENT}_ms"
-        _POOLED[name] = Metric(name, partial(_refuse_pooled, name), "ms", LOWER)
-    for name in ("requests_per_s", "output_tokens_per_s", "goodput_rps"):
-        register(name, attrgetter(name), "1/s", HIGHER)
-    register("attainment", attrgetter("attainment"), "1", HIGHER)
+        for kind, (words, compute) in KINDS.items():
+            name, what = f"{latency}_{kind}_ms", f"{words} over {over}"
+            yield Metric(
+                name, partial(compute, latency), "ms", LOWER, what, has_classes=has_classes
+            )
     for name, status in COUNTED.items():
-        is_good = status == Status.COMPLETED
-        register(name, partial(_number_with, status), "1", HIGHER if is_good else LOWER)
-    for name in ("transfer", "handed_wait"):
-        register(f"{name}_mean_ms", partial(_mean_time, f"{name}_us"), "ms", LOWER)
-    register("jain_fairness", _jain_fairness, "1", HIGHER)
-    register("responses_per_sec", _responses_per_sec, "1/s", HIGHER, has_classes=False)
-    register("tokens_per_sec", _tokens_per_sec, "1/s", HIGHER, has_classes=False)
-    register("duration_s", _duration_s, "s", LOWER, has_classes=False)
-    for name, figure, direction in (
-        ("cache_hit_rate", kv_metrics.cache_hit_rate, HIGHER),
-        ("preemption_rate", kv_metrics.preemption_rate, LOWER),
-        ("thrashing_rate", kv_metrics.thrashing_rate, LOWER),
-        ("kv_peak_utilization", kv_metrics.peak_utilization, LOWER),
-        ("kv_mean_utilization", kv_metrics.mean_utilization, LOWER),
-        ("phantom_hit_rate", kv_metrics.phantom_hit_rate, LOWER),
-    ):
-        register(name, partial(_of_run, figure), "1", direction, has_classes=False)
-    register("instance_seconds", partial(_of_run, instance_seconds), "s", LOWER, has_classes=False)
-    register("idle_share", partial(_of_run, idle_share), "1", LOWER, has_classes=False)
-    register("priority_inversions", _priority_inversions, "1", LOWER, has_classes=False)
-    register("hol_blocking_events", _hol_blocking_events, "1", LOWER, has_classes=False)
+        direction = HIGHER if status == Status.COMPLETED else LOWER
+        what = f"measured requests that {_ENDED[status]}"
+        yield Metric(name, partial(_count, status), "1", direction, what)
+    for name, over in _TIMES.items():
+        compute = partial(_mean_time, f"{name}_us")
+        yield Metric(f"{name}_mean_ms", compute, "ms", LOWER, f"mean over {over}")
 
 
-_register_all()
+for _metric in _families():
+    register(_metric)
+for _latency in POOLED_LATENCIES:
+    _name = f"pooled_{_latency}_p{POOLED_PERCENT}_ms"
+    _what = f"{POOLED_PERCENT}th percentile over the {_LATENCIES[_latency]} of all runs together"
+    _POOLED[_name] = Metric(_name, partial(_refuse_pooled, _name), "ms", LOWER, _what)
 
-OWN_METRICS = tuple(_METRICS)  # without those that other packages register
+SUMMED = (
+    *COUNTED,
+    *(f"{latency}_{kind}_ms" for latency in LATENCIES for kind in KINDS),
+    *RATES,
+    "attainment",
+)
+OWN_METRICS = tuple(METRICS)  # without those that other packages register
+# the two throughputs in tokens: of requests that completed, and the reference's, of decode steps
+TOKEN_RATES = {name: METRICS[name].axis for name in ("output_tokens_per_s", "tokens_per_sec")}

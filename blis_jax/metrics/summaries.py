@@ -1,4 +1,4 @@
-"""Per-class, per-instance and per-tenant summaries: latencies, rates, goodput, SLO attainment.
+"""Requests of a run that are measured, whole or by class: latencies, rates, goodput, attainment, parts of TTFT.
 
 Latencies that do not exist are NaN here; only the reference's own figures say 0. With a window [a, b)
 of the simulated time, c_i the time at which request i completed and o_i its output tokens:
@@ -14,30 +14,31 @@ time says what was offered, however slow the cluster is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.arrays import namespace, ratio
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.distributions import Sample, mean_ms, percentile_ms, sample_of
-from blis_jax.metrics.reference import (
-    CLASS_NAMES,
-    class_code,
-    ended_us,
-    recorded,
-)
-from blis_jax.results.records import COUNTED, RunRecord, Status
-from blis_jax.results.step_records import itl_sample
+from blis_jax.metrics.distributions import Sample, itl_sample, mean_ms, percentile_ms, sample_of
+from blis_jax.metrics.figures import ended_us
+from blis_jax.metrics.metric import ALL as ALL
+from blis_jax.metrics.reference import class_code
+from blis_jax.records.record import TTFT_PARTS, RunRecord, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 LATENCIES = ("ttft", "e2e", "tpot", "scheduling_delay")
+_COLUMNS = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}
 PERCENTS = (50, 90, 95, 99)
-ALL = "all"
+LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
+RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps")  # of what completed in the window
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Target:
     e2e_ms: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuses limits that no request could keep."""
-        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        """Refuse limits that no request could keep."""
+        for name in LIMITS:
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise ConfigError(f"{name} is {limit}; a target must be above 0 ms, or left out")
@@ -64,16 +65,17 @@ class SloTargets:
     otherwise: Target = Target()
 
     def __post_init__(self) -> None:
-        """Refuses classes that do not exist."""
+        """Refuse classes that do not exist."""
         for name in self.by_class:
             class_code(name)
 
-    def of_code(self, code: int) -> Target:
-        """The target of one class."""
-        for name, target in self.by_class.items():
-            if class_code(name) == code:
-                return target
-        return self.otherwise
+    def limits_us(self) -> Float[np.ndarray, "slo_class limit"]:
+        """Return the limits in the order of LIMITS; infinity where nothing is asked."""
+        named = [(class_code(name), target) for name, target in self.by_class.items()]
+        by_code = dict(reversed(named))  # the first name of the empty class holds
+        targets = [by_code.get(code, self.otherwise) for code in range(len(CLASS_NAMES))]
+        rows = [[getattr(target, name) for name in LIMITS] for target in targets]
+        return np.array([[np.inf if ms is None else ms * 1000 for ms in row] for row in rows])
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Window:
     until_us: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a window that holds no time."""
+        """Refuse a window that holds no time."""
         if self.from_us < 0 or (self.until_us is not None and self.until_us <= self.from_us):
             raise ConfigError(
                 f"the measured window [{self.from_us}, {self.until_us}) µs holds no time; "
@@ -107,7 +109,7 @@ class Selection:
     seconds: float  # what rates are divided by
 
     def where(self, is_member: Bool[np.ndarray, "request"]) -> Selection:
-        """The part of it that belongs to one group."""
+        """Return the part of it that belongs to one group."""
         return Selection(
             self.record,
             self.is_chosen & is_member,
@@ -127,34 +129,40 @@ class Selection:
         return self.is_chosen & (self.record.requests.status == Status.COMPLETED)
 
     def count(self, status: Status) -> int:
-        """How many of its requests ended that way."""
+        """Return how many of its requests ended that way."""
         return int(np.count_nonzero(self.is_chosen & (self.record.requests.status == status)))
 
     @cached_property
-    def ttft(self) -> Sample:
-        """Times to first token in µs, of unfinished requests too."""
-        return sample_of(recorded(self.record.requests.ttft_us, self.is_chosen))
+    def _samples(self) -> dict[str, Sample]:
+        return {}
 
-    @cached_property
-    def e2e(self) -> Sample:
-        """End-to-end latencies in µs, of completed requests."""
-        return sample_of(recorded(self.record.requests.e2e_us, self.is_chosen))
+    def sample(self, latency: str) -> Sample:
+        """Return the measured requests' latencies, µs, or as `itl` those of every completed request of the run."""
+        if latency not in self._samples:
+            if latency == "itl":
+                self._samples[latency] = itl_sample(self.record)
+            else:
+                values, exists = latencies_us(self.record, latency)
+                self._samples[latency] = sample_of(values[exists & self.is_chosen])
+        return self._samples[latency]
 
-    @cached_property
-    def tpot(self) -> Sample:
-        """Times per output token in µs, of completed requests with a first token."""
-        has_tpot = self.is_completed & (self.record.requests.ttft_us >= 0)
-        return sample_of(tpot_us(self.record)[has_tpot])
+    def mean_ms(self, latency: str) -> float:
+        """Return the mean of a latency, NaN where nobody has one."""
+        sample = self.sample(latency)
+        return mean_ms(sample) if sample.count else math.nan
 
-    @cached_property
-    def scheduling_delay(self) -> Sample:
-        """Scheduling delays in µs, of unfinished requests too."""
-        return sample_of(recorded(self.record.requests.sched_delay_us, self.is_chosen))
+    def percentile_ms(self, latency: str, percent: float) -> float:
+        """Return a percentile of a latency, NaN where nobody has one."""
+        sample = self.sample(latency)
+        return percentile_ms(sample, percent) if sample.count else math.nan
 
-    @cached_property
-    def itl(self) -> Sample:
-        """Inter-token latencies in µs of every completed request of the run, measured or not."""
-        return itl_sample(self.record)
+    def of_class(self, code: int) -> Selection:
+        """Return the part of one SLO class."""
+        return self.where(self.record.requests.slo_class == code)
+
+    def of_name(self, slo_class: str) -> Selection:
+        """Return the part of one SLO class by its name, or all of it."""
+        return self if slo_class == ALL else self.of_class(class_code(slo_class))
 
     @property
     def num_good(self) -> int:
@@ -164,25 +172,12 @@ class Selection:
     @property
     def attainment(self) -> float:
         """Good ÷ all: a request rejected, dropped or unfinished has missed its targets."""
-        return self.num_good / self.num_requests if self.num_requests else float("nan")
+        return ratio(self.num_good, self.num_requests, math.nan)
 
-    @property
-    def requests_per_s(self) -> float:
-        """Requests that completed in the window ÷ its length."""
-        return self._per_second(int(np.count_nonzero(self.is_output)))
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Output tokens, first ones included, of requests that completed in the window ÷ its length."""
-        return self._per_second(int(self.record.requests.output_len[self.is_output].sum()))
-
-    @property
-    def goodput_rps(self) -> float:
-        """Requests that completed in the window within their targets ÷ its length."""
-        return self._per_second(int(np.count_nonzero(self.is_output & self.is_good)))
-
-    def _per_second(self, amount: float) -> float:
-        return float(amount / self.seconds) if self.seconds > 0 else 0.0
+    def rate(self, name: str) -> float:
+        """Return one of RATES; 0 if no time passed."""
+        amounts = rate_amounts(self.record, self.is_good)[RATES.index(name)]
+        return ratio(int(amounts[self.is_output].sum()), self.seconds)
 
 
 def select(
@@ -190,7 +185,7 @@ def select(
     targets: SloTargets | None = None,
     window: Window | None = None,
 ) -> Selection:
-    """All measured requests of one run."""
+    """Return all measured requests of one run."""
     window = Window() if window is None else window
     requests = record.requests
     until = ended_us(record) if window.until_us is None else window.until_us
@@ -199,7 +194,7 @@ def select(
         record,
         _is_within(window, requests.arrival_us),
         is_output,
-        good_requests(record, targets),
+        good_requests(record, None if targets is None else targets.limits_us()),
         max(until - window.from_us, 0) / 1e6,
     )
 
@@ -212,92 +207,106 @@ def _is_within(window: Window, times_us: Int[np.ndarray, "request"]) -> Bool[np.
 
 
 def good_requests(
-    record: RunRecord, targets: SloTargets | None = None
+    record: RunRecord, limits_us: Float[np.ndarray, "slo_class limit"] | None
 ) -> Bool[np.ndarray, "request"]:
-    """Which requests completed within every target of their class."""
+    """Return which requests completed within every limit of their class, in the order of LIMITS."""
     requests = record.requests
-    is_good = requests.status == Status.COMPLETED
-    if targets is None:
+    is_good = requests.status == int(Status.COMPLETED)
+    if limits_us is None:
         return is_good
-    by_code = [targets.of_code(code) for code in range(len(CLASS_NAMES))]
-    times = {
-        "ttft_ms": requests.ttft_us,
-        "tpot_ms": tpot_us(record),
-        "e2e_ms": requests.e2e_us,
-    }
-    for name, values in times.items():
-        limits = [getattr(target, name) for target in by_code]
-        if any(limit is not None for limit in limits):
-            limits_us = np.array([np.inf if limit is None else limit * 1000 for limit in limits])
-            limit_us = limits_us[requests.slo_class]
-            is_good = is_good & (values <= limit_us)
-            if name != "e2e_ms":  # a first token that was never recorded meets no limit
-                is_good &= (requests.ttft_us >= 0) | np.isinf(limit_us)
+    xp, limit_us = namespace(requests.status), limits_us[requests.slo_class]
+    times = requests.ttft_us, tpot_us(record), requests.e2e_us
+    for column, (name, values) in enumerate(zip(LIMITS, times, strict=True)):
+        is_good = is_good & (values <= limit_us[:, column])
+        if name != "e2e_ms":  # a first token that was never recorded meets no limit
+            is_good = is_good & ((requests.ttft_us >= 0) | xp.isinf(limit_us[:, column]))
     return is_good
 
 
-def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """(E2E - TTFT) ÷ max(output_len - 1, 1); 0 without output tokens; junk where not completed."""
+def rate_amounts(record: RunRecord, is_good: Bool[np.ndarray, "request"]) -> Sequence[np.ndarray]:
+    """Return what each of RATES counts of each completed request; first output tokens are among tokens."""
+    return record.requests.made_len, namespace(is_good).ones_like(is_good), is_good
+
+
+def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray, "request"]]:
+    """Return one of LATENCIES of each request, µs, and which requests have one; unfinished ones may have some."""
     requests = record.requests
-    decode_us = requests.e2e_us - np.maximum(requests.ttft_us, 0)
-    gaps = decode_us / np.maximum(requests.output_len - 1, 1)
-    return np.where(requests.output_len > 0, gaps, 0.0)
+    if latency == "tpot":
+        is_completed = requests.status == int(Status.COMPLETED)
+        return tpot_us(record), is_completed & (requests.ttft_us >= 0)
+    values = getattr(requests, _COLUMNS[latency])
+    return values, values >= 0
+
+
+def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
+    """(E2E - TTFT) ÷ max(tokens made - 1, 1); 0 without output tokens; junk where not completed."""
+    requests = record.requests
+    xp = namespace(requests.status)
+    gaps = requests.after_first_us / xp.maximum(requests.made_len - 1, 1)
+    return xp.where(requests.output_len > 0, gaps, 0.0)
 
 
 def mean_itl_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """The mean inter-token latency that BLIS reports of each request, -1 of those that did not complete.
+    """Return the mean inter-token latency that BLIS reports of each request, -1 of those that did not complete.
 
-    It divides by the number of output tokens but the first. In August the sum leaves out what is added to E2E behind
-    the last token, and of requests that pools have split it has the latency of the first token.
+    It divides by the number of output tokens but the first, of a request that is cut short but two. In August the sum
+    leaves out what is added to E2E behind the last token, and of requests that pools have split it has the latency of
+    the first token.
     """
     requests = record.requests
     is_done = requests.status == Status.COMPLETED
     if requests.itl_us is None:
         return np.where(is_done, tpot_us(record), -1.0)
-    gaps = requests.itl_us / np.maximum(requests.output_len - 1, 1)
+    gaps = requests.itl_us / np.maximum(requests.made_len - 1 - requests.is_cut, 1)
     return np.where(is_done, np.where(requests.output_len > 0, gaps, 0.0), -1.0)
 
 
-def summary(selection: Selection) -> dict[str, float]:
-    """Counts, latencies, rates, goodput and attainment of one selection."""
-    figures: dict[str, float] = {
-        "num_requests": selection.num_requests,
-        **{name: selection.count(status) for name, status in COUNTED.items()},
+# --- what a time to first token is made of --------------------------------------------------------
+
+# Every view is an average of whole requests, so that its parts add up to the number it explains.
+
+VIEWS = {
+    "mean": "all requests with a first token",
+    "p99": "the requests around the 99th percentile, weighted as the percentile weights them",
+    "tail": "the requests at and above the 99th percentile",
+}
+PERCENT = 99
+# what people are shown, each the sum of some of the parts
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "waiting": ("waiting",),
+    "preempted service": ("preempted_service",),
+    "compute": ("prefill_compute",),
+    "chunk overhead": ("chunk_overhead",),
+    "fixed": ("admission_delay", "routing_delay", "queueing_time", "output_processing"),
+}
+
+
+def ttft_parts_ms(selection: Selection) -> dict[str, list[float]]:
+    """Per view of `VIEWS` the parts in the order of `TTFT_PARTS`, ms; empty without a first token.
+
+    `p99` belongs to `ttft_p99_ms`: it is interpolated between the same two requests, and where several
+    share a TTFT, between their averages.
+    """
+    requests = selection.record.requests
+    chosen = selection.is_chosen & (requests.ttft_us >= 0)
+    ttft, parts = requests.ttft_us[chosen], requests.ttft_parts_us[chosen].astype(np.float64)
+    if not len(ttft):
+        return {}
+    low, high, fraction = selection.sample("ttft").neighbours(PERCENT)
+    below, above = (parts[ttft == value].mean(axis=0) for value in (low, high))
+    tail = ttft >= low + fraction * (high - low)
+    views = {
+        "mean": parts.mean(axis=0),
+        "p99": below + fraction * (above - below),
+        "tail": parts[tail].mean(axis=0),
     }
-    for latency in LATENCIES:
-        sample: Sample = getattr(selection, latency)
-        is_empty = sample.count == 0
-        figures[f"{latency}_mean_ms"] = float("nan") if is_empty else mean_ms(sample)
-        for percent in PERCENTS:
-            value = float("nan") if is_empty else percentile_ms(sample, percent)
-            figures[f"{latency}_p{percent}_ms"] = value
-    figures["output_tokens_per_s"] = selection.output_tokens_per_s
-    figures["requests_per_s"] = selection.requests_per_s
-    figures["goodput_rps"] = selection.goodput_rps
-    figures["attainment"] = selection.attainment
-    return figures
+    return {name: (values / 1000).tolist() for name, values in views.items()}
 
 
-Summaries = dict[str, dict[str, float]]
-
-
-def class_summary(
-    record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
-) -> Summaries:
-    """The summary of `all` measured requests, and of every SLO class among them."""
-    return _grouped(record, record.requests.slo_class, CLASS_NAMES, targets, window)
-
-
-def _grouped(
-    record: RunRecord,
-    group: Int[np.ndarray, "request"],
-    names: Sequence[str],
-    targets: SloTargets | None,
-    window: Window | None,
-) -> Summaries:
-    everything = select(record, targets, window)
-    summaries = {ALL: summary(everything)}
-    for code in np.unique(group[everything.is_chosen | everything.is_output]).tolist():
-        if code >= 0:
-            summaries[names[code]] = summary(everything.where(group == code))
-    return summaries
+def grouped(parts: Float[np.ndarray, "... part"]) -> dict[str, Float[np.ndarray, "..."]]:
+    """Parts in the order of `TTFT_PARTS` as the sums of `GROUPS`."""
+    places = {name: place for place, name in enumerate(TTFT_PARTS)}
+    return {
+        group: parts[..., [places[name] for name in names]].sum(axis=-1)
+        for group, names in GROUPS.items()
+    }

@@ -1,4 +1,4 @@
-"""Admission, routing, scorer, picker, priority, scheduling, victim and offload policies: one small pure function each.
+"""Policies and event sources: one small pure function each.
 
 A user's policy imports its decorator, `number` and `pytree` from here. This package imports the engine's
 types and nothing else of it.
@@ -12,6 +12,7 @@ from blis_jax.policies.contract import (
     GatewayContext,
     HandOver,
     HandOverContext,
+    Happening,
     NoParams,
     NoState,
     OffloadContext,
@@ -20,9 +21,11 @@ from blis_jax.policies.contract import (
     Policy,
     Pool,
     QueueContext,
+    SourceContext,
     VictimContext,
     admission_policy,
     cluster_policy,
+    event_source,
     hand_over_policy,
     offload_policy,
     picker,
@@ -32,7 +35,7 @@ from blis_jax.policies.contract import (
     scorer,
     victim_policy,
 )
-from blis_jax.policies.numbers import number
+from blis_jax.policies.numbers import figure, number
 
 __all__ = [
     "ClusterChange",
@@ -41,6 +44,7 @@ __all__ = [
     "GatewayContext",
     "HandOver",
     "HandOverContext",
+    "Happening",
     "NoParams",
     "NoState",
     "OffloadContext",
@@ -49,9 +53,12 @@ __all__ = [
     "Policy",
     "Pool",
     "QueueContext",
+    "SourceContext",
     "VictimContext",
     "admission_policy",
     "cluster_policy",
+    "event_source",
+    "figure",
     "hand_over_policy",
     "number",
     "offload_policy",

@@ -1,4 +1,4 @@
-"""`python -m blis_jax.policies`: the reference tables of all policies, in Markdown."""
+"""`python -m blis_jax.policies`: the reference tables of all policies, in Markdown, from where they are declared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from blis_jax.commands import cli
-from blis_jax.policies.reference import page
+from blis_jax.core.kinds import KINDS
+from blis_jax.policies import registry
+from blis_jax.policies.moved import PATHS
+from blis_jax.policies.numbers import FIXED, Number, numbers_of
 
 NAME = "blis_jax.policies"
 _DESCRIPTION = """\
@@ -15,8 +18,64 @@ Print the reference tables of all policies, with their numbers, as Markdown.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.print_page(NAME, _DESCRIPTION, page, arguments)
+
+
+HEAD = "| policy | what it does |\n|---|---|"
+NUMBERS_HEAD = (
+    "| policy | number | meaning | unit | default | allowed | searched | setting |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def page() -> str:
+    """Return the table of kinds, then the tables of each under the setting that names its policies."""
+    kinds = [kind for kind, names in registry.NAMES.items() if names or kind in PATHS]
+    return "\n\n".join((kinds_table(), *map(_section, kinds))) + "\n"
+
+
+def kinds_table() -> str:
+    """Return what a policy of each kind decides and returns."""
+    rows = (
+        f"| {kind.singular} | {kind.decides} | {kind.returns} | `@{kind.decorator}` |"
+        for kind in KINDS.values()
+    )
+    return "\n".join(("| kind | decides | returns | decorator |\n|---|---|---|---|", *rows))
+
+
+def _section(kind: str) -> str:
+    """Return the policies of one kind, then a row for each of their numbers."""
+    names = (*registry.NAMES[kind], *PATHS.get(kind, {}).values())
+    policies = {name: registry.find(kind, name) for name in names}
+    what = [
+        f"| `{name}` | {(policy.decide.__doc__ or '').strip().splitlines()[0]} |"
+        for name, policy in policies.items()
+    ]
+    numbers = [
+        number_row(kind, name, field, one)
+        for name, policy in policies.items()
+        for field, one in numbers_of(policy.params).items()
+    ]
+    parts = [f"## `{KINDS[kind].setting}`", "\n".join([HEAD, *what])]
+    return "\n\n".join(parts + (["\n".join([NUMBERS_HEAD, *numbers])] if numbers else []))
+
+
+def number_row(kind: str, name: str, field: str, one: Number) -> str:
+    """Return the row of one number of a policy; of one from a file with what gives the number."""
+    searched = one.searched
+    bounds = f"{searched[0]:g} to {searched[1]:g}, {one.prior}" if searched else ""
+    own = name.rpartition(":")[2]
+    if own == name:
+        setting = registry.setting_of(name, field, one)
+    elif one.setting in registry.settings():
+        setting = one.setting
+    else:
+        setting = f"{f'{kind}.{own}' if kind == 'scorer' else kind}.{field}"
+    where = "fixed by BLIS" if one.setting == FIXED else f"`{setting}`"
+    allowed = one.allowed + ", whole" * one.is_whole
+    cells = (one.meaning, one.unit, f"{one.default:g}", allowed, bounds, where)
+    return " | ".join([f"| `{own}`", f"`{field}`", *cells]) + " |"
 
 
 if __name__ == "__main__":

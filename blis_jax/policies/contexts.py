@@ -1,16 +1,48 @@
-"""What policies are asked with, and what those that act on the cluster answer.
+"""What policies are asked with, what those that act on the cluster answer, and the functions that a policy consists of.
 
 Nothing here imports JAX, so a command can list policies before it computes anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from blis_jax.core.types import RequestView, Snapshots, pytree
+from blis_jax.core.types import Absent, RequestView, Snapshots, pytree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import jax
     from jaxtyping import Array, Bool, Float, Int
+
+    from blis_jax.core.types import EngineShape
+    from blis_jax.core.views import FleetView
+    from blis_jax.policies.numbers import SourceFigure
+
+
+@pytree
+class LeadingContents:
+    """The contents that each prompt shares with others, from its first block on."""
+
+    content: Int[Array, "*prompt path"]  # equal numbers: equal prompts up to the content's end
+    start: Int[Array, "*prompt path"]  # its first block
+    length: Int[Array, "*prompt path"]  # its blocks, 0 past the end
+
+
+@pytree
+class Outstanding:
+    """Prompts that were sent to the instances and are not wholly in a step yet, `[instance, slot]`.
+
+    What the router has sent it knows at once, unless requests in flight do not count; that a prompt is in, it hears at
+    the next look at the load. Where `is_there` does not hold, the other fields are junk. With old signals there are
+    twice the slots: what the last look saw, and what was sent since.
+    """
+
+    is_there: Bool[Array, "instance slot"]
+    slo_class: Int[Array, "instance slot"]
+    input_len: Int[Array, "instance slot"]  # prompt tokens
+    expected_blocks: Int[Array, "instance slot"]  # of them cached, as the router's index had it
+    arrival_us: Array  # clock dtype
 
 
 @pytree
@@ -22,22 +54,24 @@ class GatewayContext:
     prompt_key: Int[Array, ""]  # equal for two requests iff their last full prompt blocks are
     snapshots: Snapshots
     now_us: Array  # clock dtype
-    key: Any  # random key of this decision and this policy; unused, it costs nothing
-    scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
-    picked: Any = None  # routing: the picker's instance by these scores; admission, with `reads_route`: the router's
-    run_key: Any = None  # the same in all decisions of a run, for hashes; unused, it costs nothing
-    contents: Any = None  # LeadingContents, only for a policy with `reads_contents`
+    key: Array | Absent  # random key of this decision and this policy; unused, it costs nothing
+    scores: Float[Array, "instance"] | Absent = (
+        None  # routing only: the weighted sum of the scorers, or zeros
+    )
+    picked: Int[Array, ""] | Absent = (
+        None  # routing: the picker's instance by these scores; admission: the router's
+    )
+    run_key: Array | Absent = None  # the same in a whole run, for hashes; likewise
+    contents: LeadingContents | Absent = None
     # only where requests move (Policies.cluster, Policies.hand_over), else None:
-    came_from: Any = (
-        None  # the instance that the request was routed to first, -1: not routed before
-    )
-    computed_tokens: Any = None  # prompt tokens whose KV moves with the request
-    is_decode: Any = (
-        None  # whether the request goes to the decode pool, as the hand-over policy's `pool` says
-    )
-    block_size: Any = None  # tokens of a KV block; there in every run
-    draws: Any = None  # int32[draw], uniform below 2^31: BLIS's stream, only with `reads_draws`
-    outstanding: Any = None  # Outstanding, only for a policy with `reads_outstanding`
+    # the instance that the request was routed to first, -1: not routed before
+    came_from: Int[Array, ""] | Absent = None
+    computed_tokens: Int[Array, ""] | Absent = None  # prompt tokens whose KV moves with the request
+    # whether the request goes to the decode pool, as the hand-over policy's `pool` says
+    is_decode: Bool[Array, ""] | Absent = None
+    block_size: Int[Array, ""] | Absent = None  # tokens of a KV block; there in every run
+    draws: Int[Array, "draw"] | Absent = None  # uniform below 2^31: BLIS's stream
+    outstanding: Outstanding | Absent = None
 
 
 @pytree
@@ -55,8 +89,8 @@ class PickerContext:
     scores: Float[Array, "instance"]
     is_eligible: Bool[Array, "instance"]
     request: RequestView  # scalars
-    key: Any
-    draws: Any = None  # see GatewayContext
+    key: Array | Absent
+    draws: Int[Array, "draw"] | Absent = None  # see GatewayContext
 
 
 @pytree
@@ -73,12 +107,32 @@ class QueueContext:
     queue_depth: Int[Array, ""]  # requests waiting when the step began
     now_us: Array  # scalar, clock dtype
     instance: Int[Array, ""]
-    key: Any  # the same in all questions of one step
-    num_cached_blocks: Any = None  # int32[slot], only for a policy with `reads_cached_blocks`
-    priority: Any = None  # float64[slot], schedulers only
-    contents: Any = None  # LeadingContents `[slot, path]`, only for a policy with `reads_contents`
-    # float64[slot]: what the router handed over, 0 where it hands nothing; only with `reads_handed`
-    handed: Any = None
+    key: Array | Absent  # the same in all questions of one step
+    num_cached_blocks: Int[Array, "slot"] | Absent = None
+    priority: Float[Array, "slot"] | Absent = None  # schedulers only
+    contents: LeadingContents | Absent = None  # `[slot, path]`
+    # what the router handed over, 0 where it hands nothing
+    handed: Float[Array, "slot"] | Absent = None
+
+
+@pytree
+class SourceContext:
+    """The cluster when an event of a user's source happens, ahead of all else that happens at `now_us`."""
+
+    now_us: Array  # clock dtype
+    key: Array | Absent
+    num_arrived: Int[Array, ""]  # requests that have come to admission so far
+    load: Int[Array, "instance"]  # requests that run, wait or are on their way to the queue
+    instance_of: Int[Array, "request"]  # in order of arrival; below 0: not sent anywhere (yet)
+
+
+@pytree
+class Happening:
+    """What an event of a source does besides changing the source's own memory."""
+
+    # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
+    # one that is not at an instance goes on. Only with `gives_up`
+    gives_up: Int[Array, ""] | Absent = None
 
 
 @pytree
@@ -96,8 +150,8 @@ class VictimContext:
     ]  # whose KV it holds, of the step in progress only what it has got so far
     now_us: Array  # start of the step, scalar, clock dtype
     instance: Int[Array, ""]
-    # int32[slot]: blocks that no other request holds, only for a policy with `reads_own_blocks`
-    num_own_blocks: Any = None
+    # blocks that no other request holds
+    num_own_blocks: Int[Array, "slot"] | Absent = None
 
 
 @pytree
@@ -113,11 +167,11 @@ class OffloadContext:
     num_takers: Int[Array, "block"]  # times that requests here took the content, found or computed
     instance: Int[Array, ""]
     # only in February's revision, else None; scalars:
-    now_us: Any = None  # start of the step, clock dtype
-    num_blocks: Any = None  # int32: KV blocks of the GPU
-    num_used_blocks: Any = None  # int32: of these, the ones that requests hold
-    num_waiting_blocks: Any = None  # int32: blocks for the prompts that wait
-    num_running: Any = None  # int32: requests in the batch
+    now_us: Array | Absent = None  # start of the step, clock dtype
+    num_blocks: Int[Array, ""] | Absent = None  # KV blocks of the GPU
+    num_used_blocks: Int[Array, ""] | Absent = None  # of these, the ones that requests hold
+    num_waiting_blocks: Int[Array, ""] | Absent = None  # blocks for the prompts that wait
+    num_running: Int[Array, ""] | Absent = None  # requests in the batch
 
 
 @pytree
@@ -139,12 +193,11 @@ class ClusterContext:
     snapshots: Snapshots
     is_up: Bool[Array, "instance"]
     now_us: Array  # clock dtype
-    key: Any
-    num_arrived: Any = (
-        None  # int32: requests that have come to admission so far, shed ones included
-    )
-    is_paid: Any = None  # bool[instance]: held, or not yet done with what it was given
-    fleet: Any = None  # FleetView, only for a policy with `reads_fleet`
+    key: Array | Absent
+    # requests that have come to admission so far, shed ones included
+    num_arrived: Int[Array, ""] | Absent = None
+    is_paid: Bool[Array, "instance"] | Absent = None  # held, or not yet done with what it was given
+    fleet: FleetView | Absent = None
 
 
 @pytree
@@ -162,16 +215,17 @@ class ClusterChange:
     is_up: Bool[Array, "instance"]
     queue_leaves: Bool[Array, "instance"]
     delay_us: Array | float  # before they are routed again, at least 0
-    stops: Any = None  # bool[instance]; None: no instance stops
-    loses: Any = None  # bool[instance], of those that stop: what they run is lost; None: nothing is
-    holds: Any = None  # bool[instance]: paid for though down, such as one that starts; None: none
-    looked: Any = (
-        None  # bool: the router's signals are as new as after a decision of the gateway; None: no
+    stops: Bool[Array, "instance"] | Absent = None  # None: no instance stops
+    loses: Bool[Array, "instance"] | Absent = (
+        None  # of those that stop: what they run is lost; None: nothing is
     )
-    ordered: Any = (
-        None  # int32[instance]: number of the order for it, 0: none; only with `reads_fleet`
+    holds: Bool[Array, "instance"] | Absent = (
+        None  # paid for though down, such as one that starts; None: none
     )
-    outcome: Any = None  # int32: what ends the run, 0: nothing does; likewise
+    # the router's signals are as new as after a decision of the gateway; None: no
+    looked: Bool[Array, ""] | Absent = None
+    ordered: Int[Array, "instance"] | Absent = None  # number of the order for it, 0: none
+    outcome: Int[Array, ""] | Absent = None  # what ends the run, 0: nothing does; likewise
 
 
 @pytree
@@ -183,8 +237,10 @@ class HandOverContext:
     is_up: Bool[Array, "instance"]
     role: Int[Array, "instance"]  # index into ROLES
     now_us: Array  # start of the step, clock dtype
-    key: Any
-    num_transfers: Any = None  # under way in the cluster, this one included; only in blis-2026-08
+    key: Array | Absent
+    num_transfers: Int[Array, ""] | Absent = (
+        None  # under way in the cluster, this one included; only in blis-2026-08
+    )
 
 
 @pytree
@@ -198,6 +254,49 @@ class HandOver:
 
     moves: Bool[Array, ""]
     delay_us: Array
-    link_us: Any = (
-        0.0  # the part of `delay_us` for which it has the link to itself; 0: links are not shared
-    )
+    # the part of `delay_us` for which it has the link to itself; 0: links are not shared
+    link_us: Array | float = 0.0
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    Context = (
+        GatewayContext | PickerContext | QueueContext | SourceContext | VictimContext | OffloadContext
+        | ClusterContext | HandOverContext
+    )  # fmt: skip
+    # (params, state, context) -> (decision, state), traced by JAX: pure, of fixed shapes; `Kind.returns` says what the
+    # decision of a kind means
+    DecideFn = Callable[[Any, Any, Any], tuple[Any, Any]]
+    # (params, shape): the state before the first decision
+    StartFn = Callable[[Any, EngineShape], Any]
+    # (params, state): when a cluster policy or an event source acts next, µs, after its last act; infinity if never
+    NextTimeFn = Callable[[Any, Any], jax.Array]
+    # (params, state, instance, time_us): µs of a step that begins now; the latency model says `time_us`, not rounded
+    SourceStepTimeFn = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
+    # where a request may be routed to, and by which router; where none of them is up, to any that is
+    PoolFn = Callable[[Any, GatewayContext], Pool]
+    # bool: whether the prompt is computed elsewhere than on the instance that will make the tokens
+    SplitsFn = Callable[[Any, GatewayContext, jax.Array], jax.Array]
+    # called once a request has been routed
+    RoutedFn = Callable[[Any, Any, GatewayContext, jax.Array], Any]
+    # float64 that the instance decided on is handed with a request; of several policies the sum goes
+    HandsFn = Callable[[Any, GatewayContext, jax.Array], jax.Array]
+    # called once per completed request, in order of time
+    ObserveFn = Callable[[Any, Any, Completion], Any]
+
+
+class PolicyParts(TypedDict, total=False):
+    """What a policy says of itself beside its function and its memory: fields of `Policy` with these names."""
+
+    keeps_own_index: bool
+    is_random: bool | Callable[[Any], bool]
+    next_time: NextTimeFn
+    comes_last: NextTimeFn
+    step_time: SourceStepTimeFn
+    gives_up: bool
+    figures: tuple[SourceFigure, ...]
+    hands: HandsFn
+    routed: RoutedFn
+    pool: PoolFn
+    splits: SplitsFn

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_jax.errors import ConfigError, closest
 
@@ -38,6 +39,8 @@ class Number:
     def allowed(self) -> str:
         """The allowed values in words."""
         if math.isfinite(self.low) and math.isfinite(self.high):
+            if self.excludes_low:
+                return f"above {self.low:g} and at most {self.high:g}"
             return f"between {self.low:g} and {self.high:g}"
         if math.isfinite(self.high):
             return f"at most {self.high:g}"
@@ -46,7 +49,7 @@ class Number:
         return f"above {self.low:g}" if self.excludes_low else f"at least {self.low:g}"
 
     def permits(self, value: float) -> bool:
-        """Whether the value is allowed."""
+        """Return whether the value is allowed."""
         is_above = value > self.low if self.excludes_low else value >= self.low
         return is_above and value <= self.high and math.isfinite(value)
 
@@ -99,7 +102,7 @@ def number(
 
 
 def numbers_of(params: type) -> dict[str, Number]:
-    """The numbers that a params class declares, by field.
+    """Return the numbers that a params class declares, by field.
 
     Raises:
         ConfigError: a field was declared without `number`.
@@ -116,7 +119,7 @@ def numbers_of(params: type) -> dict[str, Number]:
 
 
 def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, float]:
-    """The given numbers, if the class has them and they are allowed; `owner` names the policy in errors."""
+    """Return the given numbers, if the class has them and they are allowed; `owner` names the policy in errors."""
     known = numbers_of(params)
     for name, value in given.items():
         if name not in known:
@@ -131,3 +134,36 @@ def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, f
         if known[name].is_whole and value != int(value):
             raise ConfigError(f"{owner}: {name} must be a whole number, got {value}")
     return dict(given)
+
+
+class SourceFigure(NamedTuple):
+    """A number that a policy's memory holds when a run is over; told as `source.NAME`, and compared like any metric."""
+
+    name: str  # of the field
+    unit: str
+    meaning: str
+    direction: str  # lower or higher: which is better
+
+
+DECLARED: dict[
+    str, SourceFigure
+] = {}  # figures of the policies that have been read, by their full names
+
+
+def figure(name: str, unit: str, meaning: str, *, better: str) -> SourceFigure:
+    """Declare a field of a policy's memory as a figure of the run, for `figures=` of a decorator.
+
+    Args:
+        name: of the field, a scalar; small letters, digits and `_`.
+        unit: of the value, such as "s" or "1" for a plain number.
+        meaning: one phrase for tables.
+        better: "lower" or "higher".
+
+    Raises:
+        ConfigError: the name or `better` is not allowed.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError(f"figure {name!r}: a name has small letters, digits and _")
+    if better not in ("lower", "higher"):
+        raise ConfigError(f"figure {name!r}: better is {better!r}; give lower or higher")
+    return SourceFigure(name, unit, meaning, better)

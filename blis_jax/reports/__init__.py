@@ -1,4 +1,5 @@
-"""Reports of comparisons for people: one style for figures and pages, a page that opens offline, a trace of one run.
+"""What commands have found, as one document (`findings`), and its text, Markdown and pages (`render`, `page`).
 
-What every command shares; each command makes its own `Study`. Nothing here imports JAX.
+A comparison is a `Study`; `differences` makes its findings. Also one style for figures, and a trace of one run. Nothing
+here imports JAX.
 """

@@ -1,83 +1,45 @@
 "use strict";
-// Fills the charts with the page's own data; nothing is loaded from elsewhere.
-const content = JSON.parse(document.getElementById("report-data").textContent);
-const report = { content, views: {}, ready: null };
-window.report = report;
-
-function rowsOf(table) {
-  const names = Object.keys(table);
-  const count = names.length ? table[names[0]].length : 0;
-  return Array.from({ length: count }, (_, row) =>
-    Object.fromEntries(names.map((name) => [name, table[name][row]])));
-}
-
-// Beside each strategy's values, those of its reference on the same seed or window.
-function withReference(rows, differences) {
-  const references = new Map(differences.map((d) => [[d.strategy, d.place].join("\n"), d.reference]));
-  const key = (strategy, row) => [strategy, row.place, row.class, row.at].join("\n");
-  const byKey = new Map(rows.map((row) => [key(row.strategy, row), row]));
-  for (const row of rows) {
-    row.seed = content.seeds[row.at];
-    row.reference = references.get([row.strategy, row.place].join("\n")) ?? null;
-    const other = byKey.get(key(row.reference, row));
-    for (const metric of content.metrics) row["r_" + metric] = other ? other[metric] : null;
+// A row or a picture is shown where it is of what the reader chose.
+const selects = [...document.querySelectorAll("select[data-choice]")];
+const names = [...new Set(selects.map((select) => select.dataset.choice))];
+function choose() {
+  for (const element of names.length ? document.querySelectorAll(names.map((name) => `[data-${name}]`).join()) : []) {
+    element.hidden = selects.some(({ dataset, value }) => ![undefined, value].includes(element.dataset[dataset.choice]));
   }
-  return rows;
 }
+for (const select of selects) select.addEventListener("change", choose);
+choose();
 
-const tables = Object.fromEntries(
-  Object.entries(content.tables).map(([name, table]) => [name, rowsOf(table)]));
-withReference(tables.values, tables.differences);
-const shares = content.levels.map((level) => 100 * level);
-for (const row of tables.curves) row.shares = shares;
-
-function at(place, rows) {
-  return rows.filter((row) => [undefined, "*", place].includes(row.place));
+// The seed, or window, of the point that a reader points at stands out in every picture; a click keeps it.
+const points = [...document.querySelectorAll("[data-run]")];
+let kept, marked;
+function mark(run = kept) {
+  if (run === marked) return;
+  marked = run;
+  document.body.classList.toggle("apart", run !== undefined);
+  for (const point of points) point.classList.toggle("marked", point.dataset.run === run);
 }
-
-// Of the strategies, those that have a reference at this place.
-function withChoices(spec, values) {
-  const there = new Set(values.filter((row) => row.reference !== null).map((row) => row.strategy));
-  const params = (spec.params ?? []).map((param) => {
-    if (param.name !== "strategy") return param;
-    const options = param.bind.options.filter((name) => there.has(name));
-    return options.length ? { ...param, value: options[0], bind: { ...param.bind, options } } : param;
-  });
-  return spec.params ? { ...spec, params } : spec;
-}
-
-async function draw(place) {
-  for (const controls of document.querySelectorAll(".controls")) controls.replaceChildren();
-  for (const [name, spec] of Object.entries(content.charts)) {
-    const datasets = Object.fromEntries(
-      Object.entries(tables).map(([table, rows]) => [table, at(place, rows)]));
-    const used = JSON.stringify(spec);
-    for (const table of Object.keys(datasets)) {
-      if (!used.includes(`{"name":"${table}"}`)) delete datasets[table];
-    }
-    if (name === "explore" && !datasets.values.some((row) => row.reference !== null)) {
-      delete report.views[name];
-      document.getElementById("chart-explore").textContent =
-        `There are no differences on single ${content.runs} of this kind.`;
-      continue;
-    }
-    const result = await vegaEmbed(`#chart-${name}`, { ...withChoices(spec, datasets.values ?? []), datasets }, {
-      mode: "vega-lite",
-      renderer: name === "timelines" ? "canvas" : "svg",
-      actions: { export: true, source: false, compiled: false, editor: false },
-      tooltip: { theme: "light" },
-    });
-    report.views[name] = result.view;
-  }
-  for (const row of document.querySelectorAll("tr[data-place]")) {
-    row.hidden = row.dataset.place !== place;
-  }
-  document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
-}
-
-const choice = document.getElementById("place");
-if (choice) choice.addEventListener("change", () => { report.ready = draw(choice.value); });
-report.ready = draw(content.places[0]).catch((error) => {
-  document.getElementById("failure").textContent = `A chart could not be drawn: ${error}`;
-  console.error(error);
+const runOf = ({ target }) => target.closest("[data-run]")?.dataset.run;
+document.addEventListener("mouseover", (event) => mark(runOf(event)));
+document.addEventListener("click", (event) => {
+  const run = runOf(event);
+  if (run === undefined && !event.target.closest("svg")) return;
+  kept = run === kept ? undefined : run;
+  mark();
 });
+
+// An image of many tiles tells of the tile below the pointer.
+const { pictures } = JSON.parse(document.getElementById("report-data").textContent);
+const place = (edges, share) => edges.findLastIndex((edge) => edge <= edges[0] + share * (edges.at(-1) - edges[0]));
+for (const tiles of document.querySelectorAll("[data-mark]")) {
+  const { panel, mark: at, unit } = tiles.dataset;
+  const { title, x, y, marks } = pictures[tiles.closest("figure").dataset.picture].panels[panel];
+  tiles.addEventListener("mousemove", ({ clientX, clientY }) => {
+    const box = tiles.getBoundingClientRect();
+    const column = place(marks[at].x, (clientX - box.left) / box.width);
+    const row = place(marks[at].y, 1 - (clientY - box.top) / box.height);
+    const value = marks[at].values[row]?.[column];
+    const where = `${x || "from"} ${marks[at].x[column].toPrecision(4)}, ${y || "row"} ${row}`;
+    if (value !== undefined) tiles.querySelector("title").textContent = `${title}\n${where}\n${value?.toPrecision(3) ?? "–"} ${unit}`;
+  });
+}

@@ -1,123 +1,152 @@
-"""The page: one file that opens offline, with the library, the data and the words in it."""
+"""The page of any findings: one file that opens offline, the answer and a picture first."""
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from blis_jax.files.atomic_write import replacing
-from blis_jax.reports import words
-from blis_jax.reports.charts import charts
-from blis_jax.reports.data import metric_label, tables
-from blis_jax.reports.library import LICENCE, javascript, library_versions
+from blis_jax.reports.differences import findings, title_of
+from blis_jax.reports.drawing import svg
+from blis_jax.reports.findings import Findings, Table
+from blis_jax.reports.pictures import Picture
+from blis_jax.reports.render import answer_html, section_html
 from blis_jax.reports.study import Study
+from blis_jax.reports.study_pictures import pictures
 
 LONGEST_SHORT = 140  # characters of a line of the provenance that is not folded away
+MOST_ROWS = 60  # of a table that is not folded away
+HINT = (
+    "Point at a mark to read its numbers. Where a point is a seed or a window, the same one is marked in every "
+    "picture; a click keeps it marked."
+)
+PLACE = "place"  # the choice that rows of tables follow, too
 
 
-def write(study: Study, path: Path) -> None:
-    """Writes the page, whole or not at all."""
+def write_study(study: Study, path: Path, found: Findings | None = None) -> None:
+    """Write the page of a comparison, whole or not at all; `found` if it has further tables."""
+    shown = findings(study) if found is None else replace(found, pictures=pictures(study))
+    write(shown, path, study.title or title_of(study), study.command, study.provenance)
+
+
+def write(
+    found: Findings, path: Path, title: str, command: str, provenance: Mapping[str, Any]
+) -> None:
+    """Write the page of findings, whole or not at all; `command` makes them again."""
     with replacing(path) as written:
-        written.write_text(html(study), encoding="utf-8")
+        written.write_text(page(found, title, command, provenance), encoding="utf-8")
 
 
-def html(study: Study) -> str:
-    """The page as a text."""
-    drawn = charts(study)
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    colours = study.colours
-    headlines = words.headlines(study)
-    compared = list(dict.fromkeys(one.strategy for one in study.differences))
-    reference_of = {one.strategy: one.reference for one in reversed(study.differences)}
-    short, long = _provenance(study)
-    num_curve_seeds = max((len(one.by_seed) for one in study.curves), default=0)
-    return environment.from_string(_file("page.html")).render(
-        study=study,
-        charts=drawn,
-        title=study.title or title(study),
-        lead=study.lead or words.what_was_compared(study),
-        headlines=[
-            (name, colours.get(name, colours[study.strategies[0]]), of) for name, of in headlines
-        ],
-        reference_of=reference_of,
-        num_more=len(compared) - len(headlines),
-        has_joint=any(one.joint_percent is not None for one in study.differences),
-        every=max(1, len(study.seeds) // num_curve_seeds) if num_curve_seeds else 1,
-        num_curve_seeds=num_curve_seeds,
-        span_ms=_span_ms(study),
-        num_timelines_left_out=len(study.timelines) and len(study.timelines) - _shown(study),
-        metric_label=metric_label,
-        number=words.number,
-        interval=words.interval,
-        short=short,
-        long=long,
-        licence=LICENCE,
-        css=_file("page.css"),
-        library=javascript(),
-        script=_file("page.js"),
-        data=_embedded(content(study, drawn)),
+def page(found: Findings, title: str, command: str, provenance: Mapping[str, Any]) -> str:
+    """Return the page as a text: answer, first picture, all tables and notes, the other pictures."""
+    first, others = list(found.pictures[:1]), list(found.pictures[1:])
+    first += [other for other in others if first and other.name == first[0].name]
+    others = [other for other in others if other not in first]
+    place = list(_place(found))
+    seen = {PLACE} if place else set()
+    blocks = [
+        f"<h1>{html.escape(title)}</h1>",
+        answer_html(found.answer),
+        *place,
+        *_drawn(first, found, seen),
+        *([f'<p class="note">{HINT}</p>'] if first else []),
+        *map(_section, found.filled),
+        *_drawn(others, found, seen),
+        *_origin(command, provenance),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data:\">\n"
+        f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n'
+        f"<style>\n{_file('page.css')}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(blocks)
+        + f'\n</main>\n<script type="application/json" id="report-data">{_embedded(found)}</script>\n'
+        f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def title(study: Study) -> str:
-    """Of the page."""
-    if len(study.strategies) == 1:
-        return f"How {study.strategies[0]} does on the workload {study.workload}"
-    others = list(study.strategies[1:])
-    shown = words.joined(others) if len(others) <= 3 else f"{len(others)} strategies"
-    verb = "compares" if len(others) == 1 else "compare"
-    return f"How {shown} {verb} with {study.strategies[0]} on the workload {study.workload}"
-
-
-def content(study: Study, drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """The data that the page carries."""
-    return {
-        "seeds": list(study.seeds),
-        "runs": study.runs.many,
-        "places": list(study.places),
-        "metrics": list(dict.fromkeys(one.metric for one in study.values)),
-        "levels": list(study.levels),
-        "tables": tables(study),
-        "charts": dict(drawn),
-    }
-
-
-def _embedded(document: Mapping[str, Any]) -> str:
-    """JSON inside a script element: no `<` that could end it."""
-    text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+def _embedded(found: Findings) -> str:
+    """Return JSON for inside a script element: no `<` or `&` that HTML could take for its own."""
+    text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
 def _file(name: str) -> str:
     return (resources.files("blis_jax") / "reports" / name).read_text(encoding="utf-8")
 
 
-def _provenance(study: Study) -> tuple[dict[str, str], dict[str, str]]:
-    """Lines that are shown, and texts that are folded away."""
-    short: dict[str, str] = {}
-    long: dict[str, str] = {}
-    drawn_with = ", ".join(f"{name} {version}" for name, version in library_versions().items())
-    entries = {**study.provenance, "charts": f"{drawn_with} (BSD-3-Clause)"}
-    for name, value in entries.items():
+def _section(section: Any) -> str:
+    """Return a table or notes; a long table is folded away."""
+    text = section_html(section)
+    if not isinstance(section, Table) or len(section.rows) <= MOST_ROWS:
+        return text
+    return f"<details><summary>{len(section.rows)} rows</summary>{text}</details>"
+
+
+# --- pictures and what a reader chooses -----------------------------------------------------------
+
+
+def _place(found: Findings) -> Iterator[str]:
+    """Yield the choice of a place, where rows of tables have some."""
+    places = list(dict.fromkeys(row.place for one in found.tables for row in one.rows if row.place))
+    if len(places) > 1:
+        yield f'<p class="place">{_select(PLACE, found.place_title, places)}</p>'
+        drawn = len(_values(found.pictures, PLACE))
+        if 0 < drawn < len(places):
+            yield f'<p class="note">Pictures show the first {drawn} of {len(places)} places.</p>'
+
+
+def _values(pictures: Iterable[Picture], choice: str) -> list[str]:
+    """Return what a choice can be."""
+    chosen = (value for one in pictures for name, value in one.choices if name == choice)
+    return list(dict.fromkeys(chosen))
+
+
+def _select(name: str, words: str, values: Iterable[str]) -> str:
+    options = "".join(f"<option>{html.escape(value)}</option>" for value in values)
+    return f'<label><b>{html.escape(words)}:</b> <select data-choice="{name}">{options}</select></label>'
+
+
+def _drawn(pictures: Sequence[Picture], found: Findings, seen: set[str]) -> Iterator[str]:
+    """Yield each picture, below its heading and what a reader chooses to see it; `seen` stands above already."""
+    for picture in pictures:
+        if picture.heading and picture.heading not in seen:
+            yield f"<h2>{html.escape(picture.heading)}</h2>"
+        for name, _ in picture.choices:
+            values = _values(pictures, name)
+            if name not in seen and len(values) > 1:
+                title = found.place_title if name == PLACE else name.capitalize()
+                yield f"<p>{_select(name, title, values)}</p>"
+        seen |= {picture.heading, *(name for name, _ in picture.choices)}
+        number = next(at for at, other in enumerate(found.pictures) if other is picture)
+        chosen = f' data-picture="{number}"'
+        chosen += "".join(f' data-{name}="{html.escape(value)}"' for name, value in picture.choices)
+        yield (
+            f'<figure class="{picture.name}"{chosen} role="img" aria-label="{html.escape(picture.title)}">'
+            f"{svg(picture)}</figure>"
+        )
+
+
+# --- where the numbers come from ------------------------------------------------------------------
+
+
+def _origin(command: str, provenance: Mapping[str, Any]) -> Iterator[str]:
+    yield "<h2>Where do these numbers come from?</h2>"
+    yield f'<p>This command makes them again:</p><pre id="command">{html.escape(command)}</pre>'
+    short, long = [], []
+    for name, value in provenance.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
-        is_short = len(text) <= LONGEST_SHORT and "\n" not in text
-        (short if is_short else long)[name] = text
-    return short, long
-
-
-def _span_ms(study: Study) -> float:
-    edges = study.timelines[0].edges_s if study.timelines else (0.0, 0.0)
-    return 1000 * (edges[1] - edges[0])
-
-
-def _shown(study: Study) -> int:
-    from blis_jax.reports.charts import MOST_TIMELINES
-
-    return min(len(study.timelines), MOST_TIMELINES)
+        name, text, is_long = html.escape(name), html.escape(text), len(text) > LONGEST_SHORT
+        if is_long or "\n" in text:
+            long.append(f"<details><summary>{name}</summary><pre>{text}</pre></details>")
+        else:
+            short.append(f"<tr><th>{name}</th><td>{text}</td></tr>")
+    yield f'<table id="provenance"><tbody>{"".join(short)}</tbody></table>'
+    yield from long

@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.files.atomic_write import replacing
+from blis_jax.records.record import TTFT_PARTS, Status
+from blis_jax.records.step_records import expand_steps
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
 Event = dict[str, Any]
 REQUESTS_THREAD, STEPS_THREAD = 0, 1
@@ -76,8 +79,6 @@ def _meta(kind: str, process: int, thread: int = REQUESTS_THREAD, **arguments: A
 
 def _steps(run: TracedRun, first: int) -> Iterator[Event]:
     """A slice a step, and counters at its start and after the last step before a pause."""
-    from blis_jax.results.step_records import expand_steps
-
     columns = [column.tolist() for column in expand_steps(run.record, run.block_size_in_tokens)]
     rows = list(zip(*columns, strict=True))
     totals = run.record.instances.total_kv_blocks.tolist()
@@ -104,9 +105,6 @@ def _counters(process: int, time: int, running: int, waiting: int, blocks: int) 
 
 def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
     """A span from arrival to the end for each request that an instance has; an instant for the others."""
-    from blis_jax.metrics.reference import CLASS_NAMES
-    from blis_jax.results.records import TTFT_PARTS, Status
-
     requests = run.record.requests
     output = requests.ttft_parts_us[:, TTFT_PARTS.index("output_processing")].tolist()
     names = ("arrival_us", "instance", "status", "slo_class", "input_len", "output_len", "ttft_us",

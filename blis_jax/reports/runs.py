@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.metrics.summaries import grouped, select, ttft_parts_ms
 from blis_jax.reports.study import Timeline, TtftShare
 
 if TYPE_CHECKING:
     from blis_jax.metrics.summaries import Window
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
 MOST_CELLS = 12_000  # instances × spans of all timelines and measures of a page
 SPANS = {1: 150, 2: 120, 3: 96}  # by number of runs: cells of whole pixels
@@ -85,18 +86,12 @@ def parts_of(
     window_of: Callable[[RunRecord], Window],
 ) -> tuple[TtftShare, ...]:
     """Parts of TTFT of every class under every strategy, mean over the runs that have some."""
-    from blis_jax.metrics.reference import class_code
-    from blis_jax.metrics.summaries import ALL, select
-    from blis_jax.metrics.ttft_parts import grouped, ttft_parts_ms
-
     found = []
     for strategy, runs in records.items():
         for slo_class in classes:
             tables: dict[str, list[list[float]]] = {}
             for record in runs:
-                chosen = select(record, window=window_of(record))
-                if slo_class != ALL:
-                    chosen = chosen.where(record.requests.slo_class == class_code(slo_class))
+                chosen = select(record, window=window_of(record)).of_name(slo_class)
                 for view, parts in ttft_parts_ms(chosen).items():
                     tables.setdefault(view, []).append(parts)
             for view, rows in tables.items():

@@ -1,24 +1,97 @@
-"""What a report shows, as plain data; each command makes its own of its results."""
+"""What a report shows, as plain data that each command makes of its results, and what its runs are called."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_jax.reports.run_words import SEEDS, RunWords
+import numpy as np
+
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.style import strategy_colours
+from blis_jax.statistics.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from blis_jax.reports.findings import Answer, Sentence, Table
+    from blis_jax.reports.pictures import Picture
     from blis_jax.statistics.intervals import Estimate
+    from blis_jax.statistics.paired import Difference
+
+
+MOST_LISTED = 8
+
+
+class RunWords(NamedTuple):
+    """A word for what numbers the runs, and a sentence that explains the word."""
+
+    one: str
+    about: str
+    kind: str = ""  # before the word where all are counted
+
+    @property
+    def many(self) -> str:
+        """The plural."""
+        return f"{self.one}s"
+
+    def counted(self, count: int) -> str:
+        """`1 seed`, `3 windows`."""
+        return f"{count} {self.one if count == 1 else self.many}"
+
+    def listed(self, numbers: Sequence[int], has_kind: bool = True) -> str:
+        """How many, and which: `3 random seeds (42 to 44)`."""
+        kind = f"{self.kind} " * (has_kind and bool(self.kind))
+        if len(numbers) == 1:
+            return f"one {kind}{self.one} ({numbers[0]})"
+        if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+            return f"{len(numbers)} {kind}{self.many} ({numbers[0]} to {numbers[-1]})"
+        which = ", ".join(map(str, numbers[:MOST_LISTED]))
+        return f"{len(numbers)} {kind}{self.many} ({which}{', …' * (len(numbers) > MOST_LISTED)})"
+
+    def in_text(self, text: str) -> str:
+        """A sentence about seeds, said of these runs; options and names of files stay."""
+        return re.sub(r"(?<![-\w.])seed(s?)(?![-\w.=])", rf"{self.one}\1", text)
+
+
+SEEDS = RunWords(
+    "seed",
+    "A seed is one random draw of the requests: when they arrive, and how long they are.",
+    "random",
+)
+WINDOWS = RunWords(
+    "window",
+    "A window is one span of the trace's arrival time, simulated by itself on an idle cluster.",
+)
+DRAWN = RunWords(
+    "seed",
+    "The requests are those of one trace. A seed draws only what the trace leaves open, or what a policy draws.",
+    "random",
+)
+ONE_RUN = RunWords("run", "The requests are those of one trace, so each strategy has one run.")
+
+
+def run_words(trace: Mapping[str, Any] | None, num_runs: int) -> RunWords:
+    """The words for runs of a workload, or of a trace as `TraceSource.about` describes it."""
+    if not trace:
+        return SEEDS
+    if trace["windows"]:
+        return WINDOWS
+    return DRAWN if num_runs > 1 else ONE_RUN
+
+
+def words_of(document: Mapping[str, Any]) -> RunWords:
+    """The words for the runs of a result document."""
+    return run_words(document.get("trace"), len(document["seeds"]))
+
 
 # Shares of the requests by which a distribution is kept; finer where the tail is.
 CURVE_LEVELS = (*(round(0.04 * step, 2) for step in range(25)), 0.98, 0.985, 0.99, 0.995, 1.0)
 EVERYWHERE = "*"  # a place of what is drawn whichever place is chosen
-MOST_CURVE_NUMBERS = 150_000  # of single seeds' distributions; beyond it, every k-th seed is kept
+BAND = (5, 95)  # percent of the seeds, between which a distribution's band lies
 
 
 class ShownInterval(NamedTuple):
@@ -31,7 +104,7 @@ class ShownInterval(NamedTuple):
     @classmethod
     def of(cls, mean: float, low: float, high: float) -> ShownInterval:
         """Of numbers, NaN and infinity standing for none."""
-        return cls(*(value if math.isfinite(value) else None for value in (mean, low, high)))
+        return cls(finite(mean), finite(low), finite(high))
 
 
 def shown_interval(estimate: Estimate) -> ShownInterval:
@@ -56,9 +129,45 @@ class ShownDifference:
     num_pairs: int
     verdict: str
     place: str = ""
-    joint_percent: ShownInterval | None = (
-        None  # an interval that holds for all differences together
+    joint: ShownInterval | None = None  # intervals that hold for all differences together
+    joint_percent: ShownInterval | None = None
+    p_adjusted: float | None = None
+
+
+def shown_difference(
+    change: Difference, strategy: str, reference: str, metric: str, place: str = ""
+) -> ShownDifference:
+    """Return a difference of one metric, `[class]` behind where it is of a class, as it is shown."""
+    kind, slo_class = lookup(metric)
+    return ShownDifference(
+        strategy=strategy,
+        reference=reference,
+        slo_class=slo_class or ALL,
+        metric=kind.name,
+        unit=kind.unit,
+        better=kind.direction,
+        reference_mean=finite(change.first_mean),
+        mean=finite(change.second_mean),
+        absolute=shown_interval(change.absolute),
+        percent=shown_interval(change.percent),
+        num_pairs=change.num_pairs,
+        verdict=change.verdict,
+        place=place,
+        joint=shown_interval(change.simultaneous),
+        joint_percent=shown_interval(change.simultaneous_percent),
+        p_adjusted=finite(change.p_adjusted),
     )
+
+
+@dataclass(frozen=True)
+class ShownFigure:
+    """The mean over runs of one metric of one class under one strategy."""
+
+    strategy: str
+    slo_class: str
+    metric: str
+    value: ShownInterval
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,18 +182,27 @@ class SeedValues:
 
 
 @dataclass(frozen=True)
-class Curves:
-    """TTFT in ms at every level of `Study.levels` of one class under one strategy, by place of the seed."""
+class Curve:
+    """Hold TTFT in ms at every level of `Study.levels` of one class under one strategy: mean and band over seeds."""
 
     strategy: str
     slo_class: str
-    by_seed: Mapping[int, Sequence[float]]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
     place: str = ""  # or EVERYWHERE
+
+    @classmethod
+    def of(cls, strategy: str, slo_class: str, rows: np.ndarray, place: str = "") -> Curve:
+        """Return the curve of `[seed, level]`."""
+        low, high = np.percentile(rows, BAND, axis=0)
+        mean = rows.mean(axis=0)
+        return cls(strategy, slo_class, mean.tolist(), low.tolist(), high.tolist(), place)
 
 
 @dataclass(frozen=True)
 class TtftShare:
-    """One part of a view of a class's TTFT, mean over seeds; see metrics/ttft_parts.py."""
+    """One part of a view of a class's TTFT, mean over seeds; see metrics/summaries.py."""
 
     strategy: str
     slo_class: str
@@ -123,7 +241,10 @@ class Study:
     verdicts: str = ""
     values: tuple[SeedValues, ...] = ()
     levels: tuple[float, ...] = ()
-    curves: tuple[Curves, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    class_shares: Mapping[str, float] = field(default_factory=dict)  # % of the requests
+    own: tuple[Picture, ...] = ()  # in place of the differences
+    opens_with: str = "changes"  # or "distributions"
     parts: tuple[TtftShare, ...] = ()
     parts_of: str = ""  # which runs the parts are means of
     timelines: tuple[Timeline, ...] = ()
@@ -132,12 +253,27 @@ class Study:
     places: tuple[str, ...] = ("",)  # of a grid; parts and timelines are of the first
     place_title: str = "Place in the grid"  # what a choice of one is called
     title: str = ""  # of the page; made of the strategies if empty
-    lead: str = ""  # its first sentences, in the same way
     kinds: Mapping[str, str] = field(default_factory=dict)  # which strategy a label stands for
     notes: tuple[str, ...] = ()  # targets, window, failures: one sentence each
     checks: tuple[str, ...] = ()  # outcomes, ties, invariants: one sentence each
     more: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further findings, by title
+    brief: Mapping[str, Sequence[str]] = field(default_factory=dict)  # those that are shown unasked
+    tables: tuple[Table, ...] = ()  # further ones
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[ShownFigure, ...] = ()
+    tails: tuple[ShownFigure, ...] = ()  # those of pictures alone
+    confidence: float = CONFIDENCE
+    asked: str = ""  # the first line; made of strategies, workload and runs if empty
+    verdict: tuple[Sentence, ...] = ()  # the second; made of the differences if empty
+    remarks: tuple[
+        str, ...
+    ] = ()  # shown unasked: failures, broken invariants, how seeds were added
+    num_runs: int | None = (
+        None  # that were made or taken over; None: one of each strategy, place and seed
+    )
+    time: Sentence | None = None
+    next: str = ""  # what to do now, if the differences do not say it
+    answer: Answer | None = None  # all five lines, if they are not those of the differences
 
     @property
     def colours(self) -> dict[str, str]:
@@ -149,14 +285,13 @@ class Study:
         """In the order of the differences."""
         return tuple(dict.fromkeys(one.metric for one in self.differences))
 
+    @property
+    def source(self) -> str:
+        """`Workload`, or `Trace`."""
+        return "Workload" if self.runs is SEEDS else "Trace"
 
-def every_kth(num_seeds: int, num_numbers_each: int) -> int:
-    """1, or more where so many numbers a seed would make the page too large."""
-    return max(1, math.ceil(num_seeds * num_numbers_each / MOST_CURVE_NUMBERS))
-
-
-def finite(values: Sequence[float | None]) -> tuple[float | None, ...]:
-    """None in place of what is no number."""
-    return tuple(
-        None if value is None or not math.isfinite(value) else float(value) for value in values
-    )
+    @property
+    def workload_name(self) -> str:
+        """The name of the workload, or of the trace, without its folder."""
+        path = Path(self.workload)
+        return path.stem if path.suffix in (".yaml", ".yml") else path.name

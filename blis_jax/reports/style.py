@@ -6,7 +6,20 @@ readers with any kind of colour vision tell each set apart, and no colour means 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.files.atomic_write import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 GREY, BLUE, RED, GREEN = "#4d4d4d", "#0072b2", "#d55e00", "#009e73"
 PINK, ORANGE, SKY, BLACK = "#cc79a7", "#e69f00", "#56b4e9", "#000000"
@@ -50,7 +63,7 @@ CLASS_MARKS: Mapping[str, str] = {
     "background": "v",
 }
 
-# The groups of metrics/ttft_parts.py, and what readers call them.
+# The groups of metrics/summaries.py, and what readers call them.
 PARTS: Mapping[str, tuple[str, str]] = {
     "waiting": ("#c4c4c4", "waiting in the queue"),
     "preempted service": ("#8c6bb1", "work lost to preemption"),
@@ -87,3 +100,185 @@ def strategy_colours(
 def _own(name: str) -> str:
     """A ledger strategy's colour; empty if it is none."""
     return next((one for start, one in OF_STRATEGIES.items() if name.startswith(start)), "")
+
+
+# --- how every picture looks: one width -----------------------------------------------------------
+
+# Pictures are shown about 690 pixels wide; at `WIDTH` inches the smallest letters are 10 pixels high there.
+
+
+WIDTH = 7.4  # inches
+DPI = 160
+TITLE_SIZE, TEXT_SIZE, CAPTION_SIZE = 10.8, 9.0, 8.2
+LINE_INCHES = 0.152  # of a caption's line
+TITLE_INCHES = 0.19  # of a title's line
+LEGEND_INCHES = 0.165  # of a legend's line
+LETTERS_PER_INCH = 16.7  # of a caption
+TITLE_LETTERS_PER_INCH = 10.9
+LEGEND_LETTER_INCHES, LEGEND_HANDLE_INCHES = 0.068, 0.52
+LONG_AXIS = (
+    80.0  # largest value by smallest beyond which a logarithmic axis names powers of ten only
+)
+CAPTION_COLOUR, GUIDE_COLOUR = "0.3", "0.45"
+
+RULES: Any = {  # for matplotlib
+    "font.size": TEXT_SIZE,
+    "axes.titlesize": TEXT_SIZE + 0.3,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": f"cycler('color', {[*STRATEGY_COLOURS[1:], STRATEGY_COLOURS[0]]})",
+    "grid.color": "0.9",
+    "legend.frameon": False,
+    "legend.fontsize": TEXT_SIZE - 0.4,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4.5,
+    "errorbar.capsize": 2.0,
+    "xtick.labelsize": TEXT_SIZE - 0.5,
+    "ytick.labelsize": TEXT_SIZE - 0.5,
+}
+
+
+@contextmanager
+def figure(
+    height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **subplots: Any
+) -> Iterator[tuple[Any, Any]]:
+    """A figure in the common style and its panels [row, column]; inches, the height without words."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(RULES):
+        made = Figure(figsize=(width, height))
+        yield made, made.subplots(rows, columns, squeeze=False, **subplots)
+
+
+def save(
+    made: Any,
+    path: Path,
+    title: str,
+    caption: str,
+    legend: Sequence[Any] = (),
+    legend_columns: int | None = None,
+) -> None:
+    """Write a PNG, whole or not at all, with its words; see `put_words`."""
+    put_words(made, title, caption, legend, legend_columns)
+    with replacing(path) as written:
+        made.savefig(written, dpi=DPI, format="png")
+
+
+def put_words(
+    made: Any,
+    title: str,
+    caption: str,
+    legend: Sequence[Any] = (),
+    legend_columns: int | None = None,
+) -> None:
+    """Put title and legend above the panels, the caption below; panels get what room is left.
+
+    `legend` are handles with labels for the whole figure, as many beside each other as there is room for.
+    """
+    width, height = made.get_size_inches()
+    heading = textwrap.wrap(title, int(TITLE_LETTERS_PER_INCH * width))
+    lines = textwrap.wrap(" ".join(caption.split()), int(LETTERS_PER_INCH * width))
+    columns = legend_columns or columns_of(legend, width)
+    below = LINE_INCHES * len(lines) + 0.14
+    top = 0.1 + TITLE_INCHES * len(heading)
+    above = top + 0.1 + LEGEND_INCHES * -(-len(legend) // columns)
+    total = height + below + above
+    made.set_size_inches(width, total)
+    words = "\n".join(heading)
+    made.text(0.012, 1 - 0.07 / total, words, fontsize=TITLE_SIZE, va="top", fontweight="bold")
+    if legend:
+        made.legend(
+            handles=list(legend), loc="upper left", bbox_to_anchor=(0.0, 1 - top / total),
+            labelspacing=0.25, handlelength=handle_length(legend), columnspacing=1.3, ncols=columns, borderaxespad=0.2,
+        )  # fmt: skip
+    words = "\n".join(lines)
+    made.text(0.012, 0.05 / total, words, fontsize=CAPTION_SIZE, color=CAPTION_COLOUR, va="bottom")
+    room = (0, below / total, 1, 1 - above / total)
+    made.tight_layout(pad=0.5, w_pad=1.2, h_pad=1.2, rect=room)
+
+
+def handle_length(legend: Sequence[Any]) -> float:
+    """Of a legend's handles, in letters: long enough that dashes show beside a marker."""
+    marked = [one for one in legend if getattr(one, "get_marker", lambda: "None")() != "None"]
+    return 3.2 if any(one.get_linestyle() not in ("-", "None") for one in marked) else 1.8
+
+
+def columns_of(legend: Sequence[Any], width: float) -> int:
+    """How many entries fit beside each other, columns being as wide as their longest entry."""
+    sizes = [LEGEND_LETTER_INCHES * len(one.get_label()) + LEGEND_HANDLE_INCHES for one in legend]
+    for columns in range(len(sizes), 1, -1):
+        rows, longer = divmod(len(sizes), columns)  # that many columns have a row more
+        ends = list(accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0))
+        if sum(max(sizes[start:end]) for start, end in pairwise(ends)) <= width:
+            return columns
+    return 1
+
+
+def class_style(slo_class: str) -> dict[str, Any]:
+    """Colour, line and mark of a class; of all requests where it is empty."""
+    name = slo_class or ALL_REQUESTS
+    return {
+        "color": CLASS_COLOURS.get(name, BLACK),
+        "linestyle": CLASS_LINES.get(name, "-"),
+        "marker": CLASS_MARKS.get(name, "o"),
+    }
+
+
+def class_words(slo_class: str) -> str:
+    """A class as a heading or a label."""
+    return "all requests" if slo_class in ("", ALL_REQUESTS) else slo_class
+
+
+def class_handles(classes: Iterable[str], **further: Any) -> list[Any]:
+    """One line with its mark a class, for a legend."""
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], **(class_style(name) | further), label=class_words(name)) for name in classes
+    ]
+
+
+def line_handle(label: str, **style: Any) -> Any:
+    """An entry of a legend: a line, or a mark with linestyle `none`."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **style)
+
+
+def area_handle(label: str, **style: Any) -> Any:
+    """An entry of a legend: a filled area."""
+    from matplotlib.patches import Patch
+
+    return Patch(label=label, **style)
+
+
+def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes, str]]:
+    """A panel for each name, row by row; panels that are left over are taken out."""
+    flat = np.asarray(panels).ravel()
+    for panel in flat[len(names) :]:
+        panel.set_visible(False)
+    return zip(flat, names, strict=False)
+
+
+def plain_log(panel: Axes, axis: str, ticks: Sequence[float] | None = None) -> None:
+    """A logarithmic axis whose marks are plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    getattr(panel, f"set_{axis}scale")("log")
+    ruler = getattr(panel, f"{axis}axis")
+    if ticks is not None:
+        getattr(panel, f"set_{axis}ticks")(list(ticks), [f"{tick:,g}" for tick in ticks])
+        getattr(panel, f"set_{axis}ticks")([], minor=True)
+        return
+    low, high = getattr(panel, f"get_{axis}lim")()
+    is_long = high > LONG_AXIS * low
+    ruler.set_major_locator(LogLocator(subs=(1.0,) if is_long else (1.0, 2.0, 5.0)))
+    plain = ScalarFormatter()
+    plain.set_scientific(False)
+    ruler.set_major_formatter(plain)
+    ruler.set_minor_formatter(NullFormatter())

@@ -1,17 +1,26 @@
-"""Metrics, numbers and headlines in words."""
+"""Metrics and numbers in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from blis_jax.metrics.scalars import TITLES
-from blis_jax.reports.study import ShownDifference, ShownInterval, Study
-from blis_jax.reports.style import ALL_REQUESTS
+import numpy as np
+
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.metrics.metric import split_name
+from blis_jax.metrics.scalars import title_of
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.steady import (
+    LEAST_REQUESTS,
+    SteadyEstimate,
+    steady_mean,
+    steady_percentile,
+)
 
 HEADLINE_METRICS = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is there
 POOLED = "pooled_"
-MOST_HEADLINES = 4  # strategies
 NOTHING = "–"
 LATENCIES = {
     "ttft": ("time to first token", "TTFT"),
@@ -19,54 +28,56 @@ LATENCIES = {
     "tpot": ("time per output token", "TPOT"),
     "itl": ("time between output tokens", "ITL"),
 }
+_SPELT = {name: short for name, (_, short) in LATENCIES.items()} | {"slo": "SLO", "kv": "KV"}
 
 
-def long_title(metric: str) -> str:
-    """As in a sentence: `99th percentile of the time to first token`."""
-    if metric.startswith(POOLED):
-        return f"{long_title(metric.removeprefix(POOLED))} of the requests of all runs together"
-    name, _, rest = metric.removesuffix("_ms").partition("_")
-    if name in LATENCIES and rest:
-        words = LATENCIES[name][0]
-        return f"mean {words}" if rest == "mean" else f"{rest[1:]}th percentile of the {words}"
-    if metric in TITLES:
-        return TITLES[metric].prose
-    return metric.removesuffix("_ms").replace("_", " ")
+def table_title(metric: str) -> str:
+    """Return a metric's name in a table, with its unit: `TTFT P99 by run, ms`."""
+    if title := title_of(metric):
+        return title
+    unit = ", ms" if metric.endswith("_ms") else ""
+    of_run = metric.removeprefix(POOLED)
+    words = [_SPELT.get(word, word) for word in of_run.removesuffix("_ms").split("_")]
+    if words[-1][1:].isdecimal():
+        words = [word.upper() if word[1:].isdecimal() else word for word in words]
+        words.append("by run" if of_run == metric else "pooled")
+    return " ".join(words) + unit
 
 
-def short_title(metric: str) -> str:
-    """As beside an axis: `TTFT P99 (ms)`."""
-    if metric.startswith(POOLED):
-        return f"pooled {short_title(metric.removeprefix(POOLED))}"
-    name, _, rest = metric.removesuffix("_ms").partition("_")
-    if name in LATENCIES and rest:
-        return f"{LATENCIES[name][1]} {rest if rest == 'mean' else rest.upper()} (ms)"
-    unit = " (ms)" if metric.endswith("_ms") else ""
-    words = metric.removesuffix("_ms").replace("_", " ")
-    return TITLES[metric].axis if metric in TITLES else words + unit
+def metric_name(metric: str) -> str:
+    """Return a metric's name without its unit: `TTFT P99 by run`."""
+    return table_title(metric).split(",")[0]
+
+
+def metric_words(name: str) -> str:
+    """Return a metric, `[class]` included, as in a sentence: `TTFT P99 of critical requests`."""
+    metric, slo_class = split_name(name)
+    words = metric_name(metric).removesuffix(" by run").replace("/s", " per second")
+    if words.endswith(" mean"):
+        words = f"mean {words.removesuffix(' mean')}"
+    return words + (f" of {slo_class} requests" if slo_class else "")
 
 
 def number(value: float | None, signed: bool = False, like: float | None = None) -> str:
-    """Three or four figures that matter; `like` sets the decimals."""
+    """Return three or four figures that matter; `like` sets the decimals."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    size = abs(value if like is None else like)
+    size = abs(value if like is None or not math.isfinite(like) else like)
     decimals = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 3
-    return f"{value:+,.{decimals}f}".replace("-", "−") if signed else f"{value:,.{decimals}f}"
+    text = f"{value:{'+' * signed}.{decimals}f}"
+    return text.replace("-", "−")
 
 
-def interval(value: ShownInterval, unit: str = "", signed: bool = True) -> str:
-    """`−74.0 % [−75.0, −73.0]`."""
-    text = f"{number(value.mean, signed)}{unit}"
-    if value.mean is None or value.low is None:
-        return text
-    high = "∞" if value.high is None else number(value.high, signed, like=value.mean)
-    return f"{text} [{number(value.low, signed, like=value.mean)}, {high}]"
-
-
-def class_words(slo_class: str) -> str:
-    """`critical requests`, `all requests`."""
-    return "all requests" if slo_class == ALL_REQUESTS else f"{slo_class} requests"
+def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[str] = ()) -> str:
+    """Return what goodput counts; of these classes, those without a target too."""
+    texts = []
+    for name in classes or [name for name, limits in targets.items() if limits]:
+        limits = [
+            f"{limit.removesuffix('_ms').upper()} ≤ {ms:g} ms"
+            for limit, ms in targets.get(name, {}).items()
+        ]
+        texts.append(f"{name} {' and '.join(limits) or 'completed'}")
+    return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
 
 
 def joined(words: Sequence[str]) -> str:
@@ -74,59 +85,64 @@ def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def what_was_compared(study: Study) -> str:
-    """The first sentence of the page."""
-    others = joined(study.strategies[1:]) if len(study.strategies) > 1 else ""
-    against = f"{others} with {study.strategies[0]}" if others else study.strategies[0]
-    runs = study.runs
-    place = f" The headline is for {study.places[0]}." if study.places[0] else ""
+# --- the steady state of one run in words, class by class -----------------------------------------
+
+
+PERCENT = 99
+_HEAD = (
+    f"{'class':<12} {'metric':<10} {'value ms':>10} {'interval':>22} {'warm-up':>8} {'worth':>8}"
+)
+
+
+def steady_lines(record: RunRecord) -> list[str]:
+    """A table of mean and P99 of TTFT and E2E, and what its columns are.
+
+    Requests that have not completed are left out, so a run that a horizon ends should be long against them.
+    """
+    requests = record.requests
+    is_complete = requests.status == Status.COMPLETED
+    lines, is_short = [_HEAD], False
+    for code, name in [(None, "all"), *enumerate(SLO_CLASSES)]:
+        chosen = is_complete & (code is None or requests.slo_class == code)
+        if code is not None and (not chosen.any() or chosen.sum() == is_complete.sum()):
+            continue
+        if chosen.sum() < LEAST_REQUESTS:
+            lines.append(
+                f"{name or 'default':<12} {chosen.sum()} requests; {LEAST_REQUESTS} are needed"
+            )
+            continue
+        for metric, values in (("TTFT", requests.ttft_us), ("E2E", requests.e2e_us)):
+            for what, found in _figures(values[chosen] / 1000):
+                lines.append(_row(name or "default", f"{metric} {what}", found))
+                is_short |= not found.is_enough
+    return [*lines, *_legend(is_short)]
+
+
+def _figures(values: np.ndarray) -> list[tuple[str, SteadyEstimate]]:
+    return [
+        ("mean", steady_mean(values)),
+        (f"P{PERCENT}", steady_percentile(values, PERCENT)),
+    ]
+
+
+def _row(name: str, metric: str, found: SteadyEstimate) -> str:
+    interval = f"[{found.low:.2f}, {found.high:.2f}]"
+    mark = "" if found.is_enough else "  short"
+    worth = f"{found.num_independent:.0f}" if np.isfinite(found.num_independent) else "all"
     return (
-        f"This page compares {against} on the workload “{study.workload}”, simulated with "
-        f"{runs.listed(study.seeds)}. On each {runs.one}, every strategy serves exactly the same requests, "
-        f"so a difference on one {runs.one} comes from the strategy alone.{place}"
+        f"{name:<12} {metric:<10} {found.value:>10.2f} {interval:>22} {found.num_warm_up:>8} "
+        f"{worth:>8}{mark}"
     )
 
 
-def headlines(study: Study) -> list[tuple[str, list[str]]]:
-    """Of each strategy, what changed for each class, one sentence each."""
-    known = [name for name in HEADLINE_METRICS if name in study.metrics]
-    metric = known[0] if known else study.metrics[0]
-    found = []
-    for strategy in dict.fromkeys(one.strategy for one in study.differences):
-        of_strategy = [
-            one
-            for one in study.differences
-            if one.strategy == strategy and one.place == study.places[0]
-        ]
-        chosen = [
-            one for one in of_strategy if one.metric == metric and one.slo_class != ALL_REQUESTS
-        ]
-        if not chosen:
-            chosen = [one for one in of_strategy if one.metric == metric]
-        whole = [
-            one
-            for one in of_strategy
-            if one.metric in ("output_tokens_per_s", "tokens_per_sec")
-            and one.slo_class == ALL_REQUESTS
-        ]
-        if chosen or whole:
-            sentences = [study.runs.in_text(_sentence(one)) for one in (*chosen, *whole[:1])]
-            found.append((strategy, sentences))
-    return found[:MOST_HEADLINES]
-
-
-def _sentence(one: ShownDifference) -> str:
-    who = class_words(one.slo_class)
-    before, after = number(one.reference_mean), number(one.mean, like=one.reference_mean)
-    unit = " ms" if one.metric.endswith("_ms") else ""
-    title = long_title(one.metric)
-    start = f"{who[0].upper()}{who[1:]}: the {title}"
-    if one.num_pairs == 0:
-        return f"{start} cannot be compared, because no seed has a figure of both."
-    if one.verdict == "same":
-        return f"{start} is the same on every seed ({before}{unit})."
-    verb = "falls" if (one.absolute.mean or 0) < 0 else "rises"
-    change = f"{verb} from {before} to {after}{unit} ({interval(one.joint_percent or one.percent, ' %')})"
-    if one.verdict == "unclear":
-        return f"{start} {change}, but these runs cannot tell this from chance."
-    return f"{start} {change}, which is {one.verdict}."
+def _legend(is_short: bool) -> list[str]:
+    lines = [
+        f"Intervals of {100 * CONFIDENCE:g} % for the steady state. Warm-up: first requests that are left out. "
+        "Worth: so many independent requests would say as much."
+    ]
+    if is_short:
+        lines.append(
+            "Short: the run is too short for this figure, and its interval holds less often than it says; "
+            "run longer, or take many seeds."
+        )
+    return lines

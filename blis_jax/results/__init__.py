@@ -1,4 +1,1 @@
-"""What a run did: records of requests and steps, checks, figures, datasets, and the files that BLIS writes.
-
-Plain numpy on the host. Results read the engine's raw tables; the engine imports nothing from here.
-"""
+"""Files of figures: labelled datasets, and the texts and files that BLIS prints and writes of a run."""

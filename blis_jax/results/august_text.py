@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.cluster.disaggregation import has_pools, roles
-from blis_jax.core.types import ROLES, SLO_CLASSES
-from blis_jax.metrics.distributions import Sample, mean, percentile, sample_of
-from blis_jax.metrics.parts import counted, is_listed, is_reported
-from blis_jax.metrics.reference import (
-    CLASS_NAMES,
+from blis_jax.core.arrays import in_order, ratio
+from blis_jax.core.types import CLASS_NAMES, ROLES, SLO_CLASSES
+from blis_jax.metrics.distributions import (
+    Sample,
+    counted,
+    is_listed,
+    is_reported,
+    percentile,
+    recorded,
+    sample_of,
+)
+from blis_jax.metrics.figures import (
     ended_us,
     hol_blocking_events,
-    instance_name,
     jain_index,
     priority_inversions,
-    recorded,
 )
+from blis_jax.metrics.reference import instance_name
 from blis_jax.metrics.summaries import mean_itl_us
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.record import RunRecord, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.labels import Labels
+    from blis_jax.results.blis_files import Labels
 
 _SHED = (Status.REJECTED, Status.SHED, Status.EXPIRED, Status.EVICTED)
 GATEWAY_COUNTS = {
@@ -43,8 +49,8 @@ def anomaly_lines(record: RunRecord) -> list[str]:
     """Counters, if one of them is above 0; a shed request without a class counts as standard."""
     status = record.requests.status
     counts = {
-        "Priority Inversions": priority_inversions(record),
-        "HOL Blocking Events": hol_blocking_events(record),
+        "Priority Inversions": int(priority_inversions(record)),
+        "HOL Blocking Events": int(hol_blocking_events(record)),
         "Rejected Requests (Admission)": _number(status == Status.REJECTED),
     }
     shed = record.requests.slo_class[np.isin(status, _SHED)]
@@ -54,7 +60,7 @@ def anomaly_lines(record: RunRecord) -> list[str]:
         "Rejected Requests (Routing)": _number(status == Status.UNROUTED),
         "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
         "Timed Out Requests": _number(status == Status.TIMED_OUT),
-        "Length-Capped Requests": 0,  # requests that fit into the longest context are never capped
+        "Length-Capped Requests": _number(record.requests.is_cut),
     }
     for name, waits in GATEWAY_COUNTS.items():
         if count := _number(status == waits):
@@ -143,7 +149,8 @@ def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
         is_done, begins = is_its & (requests.e2e_us >= 0), np.flatnonzero(is_its & (rounds == 0))
         if is_done.any() and len(begins):
             ended = (requests.arrival_us + requests.e2e_us)[is_done].max()
-            durations.append(max(ended - requests.arrival_us[begins[-1]], 0) / 1e3)
+            # BLIS keeps arrivals in seconds, which costs a last digit
+            durations.append(ended / 1e3 - requests.arrival_us[begins[-1]] / 1e6 * 1e3)
     in_session = is_told & np.array([bool(name) for name in labels.session])
     is_cold = in_session & (rounds == 0)
     samples = {
@@ -160,13 +167,13 @@ def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
 
 
 def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
-    """What became of requests that the pools have split, if there are any."""
+    """Return what became of requests that the pools have split, if there are any."""
     if record.splits is None or config is None or not has_pools(config):
         return []
     requests, parts = record.requests, record.splits
     if not parts.is_split.any():
         return []
-    is_moved = parts.is_split & (requests.transfer_us >= 0) & (requests.status != Status.DROPPED)
+    is_moved = parts.is_split & (requests.transfer_us >= 0) & _has_transfer(record)
     ttft = requests.ttft_us[parts.is_split & parts.is_ended & (requests.ttft_us > 0)]
     lines = [
         "=== PD Metrics ===",
@@ -183,7 +190,7 @@ def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
 
 
 def decision_lines(record: RunRecord) -> list[str]:
-    """What admission and the router decided; requests that pools have split count at admission alone."""
+    """Return what admission and the router decided; requests that pools have split count at admission alone."""
     requests = record.requests
     is_routed = requests.instance >= 0
     if record.splits is not None:
@@ -227,10 +234,10 @@ def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:
 
 
 def _depth_lines(record: RunRecord) -> list[str]:
-    """How many transfers were under way whenever one began, that one included."""
+    """Return how many transfers were under way whenever one began, that one included."""
     requests, parts = record.requests, record.splits
     assert parts is not None
-    begun = (parts.transfer_at_us >= 0) & (requests.status != Status.DROPPED)
+    begun = (parts.transfer_at_us >= 0) & _has_transfer(record)
     starts = np.sort(parts.transfer_at_us[begun])
     has_ended = begun & (requests.transfer_us >= 0)
     ends = np.sort((parts.transfer_at_us + requests.transfer_us)[has_ended])
@@ -240,6 +247,12 @@ def _depth_lines(record: RunRecord) -> list[str]:
         f"Peak Concurrent Transfers: {int(depths.max(initial=0))}",
         f"Mean Transfer Queue Depth: {average:.4f}",
     ]
+
+
+def _has_transfer(record: RunRecord) -> Bool[np.ndarray, "request"]:
+    """Return which requests were not dropped before a transfer began; one takes at least 1 µs."""
+    has: np.ndarray = (record.requests.status != Status.DROPPED) | (record.requests.transfer_us > 0)
+    return has
 
 
 def _groups(texts: Sequence[str]) -> Iterable[tuple[str, Bool[np.ndarray, "request"]]]:
@@ -252,8 +265,8 @@ def _groups(texts: Sequence[str]) -> Iterable[tuple[str, Bool[np.ndarray, "reque
 def _figures(
     sample: Sample, percents: Sequence[int], has_mean: bool = True, decimals: int = 2
 ) -> str:
-    values: Mapping[str, float] = {"mean": mean(sample)} if has_mean else {}
-    values = {**values, **{f"p{one}": percentile(sample, one) for one in percents}}
+    values = {"mean": ratio(in_order(sample.values), sample.count)} if has_mean else {}
+    values |= {f"p{one}": percentile(sample, one) for one in percents}
     return " ".join(f"{name}={value:.{decimals}f}" for name, value in values.items())
 
 

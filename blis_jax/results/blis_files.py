@@ -1,8 +1,9 @@
-"""What the reference prints and saves of a run: text blocks, results JSON, golden files."""
+"""What the reference prints and saves of a run: labels of its requests, text blocks, results JSON, golden files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +11,22 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
+from blis_jax.metrics.distributions import is_listed
+from blis_jax.metrics.figures import hol_blocking_events, priority_inversions
 from blis_jax.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
-from blis_jax.metrics.parts import is_listed
 from blis_jax.metrics.reference import (
     aggregates,
     cluster_json,
-    hol_blocking_events,
     instance_block,
     instance_name,
     instances,
     per_slo,
-    priority_inversions,
     results_json,
 )
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import mean_itl_us
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from blis_jax.results.august_text import (
     GATEWAY_COUNTS,
     anomaly_lines,
@@ -32,15 +34,99 @@ from blis_jax.results.august_text import (
     label_lines,
     pool_lines,
 )
-from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.scores import NO_VERDICTS, Verdicts
-from blis_jax.results.step_records import expand_steps
+from blis_jax.workload.expansion import expanded
+from blis_jax.workload.spec_parts import client_e2e_us, client_ttft_us
 
 if TYPE_CHECKING:
-    from jaxtyping import Shaped
+    from jaxtyping import Int, Shaped
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.labels import Labels
+    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.table import RequestTable, WorkloadNames
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Texts of each request, empty where it has none."""
+
+    request_id: Sequence[str]
+    tenant: Sequence[str]
+    model: Sequence[str]
+    session: Sequence[str]
+    round_index: Sequence[int]
+    # further fields of a results file, by request
+    latencies: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def labels_of(
+    record: RunRecord,
+    table: RequestTable,
+    names: WorkloadNames,
+    spec: WorkloadSpec | None = None,
+    request_ids: Sequence[str] | None = None,
+) -> Labels:
+    """Return the labels of a run's requests.
+
+    Args:
+        record: the run.
+        table: its requests, numpy arrays `[request]`.
+        names: the texts behind the table's codes.
+        spec: the workload that the requests were drawn from, if they were.
+        request_ids: their ids; request_<n> if None.
+    """
+    num_requests = len(record.requests.status)
+    if request_ids is None:
+        numbers = names.request_numbers
+        request_ids = [
+            f"request_{n}" for n in (range(num_requests) if numbers is None else numbers)
+        ]
+    model = [""] * num_requests if names.models is None else names.models.tolist()
+    latencies: dict[int, dict[str, float]] = {}
+    if spec is not None:
+        clients = expanded(spec).clients
+        model = [clients[client].model for client in np.asarray(table.client).tolist()]
+        latencies = _client_latencies(clients, np.asarray(table.client), record)
+    return Labels(
+        request_id=request_ids,
+        tenant=_named(table.tenant, names.tenant_names, ""),
+        model=model,
+        session=_named(table.session, names.session_names, "session_"),
+        round_index=np.asarray(table.round_index).tolist(),
+        latencies=latencies,
+    )
+
+
+def _named(codes: Any, names: Sequence[str], otherwise: str) -> list[str]:
+    """Return the texts behind codes, empty for negative ones; `otherwise` and the code where there are no texts."""
+    if not names:
+        names = [
+            f"{otherwise}{code}" if otherwise else ""
+            for code in range(int(np.max(codes, initial=-1)) + 1)
+        ]
+    return [str(names[code]) if code >= 0 else "" for code in np.asarray(codes).tolist()]
+
+
+def _client_latencies(
+    clients: Sequence[Any], client: Int[np.ndarray, " request"], record: RunRecord
+) -> dict[int, dict[str, float]]:
+    """Latencies at the client by request, ours, in ms, where a client has a network; 0 for what did not happen."""
+    requests = record.requests
+    found: dict[int, dict[str, float]] = {}
+    for index, one in enumerate(clients):
+        if one.network is None:
+            continue
+        rows = np.flatnonzero(client == index)
+        ttft_us, e2e_us = requests.ttft_us[rows], requests.e2e_us[rows]
+        sizes = requests.input_len[rows], requests.output_len[rows]
+        seen_ttft = client_ttft_us(ttft_us, sizes[0], one.network) / 1e3
+        seen_e2e = client_e2e_us(e2e_us, *sizes, one.network) / 1e3
+        ttft_ms = np.where(ttft_us >= 0, seen_ttft, 0.0).tolist()
+        e2e_ms = np.where(e2e_us >= 0, seen_e2e, 0.0).tolist()
+        for row, ttft, e2e in zip(rows.tolist(), ttft_ms, e2e_ms, strict=True):
+            found[row] = {"client_ttft_ms": ttft, "client_e2e_ms": e2e}
+    return found
+
 
 REQUEST_DTYPES = {
     "instance": np.int16,
@@ -66,16 +152,19 @@ def results_text(
     labels: Labels | None = None,
     config: ClusterConfig | None = None,
     verdicts: Verdicts = NO_VERDICTS,
+    num_asked: int | None = None,
 ) -> str:
-    """The reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks.
+    """Return the reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks.
 
-    In August also figures by the `labels` of requests, and of the pools that the `config` describes.
+    In August also figures by the `labels` of requests, and of the pools that the `config` describes. If `num_asked`
+    instances were asked for, above 1, each that is there has a block.
     """
     num_instances = len(record.instances.step_count)
     blocks = [instance_block(record, row) for row in range(num_instances)]
     made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
     cluster = cluster_json(record)
-    blocks = [*(blocks if num_instances - made > 1 else []), cluster and cluster | verdicts.fields]
+    has_blocks = (num_asked or num_instances - made) > 1
+    blocks = [*(blocks if has_blocks else []), cluster and cluster | verdicts.fields]
     lines = []
     for block in blocks:
         if block is not None:
@@ -94,8 +183,8 @@ def results_text(
 
 def _anomaly_lines(record: RunRecord) -> list[str]:
     counts = {
-        "Priority Inversions": priority_inversions(record),
-        "HOL Blocking Events": hol_blocking_events(record),
+        "Priority Inversions": int(priority_inversions(record)),
+        "HOL Blocking Events": int(hol_blocking_events(record)),
         "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
         "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
     }
@@ -110,7 +199,7 @@ def _anomaly_lines(record: RunRecord) -> list[str]:
 
 
 def _cost_lines(record: RunRecord) -> list[str]:
-    """What the instances cost, if some came or went; not BLIS's."""
+    """Return what the instances cost, if some came or went; not BLIS's."""
     if not record.instances.times_down.any():
         return []
     figures = evaluate(record, ("instance_seconds", "idle_share"))
@@ -191,7 +280,7 @@ def results_document(record: RunRecord, labels: Labels | None = None) -> dict[st
 
 
 def _of_session(record: RunRecord, labels: Labels, row: int) -> dict[str, Any]:
-    """A request's session and its place there, which only the later revision tells."""
+    """Return a request's session and its place there, which only the later revision tells."""
     if not record.is_august:
         return {}
     named = {"session_id": labels.session[row]} if labels.session[row] else {}
@@ -205,7 +294,7 @@ def write_scenario(
     config: Mapping[str, Any],
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes DIRECTORY/NAME.npz and .json in the format of the golden data.
+    """Write DIRECTORY/NAME.npz and .json in the format of the golden data.
 
     `config` has the reference's flag names; `details` are further entries of the JSON, such as the
     seed and the workload's name.
@@ -229,7 +318,7 @@ def write_scenario(
 
 
 def scenario_arrays(record: RunRecord, block_size: int) -> dict[str, Any]:
-    """Every per-request and per-step array of the golden data, with its dtypes."""
+    """Return every per-request and per-step array of the golden data, with its dtypes."""
     arrays = {
         name: getattr(record.requests, name).astype(dtype) for name, dtype in REQUEST_DTYPES.items()
     }

@@ -17,22 +17,22 @@ import xarray as xr
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.setting_values import all_values
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics import kv as kv_metrics
-from blis_jax.metrics.reference import CLASS_NAMES, instance_name
-from blis_jax.metrics.scalars import OWN_METRICS, evaluate, lookup
+from blis_jax.metrics.reference import instance_name
+from blis_jax.metrics.scalars import KINDS, OWN_METRICS, class_summary, evaluate, lookup
 from blis_jax.metrics.summaries import (
     ALL,
     LATENCIES,
     PERCENTS,
     SloTargets,
     Window,
-    class_summary,
 )
-from blis_jax.results.checks import invariants
-from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
+from blis_jax.records import invariants
+from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.results.schema import (
     RUNS,
     new_dataset,
@@ -53,6 +53,14 @@ RUN_METRICS = tuple(
     for name in OWN_METRICS
     if (name == "jain_fairness" or not lookup(name)[0].has_classes) and not name.startswith("itl_")
 )
+ALIKE = {  # attributes in which sweeps of the same requests do not differ
+    "seeds": "seeds",
+    "spec": "the workload",
+    "random_stream": "who draws the requests",
+    "slo_targets": "SLO targets",
+    "measure": "what is measured",
+    "profile": "the revision of BLIS",
+}
 COUNT_FIELDS = ("num_iterations", "num_open_ties", "num_repairs")
 
 
@@ -77,30 +85,14 @@ def to_dataset(
         "measured_window_us": json.dumps(dataclasses.astuple(window or Window())),
         "slo_targets": _targets_text(targets or SloTargets()),
     }
-    labels = _labels(coords) | {"slo_class": list(classes)}
-    labels["quantile"] = [percent / 100 for percent in PERCENTS]
+    labels: dict[str, Any] = {name: (name, np.asarray(each)) for name, each in coords.items()}
+    labels |= {"slo_class": list(classes), "quantile": [percent / 100 for percent in PERCENTS]}
     dataset = new_dataset(RUNS, provenance, labels, about)
-    summaries = [class_summary(record, targets, window) for record in records]
-    missing = dict.fromkeys(summaries[0][ALL], float("nan"))
-    missing |= {name: 0 for name in missing if name.startswith("num_")}
-    rows = [[summary.get(name, missing) for name in classes] for summary in summaries]
-
-    dims = tuple(coords)
-    for name in missing:
-        if not name.startswith(LATENCIES):
-            values = np.array([[entry[name] for entry in row] for row in rows])
-            _add_variable(dataset, name, (*dims, "slo_class"), values, shape, unit_of(name))
-    for latency in LATENCIES:
-        mean_name = f"{latency}_mean_ms"
-        means = np.array([[entry[mean_name] for entry in row] for row in rows])
-        _add_variable(dataset, mean_name, (*dims, "slo_class"), means, shape, "ms")
-        names = [f"{latency}_p{percent}_ms" for percent in PERCENTS]
-        quantiles = np.array([[[entry[name] for name in names] for entry in row] for row in rows])
-        dims_of_quantiles = (*dims, "slo_class", "quantile")
-        _add_variable(dataset, f"{latency}_ms", dims_of_quantiles, quantiles, shape, "ms")
-    _add_run_metrics(dataset, records, dims, shape, window)
-    _add_kv_figures(dataset, records, tiers, dims, shape)
-    _add_checks(dataset, records, dims, shape)
+    rows = _Rows(dataset, records, tuple(coords), shape)
+    rows.add_class_figures(classes, targets, window)
+    rows.add_run_metrics(window)
+    rows.add_kv_figures(tiers)
+    rows.add_checks()
     return dataset
 
 
@@ -116,7 +108,7 @@ def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Da
 
 
 def _one_each(values: bool | Sequence[bool], records: Sequence[RunRecord]) -> list[bool]:
-    """One value per record; a plain one is that of all."""
+    """Return one value per record; a plain one is that of all."""
     each = [values] * len(records) if isinstance(values, bool) else list(values)
     if len(each) != len(records):
         raise ConfigError(
@@ -125,115 +117,97 @@ def _one_each(values: bool | Sequence[bool], records: Sequence[RunRecord]) -> li
     return each
 
 
-def _add_run_metrics(
-    dataset: xr.Dataset,
-    records: Sequence[RunRecord],
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-    window: Window | None,
-) -> None:
-    """Adds the figures that cover a whole cluster."""
-    quantile_names = [f"itl_p{percent}_ms" for percent in PERCENTS]
-    wanted = (*RUN_METRICS, "itl_mean_ms", *quantile_names)
-    rows = [evaluate(record, wanted, window=window) for record in records]
-    for name in (*RUN_METRICS, "itl_mean_ms"):
-        _add_variable(
-            dataset, name, dims, np.array([row[name] for row in rows]), shape, unit_of(name)
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Runs in row-major order of the dims, whose figures go into a dataset."""
+
+    dataset: xr.Dataset
+    records: Sequence[RunRecord]
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    def add(self, name: str, values: Sequence[Any] | np.ndarray, unit: str, *further: str) -> None:
+        """Add a variable with one row per record, over the dims and further ones."""
+        table = np.asarray(values)
+        shaped = table.reshape(*self.shape, *table.shape[1:])
+        self.dataset[name] = ((*self.dims, *further), shaped, {"units": unit})
+
+    def add_codes(self, name: str, codes: Sequence[int], meanings: Mapping[str, Any]) -> None:
+        """Add a coordinate with one of a few meanings per record, as their number."""
+        numbers = np.array(codes, np.int8).reshape(self.shape)
+        self.dataset.coords[name] = (self.dims, numbers, meanings)
+
+    def add_class_figures(
+        self, classes: Sequence[str], targets: SloTargets | None, window: Window | None
+    ) -> None:
+        """Add counts, rates and latencies of each SLO class; NaN and no requests in a run without it."""
+        summaries = [class_summary(record, targets, window) for record in self.records]
+        missing = dict.fromkeys(summaries[0][ALL], float("nan"))
+        missing |= {name: 0 for name in missing if name.startswith("num_")}
+        rows = [[summary.get(name, missing) for name in classes] for summary in summaries]
+        for name in missing:
+            if not name.startswith(LATENCIES):
+                values = [[entry[name] for entry in row] for row in rows]
+                self.add(name, values, unit_of(name), "slo_class")
+        for latency in LATENCIES:
+            mean, *names = (f"{latency}_{kind}_ms" for kind in KINDS)
+            self.add(mean, [[entry[mean] for entry in row] for row in rows], "ms", "slo_class")
+            quantiles = [[[entry[name] for name in names] for entry in row] for row in rows]
+            self.add(f"{latency}_ms", quantiles, "ms", "slo_class", "quantile")
+
+    def add_run_metrics(self, window: Window | None) -> None:
+        """Add the figures that cover a whole cluster."""
+        mean, *quantile_names = (f"itl_{kind}_ms" for kind in KINDS)
+        plain = (*RUN_METRICS, mean)
+        rows = [evaluate(each, (*plain, *quantile_names), window=window) for each in self.records]
+        for name in plain:
+            self.add(name, [row[name] for row in rows], unit_of(name))
+        self.add(
+            "itl_ms", [[row[name] for name in quantile_names] for row in rows], "ms", "quantile"
         )
-    quantiles = np.array([[row[name] for name in quantile_names] for row in rows])
-    _add_variable(dataset, "itl_ms", (*dims, "quantile"), quantiles, shape, "ms")
 
+    def add_kv_figures(self, tiers: Sequence[bool]) -> None:
+        """Add what KV memory did: `<figure>` of the cluster, `instance_<figure>` of each instance.
 
-def _add_kv_figures(
-    dataset: xr.Dataset,
-    records: Sequence[RunRecord],
-    tiers: Sequence[bool],
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> None:
-    """Adds what KV memory did: `<figure>` of the cluster, `instance_<figure>` of each instance.
+        Runs with fewer instances than the largest cluster are filled up with NaN.
+        """
+        clusters = [kv_metrics.cluster_figures(record) for record in self.records]
+        tables = [kv_metrics.instance_figures(record) for record in self.records]
+        size = max(len(record.instances.step_count) for record in self.records)
+        self.dataset.coords["instance"] = [instance_name(row) for row in range(size)]
+        for name, figure in kv_metrics.FIGURES.items():
+            of_instance = np.full((len(self.records), size), np.nan)
+            for row, table in enumerate(tables):
+                of_instance[row, : len(table[name])] = table[name]
+            self.add(name, [entry[name] for entry in clusters], figure.unit)
+            self.add(f"instance_{name}", of_instance, figure.unit, "instance")
+            for variable in (name, f"instance_{name}"):
+                self.dataset[variable].attrs["long_name"] = figure.long_name
+        models = [KV_MODELS.index(record.kv_model) for record in self.records]
+        states = [
+            kv_metrics.CPU_TIERS.index(kv_metrics.cpu_tier(record, has_tier))
+            for record, has_tier in zip(self.records, tiers, strict=True)
+        ]
+        self.add_codes("kv_model", models, {"flag_meanings": " ".join(KV_MODELS)})
+        self.add_codes("cpu_tier", states, {"flag_meanings": " ".join(kv_metrics.CPU_TIERS)})
 
-    Runs with fewer instances than the largest cluster are filled up with NaN.
-    """
-    clusters = [kv_metrics.cluster_figures(record) for record in records]
-    tables = [kv_metrics.instance_figures(record) for record in records]
-    size = max(len(record.instances.step_count) for record in records)
-    dataset.coords["instance"] = [instance_name(row) for row in range(size)]
-    for name, figure in kv_metrics.FIGURES.items():
-        of_cluster = np.array([entry[name] for entry in clusters])
-        of_instance = np.full((len(records), size), np.nan)
-        for row, table in enumerate(tables):
-            of_instance[row, : len(table[name])] = table[name]
-        _add_variable(dataset, name, dims, of_cluster, shape, figure.unit)
-        _add_variable(
-            dataset, f"instance_{name}", (*dims, "instance"), of_instance, shape, figure.unit
-        )
-        dataset[name].attrs["long_name"] = figure.long_name
-        dataset[f"instance_{name}"].attrs["long_name"] = figure.long_name
-    models = [KV_MODELS.index(record.kv_model) for record in records]
-    states = [
-        kv_metrics.CPU_TIERS.index(kv_metrics.cpu_tier(record, has_tier))
-        for record, has_tier in zip(records, tiers, strict=True)
-    ]
-    _add_flag(dataset, "kv_model", models, KV_MODELS, dims, shape)
-    _add_flag(dataset, "cpu_tier", states, kv_metrics.CPU_TIERS, dims, shape)
-
-
-def _add_checks(
-    dataset: xr.Dataset,
-    records: Sequence[RunRecord],
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> None:
-    """Adds how the runs ended, what it took, and how often they broke each invariant."""
-    _add_outcome(dataset, records, dims, shape)
-    for name in COUNT_FIELDS:
-        values = np.array([getattr(record, name) for record in records])
-        _add_variable(dataset, name, dims, values, shape, "1")
-    counts = [invariants.violations(record) | record.invariant_failures for record in records]
-    names = list(dict.fromkeys(name for row in counts for name in row))
-    dataset.coords["invariant"] = names
-    violated = np.array([[row.get(name, 0) for name in names] for row in counts])
-    _add_variable(dataset, "invariant_violations", (*dims, "invariant"), violated, shape, "1")
-
-
-def _add_outcome(
-    dataset: xr.Dataset,
-    records: Sequence[RunRecord],
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> None:
-    codes = np.array([int(record.outcome) for record in records], np.int8).reshape(shape)
-    dataset.coords["outcome"] = (dims, codes, outcome_attributes())
-
-
-def _add_flag(
-    dataset: xr.Dataset,
-    name: str,
-    codes: Sequence[int],
-    meanings: Sequence[str],
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> None:
-    """Adds a coordinate with one of a few meanings per record, as their number."""
-    numbers = np.array([int(code) for code in codes], np.int8).reshape(shape)
-    dataset.coords[name] = (dims, numbers, {"flag_meanings": " ".join(meanings)})
-
-
-def _add_variable(
-    dataset: xr.Dataset,
-    name: str,
-    dims: tuple[str, ...],
-    values: np.ndarray,
-    shape: tuple[int, ...],
-    unit: str,
-) -> None:
-    """Adds a variable whose values have one row per record, with its unit."""
-    dataset[name] = (dims, values.reshape(*shape, *values.shape[1:]), {"units": unit})
+    def add_checks(self) -> None:
+        """Add how the runs ended, what it took, and how often they broke each invariant."""
+        codes = [int(record.outcome) for record in self.records]
+        self.add_codes("outcome", codes, outcome_attributes())
+        for name in COUNT_FIELDS:
+            self.add(name, [getattr(record, name) for record in self.records], "1")
+        counts = [
+            invariants.violations(record) | record.invariant_failures for record in self.records
+        ]
+        names = list(dict.fromkeys(name for row in counts for name in row))
+        self.dataset.coords["invariant"] = names
+        violated = [[row.get(name, 0) for name in names] for row in counts]
+        self.add("invariant_violations", violated, "1", "invariant")
 
 
 def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> None:
-    """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`.
+    """Write a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`.
 
     With it goes what `load` checks its pieces by. `filled` names the arrays of a Zarr store that are
     then filled part by part.
@@ -255,7 +229,7 @@ def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> N
 
 
 def save_table(dataset: xr.Dataset, path: str | Path) -> None:
-    """Writes a Dataset of one dim: one line per entry for `.csv`, else as `save` does."""
+    """Write a Dataset of one dim: one line per entry for `.csv`, else as `save` does."""
     path = Path(path)
     if checked_suffix(path, TABLE_FORMATS) != ".csv":
         save(dataset, path)
@@ -265,7 +239,7 @@ def save_table(dataset: xr.Dataset, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> xr.Dataset:
-    """Reads a saved Dataset into memory; a ConfigError names the piece where the store is damaged."""
+    """Read a saved Dataset into memory; a ConfigError names the piece where the store is damaged."""
     path = Path(path)
     if checked_suffix(path) == ".nc":
         is_checked = path.is_file() and manifest.check_file(path)
@@ -279,12 +253,12 @@ def load(path: str | Path) -> xr.Dataset:
 
 
 def open_unchecked(path: Path) -> xr.Dataset:
-    """A Zarr store whose numbers are read when they are asked for; the pieces are not checked."""
+    """Return a Zarr store whose numbers are read when they are asked for; the pieces are not checked."""
     return upgraded(_with_text(xr.open_dataset(path, engine="zarr", consolidated=False), str))
 
 
 def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
-    """A saved Dataset; a sentence with this advice where it is damaged."""
+    """Return a saved Dataset; a sentence with this advice where it is damaged."""
     try:
         with warnings.catch_warnings():  # zarr warns of an array that lost its metadata
             warnings.filterwarnings("ignore", "Object at .* is not recognized")
@@ -297,7 +271,7 @@ def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
 
 
 def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
-    """A saved Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
+    """Return a saved Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; give {wanted}")
@@ -305,6 +279,20 @@ def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
     if dataset.attrs.get("kind") != kind:
         raise ConfigError(f"{path} is something else; give {wanted}")
     return dataset
+
+
+def refuse_unlike(paths: Sequence[Path], sweeps: Sequence[xr.Dataset]) -> None:
+    """Refuse saved sweeps whose runs are not of the same requests, measured in the same way.
+
+    Raises:
+        ConfigError: two differ in one of `ALIKE`.
+    """
+    for path, sweep in zip(paths[1:], sweeps[1:], strict=True):
+        for name, words in ALIKE.items():
+            if sweeps[0].attrs.get(name) != sweep.attrs.get(name):
+                raise ConfigError(
+                    f"{path} and {paths[0]} differ in {words}, so their runs are not pairs; sweep one of them again"
+                )
 
 
 def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
@@ -316,7 +304,7 @@ def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
 
 
 def checked_suffix(path: Path, formats: Sequence[str] = FORMATS) -> str:
-    """The ending of a path, which must say one of the formats, and be one that can be written here."""
+    """Return the ending of a path, which must say one of the formats, and be one that can be written here."""
     if path.suffix not in formats:
         endings = f"{', '.join(formats[:-1])} or {formats[-1]}"
         raise ConfigError(f"{path.name!r} does not say its format; end it in {endings}")
@@ -337,10 +325,6 @@ def _shape(records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]]) ->
             "give one record for each combination, the last coordinate changing fastest"
         )
     return shape
-
-
-def _labels(coords: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    return {name: (name, np.asarray(labels)) for name, labels in coords.items()}
 
 
 def _classes(records: Sequence[RunRecord]) -> tuple[str, ...]:

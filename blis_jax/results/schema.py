@@ -17,7 +17,7 @@ import xarray as xr
 
 from blis_jax.cluster.config import PROFILE
 from blis_jax.core.outcome import Outcome
-from blis_jax.files.resuming import version_of
+from blis_jax.files.atomic_write import version_of
 
 FORMAT = 2
 RUNS, REQUESTS, SWEEP = (
@@ -43,7 +43,7 @@ class Provenance:
     profile: str = PROFILE
 
     def attributes(self) -> dict[str, str]:
-        """The attributes of a Dataset; structured ones are JSON."""
+        """Return the attributes of a Dataset; structured ones are JSON."""
         now = datetime.datetime.now(datetime.UTC)
         return {
             "package": "blis-jax",
@@ -61,24 +61,24 @@ class Provenance:
 def new_dataset(
     kind: str, provenance: Provenance, coords: Mapping[str, Any], about: Mapping[str, Any]
 ) -> xr.Dataset:
-    """A dataset without variables; `about` are further attributes, or others than the provenance has."""
+    """Return a dataset without variables; `about` are further attributes, or others than the provenance has."""
     attributes = {"kind": kind, "format": FORMAT, **provenance.attributes(), **about}
     return xr.Dataset(coords=dict(coords), attrs=attributes)
 
 
 def outcome_attributes(**further: int) -> dict[str, Any]:
-    """How to read a variable of outcomes that also has `further` codes, by their names."""
+    """Return how to read a variable of outcomes that also has `further` codes, by their names."""
     codes = further | {one.name.lower(): int(one) for one in Outcome}
     return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
 
 
 def unit_of(name: str) -> str:
-    """The unit that the name of a variable ends in; 1 if in none."""
+    """Return the unit that the name of a variable ends in; 1 if in none."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "1")
 
 
 def upgraded(dataset: xr.Dataset) -> xr.Dataset:
-    """A dataset of an earlier format in the present one; any other as it is."""
+    """Return a dataset of an earlier format in the present one; any other as it is."""
     attributes = dataset.attrs
     if "format" in attributes or "package_version" not in attributes:
         return dataset

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.arrays import stacked
-from blis_jax.metrics.on_device.compiled import Drawn, Report
-from blis_jax.metrics.on_device.summary import CompiledSummary
-from blis_jax.results.from_tables import Observation, unstack
-from blis_jax.runs.programs import Ran, compiled, reports_of, rows_of
-from blis_jax.runs.runs import GivenRun, Run, larger_plan, observed
-from blis_jax.runs.sizes import larger_shape
+from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn, Report
+from blis_jax.records.observation import Observation, unstack
+from blis_jax.runs.demand import larger_shape
+from blis_jax.runs.programs import Ran, compiled, drawn_of, reports_of, rows_of
+from blis_jax.runs.runs import GivenRun, Run, larger_plan
+
+Build = Callable[..., Callable[..., Any]]
+Use = Callable[[Build, tuple[Any, ...], tuple[Any, ...]], Any]
 
 
 class Group:
@@ -49,17 +51,22 @@ class Call(NamedTuple):
     def statics(self) -> tuple[Any, ...]:
         """What the program is built of, see `programs.rows_of`."""
         group, options = self.group, self.runs[0].sizes.options
-        compute = self.measured.compute if self.measured and options.form == "lanes" else None
-        width = options.num_lanes if options.form == "lanes" else None
+        if options.form == "rows":
+            return group.shape, group.functions, options.form
+        width = options.num_lanes
         width = width if width and width < self.size else None
+        compute = self.measured.compute if self.measured else None
         return group.shape, group.functions, options.form, group.plan, compute, width
 
     @property
-    def of_reports(self) -> tuple[Any, ...] | None:
-        """What the program that measures rows is built of; None if nothing is measured, or lanes are."""
-        if self.measured is None or self.runs[0].sizes.options.form == "lanes":
-            return None
-        return self.group.shape, self.group.functions, self.measured.compute
+    def kind(self) -> Hashable:
+        """What its programs depend on."""
+        return self.statics, self.group.plan, self.size
+
+    @property
+    def is_in_rows(self) -> bool:
+        """Whether programs of their own draw rows and measure them."""
+        return self.runs[0].sizes.options.form == "rows"
 
     def given(self) -> list[Any]:
         """Numbers and source of each run, filled up to the size."""
@@ -73,7 +80,7 @@ class Call(NamedTuple):
         arguments = jax.tree.map(stacked, *given)
         options = self.runs[0].sizes.options
         steps = np.int32(options.max_scan_steps)
-        if options.form == "rows":
+        if self.is_in_rows:
             return *arguments, steps
         return *arguments, steps, self.measured.numbers if self.measured else None
 
@@ -84,25 +91,45 @@ class Call(NamedTuple):
         is_alone = self.size == 1 and not self.measured and run.sizes.options.form == "rows"
         return run if is_alone and isinstance(run, GivenRun) and run.is_long else None
 
-    def compile(self) -> None:
-        """Make the program ready, so that many threads may call it."""
+    def through(self, arguments: tuple[Any, ...], use: Use) -> Ran:
+        """Return what the programs return for these arguments, each as `use(build, statics, arguments)` has it."""
+        params, source, *rest = arguments
+        if not self.is_in_rows:
+            ran: Ran = use(rows_of, self.statics, arguments)
+            return ran
+        tables = drawn = None
+        if self.group.plan is not None:
+            source, drawn = use(drawn_of, (self.group.plan,), source)
+            tables = source[0]
+        raw = use(rows_of, self.statics, (params, source, *rest)).raw
+        if self.measured is None:
+            return Ran(raw, tables, drawn)
+        statics = self.group.shape, self.group.functions, self.measured.compute
+        given = raw, source[0], params, self.measured.numbers
+        return Ran(raw, tables, drawn, use(reports_of, statics, given))
+
+    def begin_compiling(
+        self, compilers: Executor, begun: dict[Hashable, Future[object]]
+    ) -> list[Future[object]]:
+        """Return the compilations that this call waits for; trace here what is not in `begun`, and note it there.
+
+        Many threads may call a program that is ready.
+        """
+        needed: list[Future[object]] = []
         if self.long_run is not None:
-            return
-        given = self._replace(runs=self.runs[:1]).given()
+            return needed
+
+        def shapes_of(build: Build, statics: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+            """Begin to compile a program and return the shapes of what it returns."""
+            program, key = compiled(build, *statics), (build, statics, self.size)
+            if key not in begun:
+                begun[key] = compilers.submit(program.lower(*arguments))
+            needed.append(begun[key])
+            return program.shapes(*arguments)
+
         with jax.enable_x64(True):
-            program, arguments = compiled(rows_of, *self.statics), self.arguments(given)
-            if self.of_reports is None:
-                program.lower(*arguments).compile()
-                return
-            ran = jax.eval_shape(program, *arguments)
-            tables = arguments[1][0] if ran.tables is None else ran.tables
-            numbers = self.measured.numbers if self.measured else None
-            reporting = compiled(reports_of, *self.of_reports)
-            lowered = reporting.lower(ran.raw, tables, arguments[0], numbers)
-            with ThreadPoolExecutor(1) as beside:
-                measuring = beside.submit(lowered.compile)
-                program.lower(*arguments).compile()
-                measuring.result()
+            self.through(self.arguments(self._replace(runs=self.runs[:1]).given()), shapes_of)
+        return needed
 
 
 @dataclass(frozen=True)
@@ -126,7 +153,7 @@ def execute(call: Call) -> Results:
         return results_of([run.in_stretches(group.shape)])
     given = call.given()
     with jax.enable_x64(True):
-        left = _ran(call, call.arguments(given))
+        left = ran(call, call.arguments(given))
         if measured is None:
             left = _on_host(left)
             drawn, report = left.drawn, left.report
@@ -136,7 +163,7 @@ def execute(call: Call) -> Results:
     def look(at: int) -> Observation:
         numbers, source = given[at]
         table = source[0] if group.plan is None else unstack(left.tables, at)
-        return observed(unstack(left.raw, at), numbers, table, group.shape, group.functions)
+        return Observation(unstack(left.raw, at), table, numbers, group.shape, group.functions)
 
     if report is None:
         return results_of([look(at) for at in range(len(call.runs))], drawn)
@@ -148,15 +175,9 @@ def execute(call: Call) -> Results:
     return Results(outcomes, report.num_open_ties.tolist(), look, report, drawn)
 
 
-def _ran(call: Call, arguments: Any) -> Ran:
-    """What the call's programs return, on the device."""
-    ran: Ran = compiled(rows_of, *call.statics)(*arguments)
-    if call.measured is None or call.of_reports is None:
-        return ran
-    tables = arguments[1][0] if ran.tables is None else ran.tables
-    measure = compiled(reports_of, *call.of_reports)
-    report = measure(ran.raw, tables, arguments[0], call.measured.numbers)
-    return dataclasses.replace(ran, report=report)
+def ran(call: Call, arguments: tuple[Any, ...]) -> Ran:
+    """Return what the call's programs return, on the device."""
+    return call.through(arguments, lambda build, statics, given: compiled(build, *statics)(*given))
 
 
 def _on_host(left: Ran) -> Any:

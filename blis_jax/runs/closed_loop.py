@@ -17,25 +17,24 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.step_times import times_after_decode
 from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.loop import ranks_of_parts
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.queue_values import QueueValues, orders_by_slots, queue_values
-from blis_jax.latency.registry import times_after_decode
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
 from blis_jax.runs.runs import GivenRun, Row
-from blis_jax.workload.reference.closed_loop import generated
 from blis_jax.workload.reference.follow_up_table import (
     NO_PARENT,
     ClosedLoop,
     closed_loop_table,
     ids_of,
 )
-from blis_jax.workload.reference.generate import DrawnWorkload
+from blis_jax.workload.reference.generate import DrawnWorkload, generated
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
 from blis_jax.workload.table import NEVER_US, RequestTable, with_models, with_targets, with_timeouts
 
@@ -54,9 +53,8 @@ class ClosedLoopRun:
     loop: ClosedLoop
     rows: Int[np.ndarray, " request"]  # of `loop.table`, one for each request of the record
     table: RequestTable  # the requests of the record
-    num_created: Int[
-        np.ndarray, " request"
-    ]  # requests that completions had brought, this one included
+    # requests that completions had brought, this one included
+    num_created: Int[np.ndarray, " request"]
     num_passes: int
 
     def arrived(self) -> list[DrawnRequest]:

@@ -19,23 +19,27 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import coefficients_of
+from blis_jax.cluster.step_times import model_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
-from blis_jax.engine.loop import Raw, requests_of, run_row
+from blis_jax.engine.loop import Order, requests_of, run_row
 from blis_jax.errors import ConfigError
-from blis_jax.latency.registry import model_of
 from blis_jax.policies.seeds import policy_seed
-from blis_jax.results.from_tables import Observation, unstack
-from blis_jax.results.records import RequestRecords, RunRecord, Status
+from blis_jax.records.from_tables import request_records
+from blis_jax.records.observation import Observation, unstack
+from blis_jax.records.record import RequestRecords, RunRecord, Status
 from blis_jax.runs.calls import Call, Group, Results, results_of
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled
-from blis_jax.runs.runs import GivenRun, Inputs, Row, observed
+from blis_jax.runs.runs import GivenRun, Inputs, Row
+from blis_jax.tables.raw import Raw
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from blis_jax.core.arrays import Values
 
 ALPHA = ("alpha0", "alpha1", "alpha2")
 BETA = ("beta0", "beta1", "beta2", "beta3")
@@ -165,7 +169,7 @@ class Differentiator:
             function = compiled(slopes_of, group.shape, group.functions)
             found = function(*inputs, stacked, np.int32(self.options.max_scan_steps))
             raw, log_slopes = jax.device_get(found)
-        seen = observed(raw, inputs[0], inputs[1], group.shape, group.functions)
+        seen = Observation(raw, inputs[1], inputs[0], group.shape, group.functions)
         each = range(len(self.wrt))
         return seen, [_Slopes(seen, unstack(stacked, at), log_slopes[at]) for at in each]
 
@@ -210,15 +214,17 @@ class Repeated:
             return None
         numbers = self.inputs[0]
         cluster = numbers.cluster
-        alphas: Any = np.broadcast_to(np.asarray(alpha, np.float64), cluster.alpha.shape)
-        betas: Any = np.broadcast_to(np.asarray(beta, np.float64), cluster.beta.shape)
-        moved = dataclasses.replace(cluster, alpha=alphas, beta=betas)
+        given: dict[str, Any] = {
+            "alpha": np.broadcast_to(np.asarray(alpha, np.float64), cluster.alpha.shape),
+            "beta": np.broadcast_to(np.asarray(beta, np.float64), cluster.beta.shape),
+        }
+        moved = dataclasses.replace(cluster, **given)
         numbers = dataclasses.replace(numbers, cluster=moved)
         inputs = numbers, *self.inputs[1:]
         seen, each = self.differentiator._run(self.group, inputs, self.stacked)
         if seen.outcome() != Outcome.COMPLETED or np.any(seen.status != Status.COMPLETED):
             return None
-        requests, slopes = seen.requests(), [one.requests() for one in each]
+        requests, *slopes = (request_records(one)[0] for one in (seen, *each))
         return LatencySlopes(
             requests.ttft_us,
             requests.e2e_us,
@@ -245,12 +251,12 @@ def _check(direction: Direction) -> None:
 class _Numbers:
     """Slopes of the engine's inputs, or the inputs themselves as floats."""
 
-    alpha: Any  # instance, 3
-    beta: Any  # instance, coefficient
-    arrival: Any  # request, with a spare one
-    transfer_us: Any
-    admission_latency_us: Any
-    routing_latency_us: Any
+    alpha: Values  # [instance, 3]
+    beta: Values  # [instance, coefficient]
+    arrival: Values  # [request], with a spare one
+    transfer_us: Values  # [instance]
+    admission_latency_us: Values | np.float64
+    routing_latency_us: Values | np.float64
 
 
 jax.tree_util.register_dataclass(_Numbers)
@@ -259,7 +265,7 @@ jax.tree_util.register_dataclass(_Numbers)
 def _slopes(
     shape: EngineShape, numbers: Params, table: RequestTable, direction: Direction
 ) -> _Numbers:
-    def coefficients(names: Sequence[str], like: Any) -> np.ndarray:
+    def coefficients(names: Sequence[str], like: Values) -> np.ndarray:
         row = np.zeros(np.shape(like)[1])
         given = [direction.get(name, 0.0) for name in names[: len(row)]]
         row[: len(given)] = given
@@ -284,7 +290,11 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
     """`(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
 
     def differentiated(
-        params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
+        params: Params,
+        table: RequestTable,
+        order: Order,
+        slopes: _Numbers,
+        max_scan_steps: jax.Array,
     ) -> tuple[Raw, jax.Array]:
         """One run and its slopes along every direction."""
         requests = requests_of(shape, mechanism, params, table, order)
@@ -330,13 +340,13 @@ class _Slopes(Observation):
         arrival = slopes.arrival[: self.num_requests]
         self._set_times(slopes, arrival, log_slopes[: len(seen.log)])
 
-    def _parts(self, has_token: np.ndarray, *_: Any) -> np.ndarray:
+    def first_token_parts(self, has_token: Values, *_: object) -> np.ndarray:
         """The parts of a TTFT are not differentiated: one is the lesser of two."""
         return np.zeros((len(has_token), 0))
 
     def ended(self, record: RunRecord) -> float:
         """Slope of the time of the last event."""
-        requests, slopes = record.requests, self.requests()
+        requests, slopes = record.requests, request_records(self)[0]
         log, steps = self.log, record.steps
         further = steps.num_steps - 1
         last_start = steps.start_us + further * steps.duration_us
@@ -359,7 +369,7 @@ class _Slopes(Observation):
 
 
 def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[_Slopes]) -> Derivatives:
-    slopes = [one.requests() for one in each]
+    slopes = [request_records(one)[0] for one in each]
 
     def of_requests(name: str) -> np.ndarray:
         exists = getattr(record.requests, name) >= 0

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from blis_jax import progress
-from blis_jax.metrics.on_device.compiled import Drawn
-from blis_jax.metrics.on_device.summary import CompiledSummary
-from blis_jax.results.checks.cheap_invariants import cheap_violations
-from blis_jax.results.records import RunRecord
+from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn
+from blis_jax.records.invariants import cheap_violations
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Execute, Group, Results, execute
+from blis_jax.runs.demand import LONG_TABLE
 from blis_jax.runs.options import Options, num_workers
 from blis_jax.runs.runs import GivenRun, Row, Run
 
 T = TypeVar("T")
+Ready = Future[list[Future[object]]]  # the compilations that a call needs, once they have begun
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
 ROWS_PER_LANE = 16  # of a call, where lanes take one row after another
-FEWEST_MEASURED = 256  # rows of one program from which their figures are computed in the call
 
 
 @dataclass
@@ -43,12 +43,10 @@ class Timing:
 def in_call(
     summarize: Callable[[RunRecord], Any], num_rows: int, form: str
 ) -> CompiledSummary[Any] | None:
-    """What computes the figures in the compiled call, if that pays.
-
-    On a CPU it takes twice as long to compile, and saves 2 ms a run.
-    """
-    is_worth = form == "lanes" or num_rows >= FEWEST_MEASURED
-    return summarize if is_worth and isinstance(summarize, CompiledSummary) else None
+    """Return what computes the figures in the compiled call, if that pays."""
+    if not isinstance(summarize, CompiledSummary):
+        return None
+    return summarize if form == "lanes" or num_rows >= summarize.fewest_rows else None
 
 
 class Runner:
@@ -64,12 +62,12 @@ class Runner:
         self.compiled: set[Hashable] = set()
 
     def expect(self, rows: Iterable[Row]) -> None:
-        """Takes in the sizes of runs that will come, so that one program may serve all of them."""
+        """Take in the sizes of runs that will come, so that one program may serve all of them."""
         for row in rows:
             self._grouped([GivenRun(row, self.options)])
 
     def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
-        """What `summarize` makes of each row's record, in order; it is called from several threads.
+        """Return what `summarize` makes of each row's record, in order; it is called from several threads.
 
         A `CompiledSummary` gets its figures from the compiled call; whole runs come back only to be repaired.
         """
@@ -80,35 +78,36 @@ class Runner:
         return [done[run] for run in runs]
 
     def alone(self, run: Run, execute: Execute = execute) -> RunRecord:
-        """The record of one run."""
-        found = [one for finished in self.stream([run], _itself, execute) for one in finished]
-        return found[0][1]
+        """Return the record of one run."""
+        done = [pair for pairs in self.stream([run], _itself, execute) for pair in pairs]
+        return done[0][1]
 
     def stream(
         self, runs: Sequence[Run], summarize: Callable[[RunRecord], T], execute: Execute = execute
     ) -> Generator[list[tuple[Run, T]]]:
-        """The runs as they are done, call by call, with what `summarize` makes of each record."""
+        """Yield the runs as they are done, call by call, with what `summarize` makes of each record."""
         counts = Counter(run.kind for run in runs)
 
         def measured(kind: Hashable) -> CompiledSummary[Any] | None:
+            """Return what computes figures in the calls of a kind."""
             return in_call(summarize, self.num_rows or counts[kind], self.options.form)
 
-        def make(call: Call, is_ready: Future[None] | None) -> tuple[list[tuple[Run, T]], int]:
-            if is_ready is not None:
-                is_ready.result()
+        def make(call: Call, ready: Ready | None) -> tuple[list[tuple[Run, T]], int]:
+            """Run a call; return what is kept of its runs, and how many are to be made again."""
+            _wait_for(ready)
             return _finished(call, execute(call), summarize)
 
-        workers = compilers = None
+        workers = pools = None
         if self.num_rows != 1:
             workers = ThreadPoolExecutor(_num_threads(self.options.form))
-            compilers = ThreadPoolExecutor(num_workers())
+            pools = ThreadPoolExecutor(1), ThreadPoolExecutor(num_workers())
         left: Sequence[Run] = runs
         told = contextlib.ExitStack()
         try:
             advance = told.enter_context(progress.runs(len(runs)))
             while left:
                 calls = list(self._calls(left, measured))
-                ready = self._compilations(calls, compilers)
+                ready = self._compilations(calls, pools)
                 made = (workers.map if workers else map)(make, calls, ready)
                 done: set[Run] = set()
                 for finished in self._timed(made, ready):
@@ -118,33 +117,37 @@ class Runner:
                 left = [run for run in left if run not in done]
         finally:
             told.close()
-            for pool in (workers, compilers):
+            for pool in (workers, *(pools or ())):
                 if pool is not None:
                     pool.shutdown(cancel_futures=True)
 
     def _compilations(
-        self, calls: Sequence[Call], compilers: Executor | None
-    ) -> list[Future[None] | None]:
-        """For each call what it has to wait for; without compilers a program is compiled as it is called."""
-        if compilers is None:
+        self, calls: Sequence[Call], pools: tuple[Executor, Executor] | None
+    ) -> list[Ready | None]:
+        """Return for each call what it has to wait for; without pools a program is compiled as it is called.
+
+        One thread traces, for Python's lock lets no second one; what it has traced compiles meanwhile.
+        """
+        if pools is None:
             return [None] * len(calls)
-        begun: dict[Hashable, Future[None]] = {}
+        tracer, compilers = pools
+        compiling: dict[Hashable, Future[object]] = {}
+
+        ready: dict[Hashable, Ready] = {}
         for call in calls:
-            program = call.statics, call.size
-            if program not in self.compiled:
-                self.compiled.add(program)
-                begun[program] = compilers.submit(call.compile)
-        return [begun.get((call.statics, call.size)) for call in calls]
+            if call.kind not in self.compiled:
+                self.compiled.add(call.kind)
+                ready[call.kind] = tracer.submit(call.begin_compiling, compilers, compiling)
+        return [ready.get(call.kind) for call in calls]
 
     def _timed(
         self,
         made: Iterator[tuple[list[tuple[Run, T]], int]],
-        ready: Sequence[Future[None] | None],
+        ready: Sequence[Ready | None],
     ) -> Iterator[list[tuple[Run, T]]]:
         timing, mark = self.timing, time.perf_counter()
         for compilation in ready:
-            if compilation is not None:
-                compilation.result()
+            _wait_for(compilation)
             compiled_at = time.perf_counter()
             finished, num_again = next(made)
             timing.num_rows += len(finished)
@@ -156,7 +159,7 @@ class Runner:
             mark = done_at
 
     def _grouped(self, runs: Sequence[Run]) -> dict[Hashable, list[Run]]:
-        """The runs by kind, each held by its group."""
+        """Return the runs by kind, each held by its group."""
         kinds: dict[Hashable, list[Run]] = {}
         for run in runs:
             kinds.setdefault(run.kind, []).append(run)
@@ -170,20 +173,34 @@ class Runner:
         measured: Callable[[Hashable], CompiledSummary[Any] | None],
     ) -> Iterator[Call]:
         for kind, members in self._grouped(runs).items():
-            size = self.rows_per_call(len(members))
-            for at in range(0, len(members), size):
-                yield Call(self.groups[kind], members[at : at + size], size, measured(kind))
+            group = self.groups[kind]
+            size = self.rows_per_call(len(members), group.shape.num_requests)
+            num_calls = -(-len(members) // size)
+            if self.options.form == "rows":  # as many calls for one worker as for another
+                num_calls = min(-(-num_calls // num_workers()) * num_workers(), len(members))
+            each = -(-len(members) // num_calls)
+            for at in range(0, len(members), each):
+                yield Call(group, members[at : at + each], size, measured(kind))
 
-    def rows_per_call(self, num_runs: int) -> int:
-        """Enough calls for every worker, and few different sizes."""
+    def rows_per_call(self, num_runs: int, num_requests: int = 0) -> int:
+        """Enough calls for every worker, and one size of calls for any number of runs that are not long."""
         if self.options.form == "lanes":
             num_lanes = self.options.num_lanes
             most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL
             return self.num_rows or min(most, num_runs)
+        num_runs = self.num_rows or num_runs
+        if num_runs > num_workers() and num_requests < LONG_TABLE:
+            return ROWS_PER_CALL  # what a call has too many costs next to nothing
         if self.num_rows:
             return min(-(-self.num_rows // num_workers()), ROWS_PER_CALL)
         each = max(num_runs // num_workers(), 1)
         return min(ROWS_PER_CALL, 1 << (each.bit_length() - 1))
+
+
+def _wait_for(ready: Ready | None) -> None:
+    if ready is not None:
+        for compilation in ready.result():
+            compilation.result()
 
 
 def _num_threads(form: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from blis_jax.lazy import jax
+
 
 @dataclass(frozen=True)
 class Options:
@@ -51,8 +53,6 @@ class Options:
 
 def default_form() -> str:
     """The loop form for the machine at hand."""
-    import jax
-
     return "lanes" if jax.default_backend() in ("gpu", "tpu") else "rows"
 
 

@@ -4,28 +4,250 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.backend import warn_if_late
+from blis_jax.core.columns import masked
+from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
-from blis_jax.engine.loop import Raw, first_order, requests_of, run_row
+from blis_jax.engine.loop import (
+    CHUNK,
+    context_of,
+    first_order,
+    first_state,
+    raw_of,
+    requests_of,
+    run_row,
+    without_holes,
+)
+from blis_jax.engine.scan_step import scan_step
 from blis_jax.metrics.on_device.compiled import Compute, Drawn, Report, reports
-from blis_jax.runs.lanes import Begun, LaneLoop
+from blis_jax.policies.routing.by_score import shares_of
+from blis_jax.runs import kept_programs
+from blis_jax.tables.joined import joined, parted
+from blis_jax.tables.raw import Raw
+from blis_jax.tables.requests import Requests, with_paths
+from blis_jax.tables.state import Lane, Reg, State
+from blis_jax.workload.drawing.draw import draw
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from blis_jax.metrics.on_device.lane import MeasureNumbers
     from blis_jax.workload.drawing.plan import PlanShape
+    from blis_jax.workload.table import RequestTable
+
+    # the requests where a call needs them, and what the host asks about them; else None
+    Aside = tuple[Any, Any]
+
+
+SHARE = 4  # one in so many lanes is done before next rows begin
+
+
+class Begun(NamedTuple):
+    """Rows before their first event, and what of them is to be at hand when they are done."""
+
+    params: Params
+    requests: Requests
+    aside: Aside  # what a compiled report asks for
+
+
+@pytree
+class Lanes:
+    """All with an axis of lanes."""
+
+    row: jax.Array  # int32; the number of rows in a lane that has none any more
+    chunks: jax.Array  # int32: of scan steps, since the row began
+    params: Params
+    requests: Requests
+    shares: jax.Array  # of the scorers' weights
+    aside: Aside  # see Begun
+    state: State
+
+    def is_open(self, max_scan_steps: jax.Array) -> jax.Array:
+        """Which lanes are not done with their row."""
+        is_running: jax.Array = self.state.lane.numbers[:, Reg.IS_DONE] == 0
+        return is_running & (self.chunks < max_scan_steps // CHUNK)
+
+
+class LaneLoop:
+    """One call: `num_rows` rows in `width` lanes."""
+
+    def __init__(
+        self,
+        shape: EngineShape,
+        mechanism: Mechanism,
+        begin: Callable[[jax.Array], Begun],
+        keep: Callable[[Raw, Begun], Any],
+        num_rows: int,
+        width: int,
+        max_scan_steps: jax.Array,
+    ) -> None:
+        """`begin` makes rows of their numbers, `keep` what is put out of rows that are done; both have an axis."""
+        self.shape, self.mechanism, self.begin, self.keep = shape, mechanism, begin, keep
+        self.num_rows, self.width = num_rows, min(width, num_rows)
+        self.num_at_once = -(-self.width // SHARE)
+        self.max_scan_steps = max_scan_steps
+
+    def run(self) -> tuple[Any, jax.Array]:
+        """What is kept `[row]`, and how many scan steps all lanes have made, those of waiting lanes included."""
+        first, turns = self._entered(jnp.arange(self.width, dtype=jnp.int32)), jnp.int32(0)
+        if self.width == self.num_rows:
+            lanes, turns = lax.while_loop(
+                lambda carry: jnp.any(carry[0].is_open(self.max_scan_steps)),
+                lambda carry: (self._chunk(carry[0]), carry[1] + 1),
+                (first, turns),
+            )
+            return self._kept(lanes), turns.astype(jnp.int64) * CHUNK * self.width
+        kept = jax.eval_shape(self._kept, first)
+        out = jax.tree.map(lambda k: jnp.zeros((self.num_rows, *k.shape[1:]), k.dtype), kept)
+
+        def turn(carry: tuple[Lanes, Any, jax.Array, jax.Array]) -> tuple[Any, ...]:
+            lanes, out, next_row, turns = carry
+            refilled = lax.while_loop(
+                lambda now: self._is_due(now[0]),
+                self._refilled,
+                (self._chunk(lanes), out, next_row),
+            )
+            return *refilled, turns + 1
+
+        start = first, out, jnp.int32(self.width), turns
+        carry = lax.while_loop(lambda now: jnp.any(now[0].row < self.num_rows), turn, start)
+        return carry[1], carry[3].astype(jnp.int64) * CHUNK * self.width
+
+    def _entered(self, rows: jax.Array) -> Lanes:
+        """Lanes at the first event of these rows."""
+        shape, mechanism = self.shape, self.mechanism
+        begun = self.begin(rows)
+        requests = jax.vmap(with_paths)(begun.requests)
+        states = jax.vmap(lambda p, r: first_state(shape, mechanism, p, r))(begun.params, requests)
+        shares = jax.vmap(shares_of)(begun.params.policy.scorer_weights)
+        zero = jnp.zeros_like(rows)
+        return Lanes(rows, zero, begun.params, requests, shares, begun.aside, joined(states))
+
+    def _chunk(self, lanes: Lanes) -> Lanes:
+        """Some scan steps of every lane."""
+        shape, mechanism = self.shape, self.mechanism
+
+        def one(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
+            ctx = context_of(shape, mechanism, params, requests, masked, shares)
+            return scan_step(ctx, state)
+
+        def all_lanes(states: State, _: None) -> tuple[State, None]:
+            return jax.vmap(one)(lanes.params, lanes.requests, lanes.shares, states), None
+
+        chunks = lanes.chunks + lanes.is_open(self.max_scan_steps).astype(jnp.int32)
+        state, _ = lax.scan(all_lanes, lanes.state, None, length=CHUNK)
+        state = without_holes(shape, lanes.params, state)
+        # a row that has made all its scan steps stays as it is while it waits
+        is_cut = (chunks >= self.max_scan_steps // CHUNK) & (
+            state.lane.numbers[:, Reg.IS_DONE] == 0
+        )
+        code = state.lane.numbers[:, Reg.OUTCOME]
+        code = jnp.where(is_cut & (code == 0), jnp.int32(Outcome.ITERATIONS_EXHAUSTED), code)
+        registers = state.lane.numbers.at[:, Reg.OUTCOME].set(code)
+        state = dataclasses.replace(state, lane=Lane(registers, state.lane.times))
+        return dataclasses.replace(lanes, chunks=chunks, state=state)
+
+    def _kept(self, lanes: Lanes) -> Any:
+        raw = jax.vmap(functools.partial(raw_of, self.mechanism))(parted(lanes.state), lanes.chunks)
+        return self.keep(raw, Begun(lanes.params, lanes.requests, lanes.aside))
+
+    def _is_waiting(self, lanes: Lanes) -> jax.Array:
+        return (lanes.row < self.num_rows) & ~lanes.is_open(self.max_scan_steps)
+
+    def _is_due(self, lanes: Lanes) -> jax.Array:
+        """Whether enough lanes wait, or all that have a row."""
+        num_waiting = jnp.sum(self._is_waiting(lanes), dtype=jnp.int32)
+        num_held = jnp.sum(lanes.row < self.num_rows, dtype=jnp.int32)
+        return (num_waiting >= self.num_at_once) | ((num_waiting > 0) & (num_waiting == num_held))
+
+    def _refilled(self, carry: tuple[Lanes, Any, jax.Array]) -> tuple[Lanes, Any, jax.Array]:
+        """Puts out what is kept of some waiting lanes, and begins the next rows in them."""
+        lanes, out, next_row = carry
+        nobody = self.width  # beyond the last lane, where nothing is written
+        (at,) = jnp.nonzero(self._is_waiting(lanes), size=self.num_at_once, fill_value=nobody)
+        done = jax.tree.map(lambda leaf: leaf.at[at].get(mode="clip"), lanes)
+        rows = jnp.where(at < nobody, done.row, jnp.int32(self.num_rows))
+        out = jax.tree.map(
+            lambda all_rows, kept: all_rows.at[rows].set(kept, mode="drop"), out, self._kept(done)
+        )
+        following = next_row + jnp.arange(self.num_at_once, dtype=jnp.int32)
+        is_entered = (at < nobody) & (following < self.num_rows)
+        entered = self._entered(jnp.minimum(following, self.num_rows - 1))
+        into = jnp.where(is_entered, at, nobody)
+        changed = jax.tree.map(lambda old, new: old.at[into].set(new, mode="drop"), lanes, entered)
+        left = jnp.where(is_entered, nobody, at)
+        row = changed.row.at[left].set(jnp.int32(self.num_rows), mode="drop")
+        next_row = next_row + jnp.sum(is_entered, dtype=jnp.int32)
+        return dataclasses.replace(changed, row=row), out, next_row
+
+
+class Program:
+    """A function that runs the engine, compiled for each shape of its arguments, or taken from disk."""
+
+    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
+        """Build the function; it is traced when a shape is new."""
+        self.built_of, self.jitted = (build, statics), jax.jit(build(*statics))
+        # by the shapes of arguments, where programs are kept
+        self.ready: dict[Hashable, Any] = {}
+        self.loaded: dict[Hashable, Path] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the function returns."""
+        if kept_programs.folder() is None:
+            return self.jitted(*arguments)
+        shapes = kept_programs.shapes_of(arguments)
+        if shapes not in self.ready:
+            self.lower(*arguments)()
+        if shapes not in self.loaded:
+            return self.ready[shapes](*arguments)
+        try:
+            return jax.block_until_ready(self.ready[shapes](*arguments))
+        except jax.errors.JaxRuntimeError:  # XLA may leave out a function when it writes a program
+            if (path := self.loaded.pop(shapes, None)) is not None:
+                path.unlink(missing_ok=True)
+            self.ready[shapes] = self.jitted
+            return self.jitted(*arguments)
+
+    def lower(self, *arguments: Any) -> Callable[[], object]:
+        """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
+        if kept_programs.folder() is None:
+            return self.jitted.lower(*arguments).compile
+        shapes = kept_programs.shapes_of(arguments)
+        path = kept_programs.path_of(self.built_of, shapes)
+        kept = None if path is None else kept_programs.load(path)
+        if path is not None and kept is not None:
+            self.ready[shapes], self.loaded[shapes] = kept, path
+            return lambda: None
+        lowered = self.jitted.lower(*arguments)
+
+        def compile_and_keep() -> None:
+            program = lowered.compile()
+            self.ready[shapes] = program
+            if path is not None:
+                kept_programs.save(path, program)
+
+        return compile_and_keep
+
+    def shapes(self, *arguments: Any) -> Any:
+        """Return shape and dtype of what the function returns for arguments of these shapes."""
+        shapes = kept_programs.shapes_of(arguments) if self.loaded else ()
+        if shapes in self.loaded:
+            return self.ready[shapes].out_info
+        return jax.eval_shape(self.jitted, *arguments)
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(build: Callable[..., Callable[..., Any]], *statics: Any) -> Any:
-    """Jitted `build(*statics)`: the one place where programs that run the engine are compiled."""
+def compiled(build: Callable[..., Callable[..., Any]], *statics: Hashable) -> Program:
+    """Return the program of `build(*statics)`: the one place where programs that run the engine are compiled."""
     warn_if_late()
-    return jax.jit(build(*statics))
+    return Program(build, statics)
 
 
 @pytree
@@ -33,10 +255,10 @@ class Ran:
     """What comes back of the rows of a call; None what was not asked for."""
 
     raw: Raw | None = None
-    tables: Any = None  # of requests that were drawn in the call
+    tables: RequestTable | None = None  # of requests that were drawn in the call
     drawn: Drawn | None = None
     report: Report | None = None
-    lane_steps: Any = None  # scan steps times lanes of the whole call
+    lane_steps: jax.Array | None = None  # scan steps times lanes of the whole call
 
 
 def rows_of(
@@ -47,63 +269,84 @@ def rows_of(
     compute: Compute | None = None,
     width: int | None = None,
 ) -> Callable[..., Ran]:
-    """`(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as there are rows.
+    """Return `(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as rows.
 
-    A source is `(table, order)`, or `(plan_params, seed)` with a plan. In lanes `compute` measures with `numbers`, and
-    requests that are drawn and measured stay in the call; rows are measured by `reports_of`.
+    A source is `(table, order)`, or in lanes with a plan `(plan_params, seed)`. In lanes `compute` measures with
+    `numbers`, and requests that are drawn and measured stay in the call. Rows one after the other are drawn by
+    `drawn_of` and measured by `reports_of`: what all mechanisms draw compiles once, and by itself in half of the time.
     """
-    from blis_jax.workload.drawing.draw import draw
+    if form == "lanes":
+        return _lanes_of(shape, mechanism, plan, compute, width)
 
-    def prepared(params: Params, source: Any) -> tuple[Any, Any, Any]:
-        if plan is None:
-            return requests_of(shape, mechanism, params, *source), None, None
-        plan_params, seed = source
-        table, is_short = draw(plan, plan_params, jax.random.key(seed))
-        requests = requests_of(shape, mechanism, params, table, first_order(shape.num_requests))
-        return requests, table, is_short
-
-    def kept(raw: Raw, params: Any, tables: Any, is_short: Any, numbers: Any) -> Ran:
-        drawn = None if plan is None else _drawn(tables, is_short)
-        if compute is None:
-            return Ran(raw, None if plan is None else tables, drawn)
-        report = reports(shape, mechanism, compute, raw, tables, params, numbers)
-        return Ran(raw if plan is None else None, None, drawn, report)
-
-    def rows(params: Params, sources: Any, max_scan_steps: Any) -> Ran:
+    def rows(params: Params, sources: tuple[Any, Any], max_scan_steps: jax.Array) -> Ran:
         """One row after the other, with real branches."""
 
-        def one(row: Any) -> Any:
-            requests, table, is_short = prepared(*row)
-            return run_row(shape, mechanism, row[0], requests, max_scan_steps), table, is_short
+        def one(row: tuple[Params, tuple[Any, Any]]) -> Raw:
+            requests = requests_of(shape, mechanism, row[0], *row[1])
+            return run_row(shape, mechanism, row[0], requests, max_scan_steps)
 
-        raw, tables, is_short = lax.map(one, (params, sources))
-        return Ran(raw, tables, None if plan is None else _drawn(tables, is_short))
+        return Ran(lax.map(one, (params, sources)))
 
-    def lanes(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
-        """Many rows in one loop; a lane that is done takes the next one."""
+    return rows
+
+
+def _lanes_of(
+    shape: EngineShape,
+    mechanism: Mechanism,
+    plan: PlanShape | None,
+    compute: Compute | None,
+    width: int | None,
+) -> Callable[..., Ran]:
+    """Return what runs many rows in one loop; a lane that is done takes the next one."""
+
+    def prepared(params: Params, source: tuple[Any, Any]) -> tuple[Requests, Any, Any]:
+        """A row's requests, and where they are drawn their table and what the host asks about them."""
+        drawn = None
+        if plan is not None:
+            source, drawn = _drawn(plan, *source)
+        return requests_of(shape, mechanism, params, *source), source[0], drawn
+
+    def lanes(
+        params: Params,
+        sources: tuple[Any, Any],
+        max_scan_steps: jax.Array,
+        numbers: MeasureNumbers | None = None,
+    ) -> Ran:
+        """The rows of one call."""
 
         def begin(at: jax.Array) -> Begun:
             mine, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
-            requests, table, is_short = jax.vmap(prepared)(mine, source)
-            if plan is None and compute is not None:
-                table = source[0]
-            return Begun(mine, requests, (table, is_short))
+            requests, table, drawn = jax.vmap(prepared)(mine, source)
+            is_asked = plan is not None or compute is not None
+            return Begun(mine, requests, (table if is_asked else None, drawn))
 
         def keep(raw: Raw, done: Begun) -> Ran:
-            tables, is_short = done.aside
-            return kept(raw, done.params, tables, is_short, numbers)
+            tables, drawn = done.aside
+            if compute is None:
+                return Ran(raw, tables, drawn)
+            assert numbers is not None  # who asks for figures says of which requests
+            report = reports(shape, mechanism, compute, raw, tables, done.params, numbers)
+            return Ran(raw if plan is None else None, None, drawn, report)
 
         num_rows = params.cluster.num_instances.shape[0]
         loop = LaneLoop(shape, mechanism, begin, keep, num_rows, width or num_rows, max_scan_steps)
         ran, lane_steps = loop.run()
         return dataclasses.replace(ran, lane_steps=lane_steps)
 
-    return lanes if form == "lanes" else rows
+    return lanes
 
 
-def _drawn(tables: Any, is_short: Any) -> Drawn:
-    most_tokens = jnp.max(tables.input_len + tables.output_len, axis=-1)
-    return Drawn(is_short, most_tokens, jnp.sum(tables.node_blocks, axis=-1))
+def _drawn(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
+    """A row's source, and what the host asks about it."""
+    table, is_short = draw(plan, plan_params, jax.random.key(seed))
+    most_tokens = jnp.max(table.input_len + table.output_len)
+    drawn = Drawn(is_short, most_tokens, jnp.sum(table.node_blocks))
+    return (table, first_order(plan.num_requests)), drawn
+
+
+def drawn_of(plan: PlanShape) -> Callable[..., Any]:
+    """Return `(plan_params[row], seed[row]) -> (source[row], Drawn[row])`, for all mechanisms."""
+    return lambda *rows: lax.map(lambda row: _drawn(plan, *row), rows)
 
 
 def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Callable[..., Report]:
@@ -112,15 +355,8 @@ def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Ca
     Two programs compile side by side, and the one that makes the rows serves whole records, too.
     """
 
-    def measure(raw: Any, tables: Any, params: Any, numbers: Any) -> Report:
+    def measure(raw: Raw, tables: RequestTable, params: Params, numbers: MeasureNumbers) -> Report:
         """The figures of all rows."""
         return reports(shape, mechanism, compute, raw, tables, params, numbers)
 
     return measure
-
-
-def draws_of(plan: PlanShape) -> Callable[..., Any]:
-    """`(plan_params, seed) -> (RequestTable, is_short)`, as the calls above draw it."""
-    from blis_jax.workload.drawing.draw import draw
-
-    return lambda plan_params, seed: draw(plan, plan_params, jax.random.key(seed))

@@ -8,33 +8,37 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
-from blis_jax.engine.fleet_params import instance_names
+from blis_jax.engine.cluster_params import instance_names
 from blis_jax.engine.loop import Order as EngineOrder
-from blis_jax.engine.loop import first_order
 from blis_jax.engine.mechanism import has_priorities, mechanism, params
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
-from blis_jax.results.event_order.ties import TieOrder, correct
-from blis_jax.results.from_tables import Observation
-from blis_jax.results.records import RunRecord
-from blis_jax.runs.checkpoints import LongRun
-from blis_jax.runs.demand import LONG_TABLE, demand_of_table
-from blis_jax.runs.livelock.stretches import has_end, run_to_horizon
+from blis_jax.records.from_tables import run_record
+from blis_jax.records.observation import Observation
+from blis_jax.records.record import RunRecord
+from blis_jax.records.ties import TieOrder, correct
+from blis_jax.runs.demand import LONG_TABLE, Sizes, demand_of_table, first_sizes, grown
 from blis_jax.runs.options import Options
-from blis_jax.runs.programs import compiled, draws_of
-from blis_jax.runs.sizes import Sizes, first_sizes, grown
-from blis_jax.workload.drawing.draw import compile_plan
-from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
-from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.runs.programs import compiled, drawn_of
+from blis_jax.runs.stretches import LongRun, has_end, run_to_horizon
+from blis_jax.tables.journeys import Orders
+from blis_jax.tables.raw import Regrets
+from blis_jax.workload.drawing.plan import DrawPlan, PlanShape, compile_plan
+from blis_jax.workload.spec_parts import WorkloadSpec
 from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
 
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
 _ORDERED = (*WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
@@ -144,10 +148,10 @@ class Run(ABC):
                 return None
             verified = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
             changes |= verified
-        if seen.raw.ordered is not None:
-            orders = seen.raw.ordered[: seen.num_instances].tolist()
+        if Orders in seen.raw:
+            orders = seen.raw[Orders].number[: seen.num_instances].tolist()
             changes["names"] = instance_names(self.config, orders)
-        return self._with_regret(dataclasses.replace(seen.record(repairs), **changes), seen)
+        return self._with_regret(dataclasses.replace(run_record(seen, repairs), **changes), seen)
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
         """The record with what the router's choices have cost, where it was watched."""
@@ -170,17 +174,7 @@ class Run(ABC):
         shape, options = self.sizes.shape, self.sizes.options
         inputs = self.inputs(shape)
         raw = run_to_horizon(shape, self.functions, inputs, options.max_scan_steps)
-        return observed(raw, inputs[0], inputs[1], shape, self.functions)
-
-
-def observed(
-    raw: Any, numbers: Params, table: RequestTable, shape: EngineShape, functions: Mechanism
-) -> Observation:
-    """What happened in one run, from its raw tables and what it was run with."""
-    seen = Observation(raw, table, numbers, shape.record_dtype)
-    seen.block_size, seen.defects = shape.block_size, functions.defects
-    seen.overhead, seen.rules = functions.latency.overhead, functions.rules
-    return seen
+        return Observation(raw, inputs[1], inputs[0], shape, self.functions)
 
 
 @dataclass(frozen=True)
@@ -191,7 +185,8 @@ class Row:
     table: RequestTable  # numpy
     policy_seed: int  # of the policies' own draws, see policies/seeds.py
     policies: Policies | None = None  # in place of those that the configuration names
-    part_texts: Any = None  # see `Order`, of the table's requests
+    # see `Order`, of the table's requests
+    part_texts: Int[np.ndarray, "part request"] | None = None
 
 
 class GivenRun(Run):
@@ -254,10 +249,9 @@ class GivenRun(Run):
         """Without the reference's defects there is no order to look for."""
         if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
             return False
-        if (
-            self.functions.moves_requests or self.functions.has_queue
-        ):  # the reference knows none of this
-            return False
+        functions = self.functions
+        if functions.moves_requests or functions.has_queue or functions.leaves_early:
+            return False  # the reference knows none of this
         if self.functions.rules.has_order:
             return False
         return self.has_replayed or (not self.config.corrected and num_open_ties > 0)
@@ -271,14 +265,14 @@ class GivenRun(Run):
         """The run in sizes of `shape`, its ties corrected on the way."""
         given, options = self.inputs(shape), self.sizes.options
         run = LongRun(shape, self.functions, given, self.order, options.max_scan_steps)
-        self.in_order = observed(run.run(), given[0], given[1], shape, self.functions)
+        self.in_order = Observation(run.run(), given[1], given[0], shape, self.functions)
         return self.in_order
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
-        if seen.raw.regret is None:
+        if Regrets not in seen.raw:
             return record
         ranks = np.asarray(self.table.tie_rank)[: seen.num_requests]
-        of_gateways = np.asarray(seen.raw.regret, np.int64)[..., ranks]
+        of_gateways = np.asarray(seen.raw[Regrets].of, np.int64)[..., ranks]
         regret = of_gateways.reshape(-1, len(ranks)).max(0)  # a request is routed by one
         return dataclasses.replace(
             record, requests=dataclasses.replace(record.requests, regret=regret)
@@ -324,6 +318,7 @@ class DrawnRun(Run):
     """A run whose requests are drawn in the call; its ties stay as the engine has them."""
 
     most_repairs = 8
+    is_empty = False  # it fills a call up
 
     def __init__(self, point: Point, seed: int, sizes: Sizes, place: tuple[int, int]) -> None:
         """`sizes` are those of its kind to begin with."""
@@ -342,20 +337,24 @@ class DrawnRun(Run):
 
     def source(self, shape: EngineShape) -> tuple[Any, np.uint32]:
         """Numbers of the draw, and its seed."""
-        return self.point.plan(self.sizes.headroom).params, np.uint32(self.seed)
+        numbers = self.point.plan(self.sizes.headroom).params
+        if self.is_empty:
+            numbers = dataclasses.replace(numbers, horizon_us=np.int64(0))
+        return numbers, np.uint32(self.seed)
 
     def inputs(self, shape: EngineShape) -> Inputs:
         """Its requests are drawn once more, by themselves."""
         plan = dataclasses.replace(self.plan, num_requests=shape.num_requests)
         with jax.enable_x64(True):
-            draw = compiled(draws_of, plan)
-            order = first_order(shape.num_requests)
-            (table, _), order = jax.device_get((draw(*self.source(shape)), order))
+            drawn = compiled(drawn_of, plan)(*jax.tree.map(stacked, self.source(shape)))
+            table, order = jax.tree.map(lambda leaf: leaf[0], jax.device_get(drawn[0]))
         return self.numbers(shape), table, order
 
     def filler(self) -> Run:
-        """The same once more."""
-        return self
+        """The same without requests."""
+        empty = copy.copy(self)
+        empty.is_empty = True
+        return empty
 
     def _is_tied(self, num_open_ties: int) -> bool:
         return False

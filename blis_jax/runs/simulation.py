@@ -5,7 +5,7 @@ from __future__ import annotations
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
 from blis_jax.runs.runs import GivenRun, Row

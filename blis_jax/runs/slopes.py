@@ -14,11 +14,12 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.reference import class_code, ended_us
+from blis_jax.metrics.figures import ended_us
+from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import PERCENTS, tpot_us
-from blis_jax.results.records import Status
-from blis_jax.results.step_records import completed_itl_counts
+from blis_jax.records.record import Status
+from blis_jax.records.step_records import completed_itl_counts
 from blis_jax.runs.derivatives import Derivatives, jacobian
 from blis_jax.runs.simulation import Options
 from blis_jax.workload.table import RequestTable
@@ -125,7 +126,7 @@ def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request
     requests = found.record.requests
     if name == "tpot":
         is_chosen = is_chosen & (requests.status == Status.COMPLETED) & (requests.ttft_us >= 0)
-        gaps = np.where(requests.output_len > 0, np.maximum(requests.output_len - 1, 1), np.inf)
+        gaps = np.where(requests.output_len > 0, np.maximum(requests.made_len - 1, 1), np.inf)
         slopes = (found.e2e_us - found.ttft_us) / gaps
         return _Moving(tpot_us(found.record)[is_chosen], slopes[:, is_chosen])
     field = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}[name]

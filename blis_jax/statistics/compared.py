@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.metrics.run_summary import Tails
 from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL, LATENCIES
-from blis_jax.metrics.tails import Tails
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate
-from blis_jax.statistics.paired import Difference, Pair, differences
-from blis_jax.statistics.pooled import contributions_ms, only, whole
+from blis_jax.statistics.paired import OF_POOLED, Difference, Pair, differences
+from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,19 +58,14 @@ class Comparison:
     reference: str | None  # None if this is the reference
     figures: Mapping[str, tuple[ComparedMetric, ...]]  # by SLO class
 
-    def with_verdict(self, slo_class: str, verdict: str) -> list[ComparedMetric]:
-        """The class's figures that are better, worse, …."""
-        return [
-            figure
-            for figure in self.figures[slo_class]
-            if figure.difference is not None and figure.difference.verdict == verdict
-        ]
-
 
 def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
     """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled one each seed's contribution."""
     if pooled_latency(metric) is not None:
         return _contributions(dataset, metric)
+    if metric == "reject_rate":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return dataset["num_rejected"] / dataset["num_requests"]
     for latency in LATENCIES:
         name, _, rest = metric.partition("_p")
         if name == latency and rest.endswith("_ms") and rest[:-3].isdecimal():
@@ -79,7 +74,7 @@ def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
 
 
 def _is_kept(dataset: xr.Dataset, metric: str) -> bool:
-    """Whether a Dataset has a metric: those of earlier versions have no pooled ones."""
+    """Return whether a Dataset has a metric: those of earlier versions have no pooled ones."""
     latency = pooled_latency(metric)
     return latency is None or f"{latency}_top_us" in dataset
 
@@ -105,7 +100,7 @@ class _KeptTails:
         self.shape = self._count.shape
 
     def of(self, at: tuple[int, ...]) -> Tails:
-        """Those of all seeds at one place of the other axes."""
+        """Return the tails of all seeds at one place of the other axes."""
         return Tails(self._count[at], self._top_us.values[at])
 
     def labelled(self, values: np.ndarray) -> xr.DataArray:
@@ -113,15 +108,11 @@ class _KeptTails:
         return self._top_us.isel(rank=0, drop=True).copy(data=values)
 
 
-def _common(
-    tails: _KeptTails | None, values: np.ndarray, first: tuple[int, ...], second: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """A metric of two points by seed; what is pooled is pooled over the seeds on which both ended."""
-    if tails is None or (np.isfinite(values[first]) == np.isfinite(values[second])).all():
-        return values[first], values[second]
-    is_common = whole(tails.of(first)) & whole(tails.of(second))
-    before, after = (contributions_ms(only(tails.of(at), is_common)) for at in (first, second))
-    return before, after
+def pooled_pair(first: Tails, second: Tails, direction: str) -> Pair:
+    """Return a pooled percentile of two arms by seed, ms, pooled over the seeds on which both ended."""
+    is_common = whole(first) & whole(second)
+    before, after = (contributions_ms(only(arm, is_common)) for arm in (first, second))
+    return Pair(before, after, direction, exchanged_ms(first, second))
 
 
 class Asked(NamedTuple):
@@ -154,23 +145,26 @@ class _Table:
         }
 
     def first(self, at: tuple[int, ...]) -> tuple[int, ...]:
-        """What a point is compared with; itself if it is a reference."""
+        """Return what a point is compared with; itself if it is a reference."""
         return (0, *at[1:]) if self.has_strategies else (0,) * len(at)
 
     def place(self, at: tuple[int, ...]) -> dict[str, Any]:
-        """A point by axis of the grid."""
+        """Return a point by axis of the grid."""
         labels = zip(self.axes, self.labels[1:], at[1:], strict=True)
         return {name: values[i] for name, values, i in labels}
 
     def pair(self, at: tuple[int, ...], row: int, name: str) -> Pair:
-        """A metric of a class at a point, and at what it is compared with."""
-        places = (*self.first(at), row), (*at, row)
-        values = _common(self._tails.get(name), self.columns[name], *places)
-        return Pair(*values, lookup(name)[0].direction)
+        """Return a metric of a class at a point, and at what it is compared with."""
+        places, direction = ((*self.first(at), row), (*at, row)), lookup(name)[0].direction
+        if name in self._tails:
+            before, after = (self._tails[name].of(place) for place in places)
+            return pooled_pair(before, after, direction)
+        first, second = (self.columns[name][place] for place in places)
+        return Pair(first, second, direction)
 
 
 def asked_pairs(dataset: xr.Dataset, names: Sequence[str]) -> dict[Asked, Pair]:
-    """The differences in metrics that have `[class]` behind them, or are of all requests."""
+    """Return the differences in metrics that have `[class]` behind them, or are of all requests."""
     wanted = [lookup(name) for name in names]
     table = _Table(dataset, [metric.name for metric, _ in wanted])
     found = {}
@@ -189,7 +183,7 @@ def asked_pairs(dataset: xr.Dataset, names: Sequence[str]) -> dict[Asked, Pair]:
 def compare(
     dataset: xr.Dataset, metrics: Sequence[str] = COMPARED, inference: Inference = BY_STUDENT
 ) -> list[Comparison]:
-    """Every point of a sweep's Dataset, against the first strategy at the same place.
+    """Return every point of a sweep's Dataset, against the first strategy at the same place.
 
     With one strategy alone, the first place of the grid is the reference of the others. Runs that
     did not end (outcome) have no figures; a seed counts where both have one.
@@ -225,12 +219,12 @@ def compare(
 
 
 def family_words(asked: Asked) -> str:
-    """One difference in words."""
+    """Return one difference in words."""
     return f"{asked.point}, {asked.metric}[{asked.slo_class}]"
 
 
 def family_sentence(comparisons: Sequence[Comparison], is_anytime: bool = False) -> str:
-    """What the verdicts of a sweep hold for."""
+    """Return what the verdicts of a sweep hold for."""
     size = sum(len(of) for one in comparisons if one.reference for of in one.figures.values())
-    test = f"{'anytime-valid ' * is_anytime}paired t-tests by seed"
+    test = f"{'anytime-valid ' * is_anytime}paired t-tests by seed ({OF_POOLED})"
     return f"{test}, adjusted by Holm's method: at 95 % for all {size} differences at once"

@@ -24,8 +24,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.metrics.scalars import LOWER
-from blis_jax.statistics.intervals import NO_INTERVAL, NO_SPREAD, STUDENT, Estimate, Inference
+from blis_jax.lazy import stats
+from blis_jax.metrics.metric import LOWER
+from blis_jax.statistics.intervals import (
+    NO_INTERVAL,
+    NO_SPREAD,
+    STUDENT,
+    Estimate,
+    Inference,
+    t_quantile,
+)
 from blis_jax.statistics.paired import (
     BETTER,
     NEITHER,
@@ -34,6 +42,7 @@ from blis_jax.statistics.paired import (
     UNCLEAR,
     WORSE,
     Difference,
+    agreeing,
     holm,
 )
 
@@ -115,7 +124,7 @@ def wanted_length(series: Float[np.ndarray, "bin"]) -> int:
 def block_weights(
     num_bins: int, length: int, inference: Inference
 ) -> Int[np.ndarray, "resample bin"]:
-    """How often each bin is in each resample."""
+    """Return how often each bin is in each resample."""
     rng = np.random.default_rng(inference.random_state)
     num_blocks = -(-num_bins // length)
     starts = rng.integers(num_bins, size=(inference.num_resamples, num_blocks, 1))
@@ -147,7 +156,7 @@ class BlockResampling:
         return self.length * self.bins.bin_s
 
     def mean(self, values: Float[np.ndarray, "request"]) -> Resampled:
-        """The mean of the requests that have a value."""
+        """Return the mean of the requests that have a value."""
         has_value = np.isfinite(values)
         place, known = self.bins.place[has_value], values[has_value]
         sums = np.bincount(place, known, self.bins.num_bins)
@@ -159,7 +168,7 @@ class BlockResampling:
         return Resampled(float(known.mean()), draws)
 
     def quantile(self, values: Float[np.ndarray, "request"], level: float) -> Resampled:
-        """A quantile of the requests that have a value, interpolated as in the metrics."""
+        """Return a quantile of the requests that have a value, interpolated as in the metrics."""
         has_value = np.isfinite(values)
         order = np.argsort(values[has_value], kind="stable")
         ranked, place = values[has_value][order], self.bins.place[has_value][order]
@@ -183,7 +192,7 @@ class BlockResampling:
     def _rank(
         self, counts: Int[np.ndarray, "rank bin"], at: Int[np.ndarray, "resample"]
     ) -> Int[np.ndarray, "resample"]:
-        """The first rank up to which each resample has more than `at` requests, by halving."""
+        """Return the first rank up to which each resample has more than `at` requests, by halving."""
         low = np.zeros(len(at), np.int64)
         high = np.full(len(at), len(counts) - 1)
         while (low < high).any():
@@ -202,24 +211,24 @@ class Resampled:
 
 
 def nothing(num_resamples: int) -> Resampled:
-    """The figure of no requests."""
+    """Return the figure of no requests."""
     return Resampled(math.nan, np.full(num_resamples, math.nan))
 
 
 def only_a_value(value: float, num_resamples: int) -> Resampled:
-    """A figure that no sum over requests makes, such as one of the whole run."""
+    """Return a figure that no sum over requests makes, such as one of the whole run."""
     return Resampled(value, np.full(num_resamples, math.nan))
 
 
 def average(parts: Sequence[Resampled], chosen: Int[np.ndarray, "resample seed"]) -> Resampled:
-    """The mean over runs of several seeds, of which each resample takes some, see `seed_counts`."""
+    """Return the mean over runs of several seeds, of which each resample takes some, see `seed_counts`."""
     draws = np.stack([part.draws for part in parts], axis=1)
     values = [part.value for part in parts]
     return Resampled(float(np.mean(values)), (draws * chosen).sum(axis=1) / len(parts))
 
 
 def seed_counts(num_seeds: int, inference: Inference) -> Int[np.ndarray, "resample seed"]:
-    """How often each resample takes the run of each seed."""
+    """Return how often each resample takes the run of each seed."""
     rng = np.random.default_rng([inference.random_state, num_seeds])
     even = np.full(num_seeds, 1 / num_seeds)
     return rng.multinomial(num_seeds, even, inference.num_resamples)
@@ -238,15 +247,13 @@ class ResampledPair:
 
 
 def interval_of(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
-    """A figure with the percentiles of its resamples, widened for the number of blocks."""
+    """Return a figure with the percentiles of its resamples, widened for the number of blocks."""
     draws = one.draws
     if not math.isfinite(one.value) or num_blocks < 2 or not np.isfinite(draws).all():
         return Estimate(one.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
     if np.ptp(draws) <= ROUNDING * max(abs(one.value), float(np.abs(draws).max())):
         return Estimate(one.value, one.value, one.value, num_blocks, NO_SPREAD)
-    from scipy import stats
-
-    widened = math.sqrt(num_blocks / (num_blocks - 1)) * _t_quantile(num_blocks, confidence)
+    widened = math.sqrt(num_blocks / (num_blocks - 1)) * t_quantile(num_blocks, confidence)
     tail = float(stats.norm.cdf(-widened))
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Estimate(one.value, float(low), float(high), num_blocks, BLOCKS)
@@ -263,6 +270,7 @@ def differences(
     found = []
     for pair, change, p, p_adjusted in zip(pairs, changes, p_values, adjusted, strict=True):
         is_clear = bool(p_adjusted <= 1 - inference.confidence)
+        in_family = _student(change, num_blocks, level)
         found.append(
             Difference(
                 num_pairs=num_blocks if np.isfinite(change.value) else 0,
@@ -270,8 +278,8 @@ def differences(
                 second_mean=pair.second.value,
                 absolute=interval_of(change, num_blocks, inference.confidence),
                 percent=interval_of(_percent(pair), num_blocks, inference.confidence),
-                in_family=_student(change, num_blocks, level),
-                simultaneous=_agreeing(_student(change, num_blocks, level), is_clear),
+                in_family=in_family,
+                simultaneous=_agreeing(in_family, is_clear),
                 simultaneous_percent=_agreeing(_student_percent(pair, num_blocks, level), is_clear),
                 p_value=float(p),
                 p_adjusted=float(p_adjusted),
@@ -283,8 +291,6 @@ def differences(
 
 def p_value(change: Resampled, num_blocks: int) -> float:
     """Two-sided, of Student's t; 1 where nothing can be said or nothing differs."""
-    from scipy import stats
-
     error = _standard_error(change.draws, num_blocks)
     if not math.isfinite(error) or error == 0 or not math.isfinite(change.value):
         return 1.0
@@ -317,19 +323,13 @@ def _standard_error(draws: Float[np.ndarray, "resample"], num_blocks: int) -> fl
     return float(draws.std(ddof=1)) * math.sqrt(num_blocks / (num_blocks - 1))
 
 
-def _t_quantile(num_blocks: int, confidence: float) -> float:
-    from scipy import stats
-
-    return float(stats.t.ppf(0.5 + confidence / 2, num_blocks - 1))
-
-
 def _student(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
     error = _standard_error(one.draws, num_blocks)
     if not (math.isfinite(one.value) and math.isfinite(error)):
         return Estimate(one.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
     if error == 0:
         return Estimate(one.value, one.value, one.value, num_blocks, NO_SPREAD)
-    half = _t_quantile(num_blocks, confidence) * error
+    half = t_quantile(num_blocks, confidence) * error
     return Estimate(one.value, one.value - half, one.value + half, num_blocks, STUDENT)
 
 
@@ -359,15 +359,4 @@ def _verdict(change: Resampled, is_clear: bool, direction: str) -> str:
 
 
 def _agreeing(interval: Estimate, is_clear: bool) -> Estimate:
-    """Cut at 0 where Holm's steps are finer than Bonferroni's; holding 0 where nothing was found."""
-    low, high = interval.low, interval.high
-    if not math.isfinite(low) or interval.method == NO_SPREAD:
-        return interval
-    if not is_clear:
-        return Estimate(
-            interval.mean, min(low, 0.0), max(high, 0.0), interval.num_seeds, interval.method
-        )
-    if low <= 0 <= high:
-        beyond = math.nextafter(0.0, interval.mean)
-        low, high = (beyond, high) if interval.mean > 0 else (low, beyond)
-    return Estimate(interval.mean, low, high, interval.num_seeds, interval.method)
+    return interval if interval.method == NO_SPREAD else agreeing(interval, is_clear)

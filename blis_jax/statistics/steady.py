@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.statistics.intervals import CONFIDENCE
-from blis_jax.statistics.skewed import skewed_bounds
+from blis_jax.statistics.intervals import CONFIDENCE, skewed_bounds
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -51,7 +50,7 @@ class SteadyEstimate:
 
 
 def num_warm_up(values: Float[np.ndarray, "request"]) -> int:
-    """How many first requests MSER-5 leaves out, at most half; half means that no end was found."""
+    """Return how many first requests MSER-5 leaves out, at most half; half means that no end was found."""
     groups = len(values) // GROUP
     means = values[: groups * GROUP].reshape(groups, GROUP).mean(axis=1)
     centred = means - means.mean()
@@ -65,7 +64,7 @@ def num_warm_up(values: Float[np.ndarray, "request"]) -> int:
 def steady_mean(
     values: Float[np.ndarray, "request"], confidence: float = CONFIDENCE
 ) -> SteadyEstimate:
-    """The mean of a metric of requests in order of arrival, e.g. of their TTFT.
+    """Return the mean of a metric of requests in order of arrival, e.g. of their TTFT.
 
     Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests.
     """
@@ -78,7 +77,7 @@ def steady_mean(
 def steady_percentile(
     values: Float[np.ndarray, "request"], percent: float, confidence: float = CONFIDENCE
 ) -> SteadyEstimate:
-    """A percentile of a metric of requests in order of arrival; the warm-up is that of the mean.
+    """Return a percentile of a metric of requests in order of arrival; the warm-up is that of the mean.
 
     Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests, or a percentile outside 0 to 100.
     """

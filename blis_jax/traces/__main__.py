@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Notes, Parser
-from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags, word
+from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.errors import ConfigError
-from blis_jax.files.overwriting import SWITCH, refuse_existing
+from blis_jax.files.atomic_write import refuse_existing
+
+if TYPE_CHECKING:
+    from blis_jax.traces.read import Trace
+    from blis_jax.workload.table import RequestTable
 
 NAME = "blis_jax.traces"
 _DESCRIPTION = """\
@@ -30,24 +35,29 @@ examples:
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written.
 """
-_FLAGS = (
-    Flag("seed", cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn"),
-    Flag("output", str, None, "FILE", "file for the trace in another format"),
-    Flag(
-        "output-format",
-        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen"})),
-        "plain",
-        "NAME",
+
+
+class _Output(CommandOptions, title="output"):
+    """What is written, and what is counted."""
+
+    seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn")
+    output: str | None = option(str, None, "FILE", "file for the trace in another format")
+    output_format: str = option(
+        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen"})), "plain", "NAME",
         "its format; FILE ends in .csv, for mooncake in .jsonl, for plain Parquet in .parquet",
-    ),
-    Flag(
-        "block-size-in-tokens/block-size",
-        cli.whole,
-        16,
-        "N",
-        "tokens of a KV block, to count what prompts share",
-    ),
-)
+    )  # fmt: skip
+    block_size_in_tokens: int = option(
+        cli.whole, 16, "N", "tokens of a KV block, to count what prompts share", also="block-size"
+    )
+
+
+class TracesOptions(
+    GivenTrace, _Output, OverwriteSwitch,
+    command=NAME, usage="%(prog)s FILE [options]", description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    trace: str | None = word("FILE", "the trace; a folder for ServeGen")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,30 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(
-        prog=f"python -m {NAME}",
-        usage="%(prog)s FILE [options]",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("trace", metavar="FILE", help="the trace; a folder for ServeGen")
-    parser.add_flags("reading", [flag for flag in trace_flags.FLAGS if flag.name != "trace"])
-    parser.add_flags("output", _FLAGS)
-    parser.add_switches("switches", SWITCH)
-    given = parser.given(arguments)
-    if "output" in given:
-        path = Path(given["output"])
-        check_ending(path, given.get("output_format", "plain"))
+    options = TracesOptions.read(arguments)
+    if options.trace is None:
+        raise ConfigError("the following arguments are required: FILE")
+    if options.output is not None:
+        path = Path(options.output)
+        check_ending(path, options.output_format)
         cli.check_writable(path)
-        refuse_existing(given, {"--output": path})
-    trace = trace_flags.read(given, Notes(NAME))
-    if "output" in given:
+        refuse_existing({"--output": path}, options.overwrite)
+    trace = trace_flags.read(options, Notes(NAME), options.seed)
+    if options.output is not None:
         from blis_jax.traces.write import write_trace
 
-        with cli.writing(Path(given["output"])), progress.phase(f"writing {given['output']}"):
-            write_trace(trace.rows, given["output"], given.get("output_format", "plain"))
+        with cli.writing(Path(options.output)), progress.phase(f"writing {options.output}"):
+            write_trace(trace.rows, options.output, options.output_format)
     with progress.phase("counting what prompts share"):
-        figures = summary(trace, given.get("block_size_in_tokens", 16))
+        figures = summary(trace, options.block_size_in_tokens)
     for name, value in figures.items():
         print(f"{name + ':':<22} {value}")
     return 0
@@ -94,10 +96,10 @@ def check_ending(path: Path, name: str) -> None:
         )
 
 
-def summary(trace: Any, block_size: int = 16) -> Mapping[str, str]:
-    """The figures of a trace in words, by name."""
+def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
+    """Return the figures of a trace in words, by name."""
     from blis_jax.core.types import SLO_CLASSES
-    from blis_jax.traces.to_table import to_table
+    from blis_jax.traces.rows import to_table
 
     rows = trace.rows
     table, _ = to_table(rows, block_size)
@@ -132,8 +134,8 @@ def _spread(tokens: np.ndarray) -> str:
     return f"{total:,}; mean {tokens.mean():,.1f}, {low:,} to {high:,}, median {median:,}"
 
 
-def _seen_before(table: Any, block_size: int) -> float:
-    """Share of full prompt blocks that an earlier prompt had, for a cache that keeps everything."""
+def _seen_before(table: RequestTable, block_size: int) -> float:
+    """Return the share of full prompt blocks that an earlier prompt had, for a cache that keeps everything."""
     in_prompt = table.node_start[table.path_nodes] < (table.input_len // block_size)[:, None]
     held = table.path_nodes[(table.path_nodes >= 0) & in_prompt]
     holders = np.bincount(held, minlength=len(table.node_blocks))

@@ -18,14 +18,13 @@ from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.rows import Reading, Report
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.reference.closed_loop import Recorded, Session
-from blis_jax.workload.reference.generate import DrawnWorkload
-from blis_jax.workload.reference.laws.lengths import length_law
-from blis_jax.workload.reference.prompts import DrawnContents, draw_tokens
+from blis_jax.workload.go_random import Stream
+from blis_jax.workload.length_laws import LognormalLaw, RevisedConstantLaw
+from blis_jax.workload.reference.clients import DrawnContents, draw_tokens
+from blis_jax.workload.reference.generate import DrawnWorkload, Recorded, Session
+from blis_jax.workload.reference.laws import length_law
 from blis_jax.workload.reference.requests import NO_SESSION, DrawnRequest
-from blis_jax.workload.revised.laws import LognormalLaw, RevisedConstantLaw
-from blis_jax.workload.revised.spec import RevisedClient
+from blis_jax.workload.revised_spec import RevisedClient
 
 if TYPE_CHECKING:
     from jaxtyping import Int32
@@ -104,7 +103,7 @@ def _rows_of(path: Path, report: Report) -> list[dict[str, Any]]:
 
 
 def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
-    """The rounds of every session in their order, sessions by first appearance."""
+    """Return the rounds of every session in their order, sessions by first appearance."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["session_id"]:
@@ -161,7 +160,7 @@ def _session(
     stream: Stream,
     think_time: ThinkTime | None,
 ) -> Session:
-    """How a session goes on; the stream has drawn its first round."""
+    """Return how a session goes on; the stream has drawn its first round."""
     nothing = np.empty(0, np.int32)
     thinks, later = _think_times(rounds), []
     for place, row in enumerate(rounds[1:]):
@@ -185,7 +184,7 @@ def _session(
 
 
 def _think_times(rounds: Sequence[Row]) -> list[int]:
-    """Those that the trace has, else the gaps between the arrivals of rounds."""
+    """Return the think times of the trace, else the gaps between the arrivals of rounds, µs."""
     recorded = [row["think_time_us"] for row in rounds[1:]]
     if any(recorded):
         return recorded

@@ -1,19 +1,22 @@
-"""Columns of a table that comes in chunks: parsed, checked, faulty rows counted and named."""
+"""Tables as columns, chunk by chunk: CSV whatever its quotes and fields; cells parsed, faulty rows named."""
 
 from __future__ import annotations
 
+import csv
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.traces.rows import MOST_NAMED, BadRow, Reading, class_index
-
-if TYPE_CHECKING:
-    import pandas
+from blis_jax.files.input_files import open_text
+from blis_jax.lazy import pandas
+from blis_jax.traces.rows import LATEST_US, MOST_NAMED, MOST_TOKENS, BadRow, Reading, class_index
 
 EXTRA = "more fields than the header"  # column of fields too many, and what is said of them
 
@@ -26,7 +29,7 @@ class Column(NamedTuple):
     parse: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None  # values and is_good
     wanted: str = ""  # what a good value is, for the message
     is_text: bool = False
-    default: Any = None  # the value where the header lacks the column; None: it must be there
+    default: object = None  # the value where the header lacks the column; None: it must be there
 
 
 class Check(NamedTuple):
@@ -50,7 +53,7 @@ class Irregular(Exception):
 
 
 def plain_name(name: str) -> str:
-    """A column's name without case and separators."""
+    """Return a column's name without case and separators."""
     return re.sub(r"[\s_-]+", "", name).lower()
 
 
@@ -86,7 +89,7 @@ def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 
 def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Numbers within bounds."""
+    """Return numbers within bounds."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
         found = _as_numbers(values).astype(np.float64)
@@ -97,18 +100,31 @@ def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.nda
 
 
 def _as_numbers(values: pandas.Series) -> np.ndarray:
-    """Numbers as they are, NaN for what is none; integers stay integers."""
-    import pandas
-
+    """Return numbers as they are, NaN for what is none; integers stay integers."""
     if values.dtype.kind in "iuf":
         return values.to_numpy()
     return pandas.to_numeric(values.astype(str).str.strip(), errors="coerce").to_numpy(np.float64)
 
 
-def classes(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of SLO classes by name; empty is a class of its own."""
-    import pandas
+def counts(least: int, *names: str, most: int = MOST_TOKENS, default: int | None = None) -> Column:
+    """Return the column of whole numbers within bounds, such as token counts."""
+    wanted = f"a whole number of at least {least}"
+    return Column(names, parse=whole(least, most), wanted=wanted, default=default)
 
+
+def seconds(*names: str, place: int | None = None) -> Column:
+    """Return the column of a time in seconds from 0 on."""
+    parse = numbers(0, LATEST_US / 1e6)
+    return Column(names, place, parse, wanted="a number of seconds from 0 on")
+
+
+def slo_classes(*names: str, default: int | None = None) -> Column:
+    """Return the column of SLO classes by name, as their indices; empty is a class of its own."""
+    wanted = f"one of {', '.join(SLO_CLASSES[1:])}"
+    return Column(names, parse=_classes, wanted=wanted, is_text=True, default=default)
+
+
+def _classes(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     codes, names = pandas.factorize(values)
     indices = np.array([*(class_index(str(name)) for name in names), 0], np.int64)[codes]
     return np.maximum(indices, 0), indices >= 0
@@ -124,30 +140,34 @@ def read_frames(
     reading: Reading,
     checks: Sequence[Check] = (),
 ) -> dict[str, np.ndarray]:
-    """The columns of all good rows; the report gets the others."""
+    """Return the columns of all good rows; the report gets the others."""
     found = _Found(columns, places, reading, checks)
     for frame in frames:
-        found.add(_without_blank_lines(frame))
+        is_blank = frame.cells.isna().all(axis=1).to_numpy()
+        if is_blank.any():
+            frame = Frame(frame.cells[~is_blank].reset_index(drop=True), frame.lines[~is_blank])
+        found.add(frame)
         if found.num_good == reading.limit:
             break
     return found.close()
 
 
+@dataclass
 class _Found:
     """What has been read so far."""
 
-    def __init__(
-        self,
-        columns: Mapping[str, Column],
-        places: Mapping[str, int],
-        reading: Reading,
-        checks: Sequence[Check],
-    ) -> None:
-        self.columns, self.places, self.reading, self.checks = columns, places, reading, checks
-        self.parts: dict[str, list[np.ndarray]] = {key: [] for key in columns}
-        self.num_good, self.num_bad, self.num_breaks = 0, 0, 0
-        self.num_left_out = [0] * len(checks)
-        self.first_bad: list[BadRow] = []
+    columns: Mapping[str, Column]
+    places: Mapping[str, int]
+    reading: Reading
+    checks: Sequence[Check]
+    num_good: int = 0
+    num_bad: int = 0
+    num_breaks: int = 0
+    first_bad: list[BadRow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parts: dict[str, list[np.ndarray]] = {key: [] for key in self.columns}
+        self.num_left_out = [0] * len(self.checks)
 
     def add(self, frame: Frame) -> None:
         """Rows up to the limit of good ones."""
@@ -166,7 +186,7 @@ class _Found:
             self.parts[key].append(column[:end][faults == 0])
 
     def close(self) -> dict[str, np.ndarray]:
-        """All columns; the report is told what was left out."""
+        """Return all columns; the report is told what was left out."""
         self.reading.report.add_bad(self.num_bad, self.first_bad)
         for check, count in zip(self.checks, self.num_left_out, strict=True):
             if count:
@@ -177,7 +197,7 @@ class _Found:
         }
 
     def _end(self, faults: np.ndarray) -> int:
-        """How many of these rows to take so that there are no more than the limit."""
+        """Return how many of these rows to take so that there are no more than the limit."""
         if self.reading.limit is None:
             return len(faults)
         wanted = self.reading.limit - self.num_good
@@ -196,8 +216,6 @@ class _Found:
             self.first_bad.append(BadRow(f"{frame.unit} {lines[row]}", reason))
 
     def _reason(self, cells: pandas.DataFrame, row: int, fault: int) -> str:
-        import pandas
-
         if fault < 0:
             return EXTRA
         if fault > len(self.columns):
@@ -227,13 +245,6 @@ def _line_breaks(cells: pandas.DataFrame, faults: np.ndarray) -> np.ndarray:
     return breaks
 
 
-def _without_blank_lines(frame: Frame) -> Frame:
-    is_blank = frame.cells.isna().all(axis=1).to_numpy()
-    if not is_blank.any():
-        return frame
-    return Frame(frame.cells[~is_blank].reset_index(drop=True), frame.lines[~is_blank])
-
-
 def _parsed(
     cells: pandas.DataFrame, columns: Mapping[str, Column], places: Mapping[str, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -255,3 +266,130 @@ def _parsed(
     if EXTRA in cells:
         faults[cells[EXTRA].notna().to_numpy()] = -1
     return values, faults
+
+
+ROWS_AT_ONCE = 500_000
+LONGEST_FIELD = 2**31 - 1  # characters; lists of tokens are long
+
+
+class Header(NamedTuple):
+    """The first line that is not blank."""
+
+    names: tuple[str, ...]
+    line: int  # its number, counted from 1
+
+
+def header_names(line: str) -> tuple[str, ...]:
+    """Return the names in a line of CSV; none if it cannot be one."""
+    try:
+        return tuple(name.strip() for name in next(csv.reader([line.rstrip("\r\n")]), []))
+    except csv.Error:
+        return ()
+
+
+def read_header(path: Path) -> Header:
+    """Return the names in the first line that is not blank."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                return Header(header_names(line), number)
+    raise ConfigError(f"{path} is empty; give a trace with a header and one request per line")
+
+
+def read_columns(
+    path: Path, columns: Mapping[str, Column], reading: Reading, checks: Sequence[Check] = ()
+) -> dict[str, np.ndarray]:
+    """Return the columns of all good rows; blank lines are skipped, malformed rows counted."""
+    header = read_header(path)
+    places = find_places(path, header.names, columns)
+    try:
+        return read_frames(_frames(path, header, places, columns), columns, places, reading, checks)
+    except Irregular:
+        frames = _frames_by_line(path, header, places)
+        usual_limit = csv.field_size_limit(LONGEST_FIELD)
+        try:
+            return read_frames(frames, columns, places, reading, checks)
+        finally:
+            csv.field_size_limit(usual_limit)
+
+
+def _frames(
+    path: Path, header: Header, places: Mapping[str, int], columns: Mapping[str, Column]
+) -> Iterator[Frame]:
+    """Chunks by the C parser."""
+    extra = len(header.names)
+    texts = {places[key] for key in places if columns[key].is_text}
+    used = sorted(set(places.values()))
+    settings: dict[str, Any] = {
+        "header": None,
+        "names": list(range(extra + 1)),
+        "usecols": [*used, extra],
+        "dtype": dict.fromkeys((*texts, extra), str),
+        "keep_default_na": False,
+        "na_values": {place: [""] for place in (*used, extra)},
+        "skip_blank_lines": False,
+        "skipinitialspace": True,
+        "chunksize": ROWS_AT_ONCE,
+        "low_memory": False,
+        "index_col": False,
+    }
+    line = header.line  # of the widest line
+    with open_text(path) as file:
+        for _ in range(header.line):
+            file.readline()
+        try:
+            with pandas.read_csv(_Widened(file, extra + 1), **settings) as chunks:
+                for chunk in chunks:
+                    cells = chunk.rename(columns={extra: EXTRA})
+                    lines = line + np.arange(len(chunk))
+                    is_ours = int(line == header.line)
+                    yield Frame(cells[is_ours:].reset_index(drop=True), lines[is_ours:])
+                    line += len(chunk)
+        except pandas.errors.ParserError:
+            raise Irregular from None
+
+
+class _Widened:
+    """A text with a line of zeros before it, from which the parser takes the number of fields.
+
+    A field too many then lands in a column of its own, which no true row has.
+    """
+
+    def __init__(self, file: IO[str], num_fields: int) -> None:
+        self.file = file
+        self.first = ",".join("0" * num_fields) + "\n"
+
+    def read(self, size: int = -1) -> str:
+        """Return the next characters."""
+        first, self.first = self.first, ""
+        return first or self.file.read(size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.file)
+
+
+def _frames_by_line(path: Path, header: Header, places: Mapping[str, int]) -> Iterator[Frame]:
+    """Chunks line by line, so that an odd quote or field count spoils only its own line."""
+    extra = len(header.names)
+    used = sorted(set(places.values()))
+    with open_text(path) as file:
+        numbered = itertools.islice(enumerate(file, 1), header.line, None)
+        while batch := list(itertools.islice(numbered, ROWS_AT_ONCE)):
+            cells = [_fields(text.rstrip("\r\n")) for _, text in batch]
+            table: dict[Any, list[str | None]] = {
+                place: [_field(row, place) for row in cells] for place in used
+            }
+            table[EXTRA] = [",".join(row[extra:]) or None for row in cells]
+            frame = pandas.DataFrame(table, dtype=object)
+            yield Frame(frame, np.array([number for number, _ in batch]))
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], skipinitialspace=True), [])
+    except csv.Error:
+        return [line]
+
+
+def _field(row: Sequence[str], place: int) -> str | None:
+    return (row[place] or None) if place < len(row) else None

@@ -47,7 +47,7 @@ def scale_time(rows: TraceRows, factor: float) -> TraceRows:
 
 
 def parse_slo_mix(text: str) -> dict[str, float]:
-    """Weights by class, from `critical:0.2,standard:0.5,sheddable:0.3`."""
+    """Return weights by class, from `critical:0.2,standard:0.5,sheddable:0.3`."""
     allowed = [name for name in SLO_CLASSES if name]
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -106,7 +106,7 @@ class PrefixModel:
 
 
 def parse_prefix_model(text: str) -> Callable[[TraceRows, int], TraceRows]:
-    """The model that `text` names, one of PREFIX_MODELS."""
+    """Return the model that `text` names, one of PREFIX_MODELS."""
     name, *numbers = text.strip().split(":")
     try:
         if name == "none" and not numbers:
@@ -151,7 +151,7 @@ def share_prefixes(rows: TraceRows, model: PrefixModel, seed: int) -> TraceRows:
 
 
 def grow_sessions(rows: TraceRows) -> TraceRows:
-    """Every session is one growing text.
+    """Return the rows with every session as one growing text.
 
     A turn whose prompt is at least as long as the text so far begins with all of it, and prompt and
     output become the text; a shorter prompt is a beginning of the text, and its output is private.

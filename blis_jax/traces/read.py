@@ -2,30 +2,90 @@
 
 from __future__ import annotations
 
+import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blis_jax.errors import MOST_SHOWN, ConfigError
+from blis_jax.files.input_files import check_regular, open_text
 from blis_jax.traces import options
-from blis_jax.traces.rows import Reading, Report, TraceRows, by_arrival
-from blis_jax.traces.sniff import Sniff, sniff
+from blis_jax.traces.columns import header_names, plain_name
+from blis_jax.traces.rows import ROW_PREFIX, Reading, Report, TraceRows, by_arrival
 
-# By name; a format is one module with `matches`, `read` and `write`. Asked in this order.
+LINES_LOOKED_AT = 50
+CHARACTERS_LOOKED_AT = 1_000_000
+PARQUET_MARK = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Sniff:
+    """A path and its first lines that are not blank; no lines for folders and Parquet."""
+
+    path: Path
+    lines: tuple[str, ...]
+    is_parquet: bool = False
+
+    @cached_property
+    def header(self) -> frozenset[str]:
+        """Names in the first line as CSV, without case and separators."""
+        names = header_names(self.lines[0]) if self.lines else ()
+        return frozenset(plain_name(name) for name in names)
+
+    @cached_property
+    def objects(self) -> list[dict[str, Any]]:
+        """The lines that are JSON objects."""
+        found = []
+        for line in self.lines:
+            try:
+                value = json.loads(line) if line.lstrip().startswith("{") else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+        return found
+
+    def has_columns(self, *names: str) -> bool:
+        """Return whether the header has all of these columns."""
+        return self.header.issuperset(plain_name(name) for name in names)
+
+
+def sniff(path: Path) -> Sniff:
+    """Look at the beginning of a file or at a folder."""
+    if path.is_dir():
+        return Sniff(path, ())
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(PARQUET_MARK)) == PARQUET_MARK:
+                return Sniff(path, (), is_parquet=True)
+        with open_text(path) as text:
+            start = text.read(CHARACTERS_LOOKED_AT)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; give the path of a trace") from None
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); give the path of a trace") from None
+    lines = (line for line in start.splitlines() if line.strip())
+    return Sniff(path, tuple(islice(lines, LINES_LOOKED_AT)))
+
+
+# By name; a format is a module, or a name in one, with `matches`, `read` and `write`. Asked in this order.
 FORMATS = {
     "servegen": "blis_jax.traces.formats.servegen",
     "trace-v3": "blis_jax.traces.formats.trace_v3",
     "trace-v2": "blis_jax.traces.formats.trace_v2",
     "plain": "blis_jax.traces.formats.plain",
     "mooncake": "blis_jax.traces.formats.mooncake",
-    "azure": "blis_jax.traces.formats.azure",
-    "burstgpt": "blis_jax.traces.formats.burstgpt",
-    "vidur": "blis_jax.traces.formats.vidur",
-    "blis-csv": "blis_jax.traces.formats.blis_csv",
+    "azure": "blis_jax.traces.formats.csv_traces:AZURE",
+    "burstgpt": "blis_jax.traces.formats.csv_traces:BURSTGPT",
+    "vidur": "blis_jax.traces.formats.csv_traces:VIDUR",
+    "blis-csv": "blis_jax.traces.formats.csv_traces:BLIS",
 }
 
 
@@ -47,15 +107,15 @@ class TraceOptions:
         horizon_us: µs from which arrivals are left out.
     """
 
-    format: str | None = None  # one of FORMATS; found out from the content if None
-    limit: int | None = None  # the first usable rows of the file
+    format: str | None = None
+    limit: int | None = None
     time_scale: float = 1.0
     slo_mix: str | None = None
     prefix_model: str | None = None
-    strict: bool = False  # refuse malformed rows instead of skipping them
+    strict: bool = False
     seed: int = 42
-    block_size: int = 512  # tokens of a hash block of the trace, not of the engine's
-    header: str | None = None  # TraceV2's, where it is not beside the rows
+    block_size: int = 512
+    header: str | None = None
     horizon_us: int | None = None
 
 
@@ -109,7 +169,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
 
 
 def format_of(found: Sniff, name: str | None = None) -> str:
-    """The format's name: the given one, else the first that recognises the content."""
+    """Return the format's name: the given one, else the first that recognises the content."""
     if name is not None:
         if name not in FORMATS:
             raise ConfigError(f"trace format {name!r} is not one of {', '.join(FORMATS)}")
@@ -124,7 +184,7 @@ def format_of(found: Sniff, name: str | None = None) -> str:
 
 
 def _first_sight(found: Sniff) -> str:
-    """What a file or folder of no known format looks like."""
+    """Return what a file or folder of no known format looks like."""
     if found.path.is_dir():
         return "it is a folder without chunk-*-trace.csv"
     if not found.lines:
@@ -134,8 +194,9 @@ def _first_sight(found: Sniff) -> str:
 
 
 def module_of(name: str) -> Any:
-    """The module that reads and writes a format."""
-    return import_module(FORMATS[name])
+    """Return what reads and writes a format: its module, or its part of one."""
+    module, _, part = FORMATS[name].partition(":")
+    return getattr(import_module(module), part) if part else import_module(module)
 
 
 def _read(path: Path, name: str, reading: Reading) -> TraceRows:
@@ -166,7 +227,7 @@ def _check(wanted: TraceOptions) -> None:
 
 
 def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:
-    """The rows with what the trace does not say; and whether some of it was drawn."""
+    """Return the rows with what the trace does not say; and whether some of it was drawn."""
     rows = options.scale_time(rows, wanted.time_scale)
     is_drawn = False
     if wanted.slo_mix is not None:
@@ -181,6 +242,7 @@ def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[T
         if says_what_is_shared and wanted.prefix_model != "none":
             report.notes.append("--prefix-model has no effect: the trace says what prompts share")
         elif not says_what_is_shared:
-            rows = model(rows, wanted.seed)
+            others = {key: rows.others[key] for key in rows.others if key != ROW_PREFIX}
+            rows = replace(model(rows, wanted.seed), others=others)
             is_drawn |= wanted.prefix_model.startswith("groups")
     return rows, is_drawn

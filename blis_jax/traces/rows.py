@@ -1,27 +1,31 @@
-"""What every trace format is read into: columns by request, and a report on what was left out."""
+"""What every trace format is read into, columns by request with a report on what was left out; as a request table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.core.types import SLO_CLASSES
+from blis_jax.core.types import OLD_CLASSES, SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.workload.contents import Segments
+from blis_jax.lazy import pandas
+from blis_jax.workload.contents import Segments, fold_segments, ranks
+from blis_jax.workload.table import LATEST_US as LATEST_US
+from blis_jax.workload.table import RequestTable, WorkloadNames, tenants_in_order
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Int32, Int64
 
+
 NO_CODE = -1  # no session, no prefix group
 _WIDE = ("request_id", "timeout_us")  # columns of 64 bits
+# a further column: the prefix_length of a row, which counts for its group alone if it is the first
+ROW_PREFIX = "row_prefix"
 MOST_NAMED = 10  # malformed rows that are named
-LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 MOST_TOKENS = 2**31 - 1
-# Classes of the first version of the reference's workload files, which it renames so.
-OLD_CLASSES = {"realtime": "critical", "interactive": "standard"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class TraceRows:
     request_id: Int64[np.ndarray, " request"]  # number in the reference's request_<number>
     timeout_us: Int64[np.ndarray, " request"]  # from arrival to deadline, 0 for none
     model: Int32[np.ndarray, " request"]  # index into model_names
+    file_row: Int32[np.ndarray, " request"]  # place among the rows of the file
     tenant_names: tuple[str, ...] = ("",)
     client_names: tuple[str, ...] = ("",)
     model_names: tuple[str, ...] = ("",)  # empty: the model of the instances
@@ -54,7 +59,7 @@ class TraceRows:
         return len(self.arrival_us)
 
     def take(self, rows: Int[np.ndarray, " taken"]) -> TraceRows:
-        """Some requests, in the order of `rows`."""
+        """Return some requests, in the order of `rows`."""
         columns = {name: getattr(self, name)[rows] for name in PER_REQUEST}
         segments = None if self.segments is None else self.segments.take(rows)
         others = {name: values[rows] for name, values in self.others.items()}
@@ -76,7 +81,7 @@ def make_rows(
     segments: Segments | None = None,
     **columns: np.ndarray,
 ) -> TraceRows:
-    """Rows with what the format lacks filled in: no class, tenant, client, session or prefix.
+    """Return rows with what the format lacks filled in: no class, tenant, client, session or prefix.
 
     `texts` are columns of names: tenant, client, session, prefix_group, model; empty means none.
     """
@@ -87,6 +92,7 @@ def make_rows(
     }
     filled["session"] = filled["prefix_group"] = np.full(num_rows, NO_CODE, np.int32)
     filled["request_id"] = np.arange(num_rows)
+    filled["file_row"] = np.arange(num_rows, dtype=np.int32)
     filled["timeout_us"] = np.zeros(num_rows, np.int64)
     for name, values in (texts or {}).items():
         has_none = name in ("session", "prefix_group")
@@ -106,8 +112,6 @@ def make_rows(
 
 def _encoded(values: np.ndarray, *, has_none: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """Indices and names by first use; where `has_none`, the empty name is NO_CODE."""
-    import pandas
-
     codes, names = pandas.factorize(np.asarray(values, object))
     codes = codes.astype(np.int32)
     listed = [str(name) for name in names]
@@ -119,7 +123,7 @@ def _encoded(values: np.ndarray, *, has_none: bool) -> tuple[np.ndarray, tuple[s
 
 
 def by_arrival(rows: TraceRows) -> TraceRows:
-    """The rows by time; those of one microsecond stay in the order of the file."""
+    """Return the rows by time; those of one microsecond stay in the order of the file."""
     if not np.any(np.diff(rows.arrival_us) < 0):
         return rows
     return rows.take(np.argsort(rows.arrival_us, kind="stable"))
@@ -153,7 +157,7 @@ class Report:
         self.first_bad += list(first)[: max(room, 0)]
 
     def lines(self) -> list[str]:
-        """The malformed rows as a block of text, nothing if there are none."""
+        """Return the malformed rows as a block of text, nothing if there are none."""
         if not self.num_bad:
             return []
         plural = "row is" if self.num_bad == 1 else "rows are"
@@ -162,7 +166,7 @@ class Report:
         lines += [f"  {row.place}: {row.reason}" for row in self.first_bad]
         return lines + ([f"  and {left} more"] if left else [])
 
-    def refuse_bad(self, path: Any) -> None:
+    def refuse_bad(self, path: Path) -> None:
         """What --strict asks for: one malformed row is too many."""
         if self.num_bad:
             first = self.first_bad[0]
@@ -183,3 +187,76 @@ class Reading:
     horizon_us: int | None = None
     header: str | None = None  # a TraceV2 header that is not beside its rows
     report: Report = field(default_factory=Report)
+
+
+def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """Turn trace rows into the request table that `simulate` takes.
+
+    Args:
+        rows: requests by arrival.
+        block_size: tokens of a KV block of the engine, `ClusterConfig.block_size_in_tokens`.
+
+    Returns:
+        The table, in which shared contents are nodes of KV blocks, the texts behind its codes, and the deadlines
+        that its rows have.
+    """
+    code, names = tenants_in_order(rows.tenant_names)
+    folded = fold_segments(segments_of(rows), rows.input_len, block_size)
+    table = RequestTable(
+        arrival_us=rows.arrival_us,
+        input_len=rows.input_len,
+        output_len=rows.output_len,
+        slo_class=rows.slo_class,
+        tenant=code[rows.tenant],
+        client=rows.client,
+        session=rows.session,
+        round_index=rows.round_index,
+        tie_rank=_tie_rank(rows),
+        path_nodes=folded.path_nodes,
+        prompt_key=folded.prompt_key,
+        node_start=folded.node_start,
+        node_blocks=folded.node_blocks,
+    )
+    texts = WorkloadNames(
+        names,
+        rows.prefix_group_names,
+        rows.request_id,
+        _deadlines(rows),
+        session_names=rows.session_names,
+        models=models_of(rows),
+    )
+    return table, texts
+
+
+def _deadlines(rows: TraceRows) -> np.ndarray | None:
+    """When each request is given up, µs, 0 for never; None if none ever is."""
+    has_one = rows.timeout_us > 0
+    return np.where(has_one, rows.arrival_us + rows.timeout_us, 0) if has_one.any() else None
+
+
+def models_of(rows: TraceRows) -> np.ndarray | None:
+    """Return the model that each request asks for, text `[request]`; None if none does."""
+    return np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
+
+
+def segments_of(rows: TraceRows) -> Segments:
+    """Return the contents that the trace names, else the shared prefixes of its groups."""
+    if rows.segments is not None:
+        return rows.segments
+    has_prefix = (rows.prefix_group != NO_CODE) & (rows.prefix_len > 0)
+    return Segments(
+        ptr=np.concatenate([[0], np.cumsum(has_prefix)]),
+        content=rows.prefix_group[has_prefix].astype(np.int64),
+        end=rows.prefix_len[has_prefix].astype(np.int64),
+    )
+
+
+_MOST_DIGITS = 19  # of 2^62
+_POWERS = np.uint64(10) ** np.arange(_MOST_DIGITS, dtype=np.uint64)
+
+
+def _tie_rank(rows: TraceRows) -> np.ndarray:
+    """Rank by arrival, then by the reference's id as text."""
+    num_digits = np.maximum(np.searchsorted(_POWERS, rows.request_id, side="right"), 1)
+    aligned = rows.request_id.astype(np.uint64) * _POWERS[_MOST_DIGITS - num_digits]
+    return ranks(np.lexsort((num_digits, aligned, rows.arrival_us)))

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax import progress
+from blis_jax.cluster.named_policies import draws
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.policies.seeds import draws
+from blis_jax.metrics.metric import split_name
+from blis_jax.traces.options import scale_time
 from blis_jax.traces.read import Trace, TraceOptions, read_trace
-from blis_jax.traces.rows import TraceRows
+from blis_jax.traces.rows import TraceRows, models_of, to_table
 from blis_jax.workload.spec import MeasureSpec
+from blis_jax.workload.table import with_models, with_timeouts
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -44,7 +47,7 @@ class TraceSource:
     _kept: dict[int, Trace] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuses windows that hold nothing; reads the trace."""
+        """Refuse windows that hold nothing; reads the trace."""
         if self.num_windows is None:
             return
         if not 2 <= self.num_windows <= MOST_WINDOWS:
@@ -125,7 +128,7 @@ class TraceSource:
         configs: Iterable[ClusterConfig],
         usual: Sequence[int] = USUAL_SEEDS,
     ) -> tuple[int, ...]:
-        """The numbers of the runs that there are to make; `usual` where seeds matter and none is asked for."""
+        """Return the numbers of the runs that there are to make; `usual` where seeds matter and none is asked for."""
         if self.num_windows is not None:
             if asked is not None:
                 raise ConfigError(
@@ -137,29 +140,22 @@ class TraceSource:
         return tuple(asked or usual)[:1]
 
     def depends_on_seed(self, config: ClusterConfig) -> bool:
-        """Whether runs of two numbers differ under a configuration."""
+        """Return whether runs of two numbers differ under a configuration."""
         return self.num_windows is not None or self.trace.is_drawn or draws(config)
 
     def table(self, seed: int, block_size: int) -> RequestTable:
-        """The requests of one run, the first moment of its window being time 0."""
-        from blis_jax.traces.to_table import (
-            to_table,
-        )  # needs JAX, which commands choose a device for
-
+        """Return the requests of one run, the first moment of its window being time 0."""
         return to_table(self.rows(seed), block_size)[0]
 
     def placed(self, table: RequestTable, seed: int, config: ClusterConfig) -> RequestTable:
-        """The requests of one run with what a cluster goes by: deadlines, and models that no instance has."""
-        from blis_jax.traces.to_table import models_of
-        from blis_jax.workload.table import with_models, with_timeouts
-
+        """Return the requests of one run with what a cluster goes by: deadlines, and models that no instance has."""
         rows = self.rows(seed)
         if rows.timeout_us.any() and (config.is_august or config.corrected):
             table = with_timeouts(table, rows.timeout_us)
         return with_models(table, models_of(rows), config.serves)
 
     def rows(self, seed: int) -> TraceRows:
-        """The requests of one run before they are cut into blocks."""
+        """Return the requests of one run before they are cut into blocks."""
         if self.num_windows is None:
             trace = self._read(seed) if self.trace.is_drawn else self.trace
             return self._paced(trace.rows)
@@ -178,29 +174,27 @@ class TraceSource:
         return np.minimum(place, (self.num_windows or 1) - 1)
 
     def _paced(self, rows: TraceRows) -> TraceRows:
-        from blis_jax.traces.options import scale_time
-
         return scale_time(rows, self.pace)
 
     def at_rate(self, rate: float) -> TraceSource:
-        """The same requests, arriving so fast that so many come in a second on average."""
+        """Return the same requests, arriving so fast that so many come in a second on average."""
         assert self.aggregate_rate is not None
         return dataclasses.replace(self, pace=self.pace * self.aggregate_rate / rate)
 
     def check_classes(self, metrics: Iterable[str]) -> None:
-        """Refuses metrics of classes that no request has."""
+        """Refuse metrics of classes that no request has."""
         for name in metrics:
-            _, bracket, rest = name.partition("[")
-            if bracket and rest.rstrip("]") not in self.slo_classes:
+            _, slo_class = split_name(name)
+            if slo_class is not None and slo_class not in self.slo_classes:
                 raise ConfigError(
-                    f"{name} is asked for, but {self.path} has no requests of class {rest.rstrip(']')}; "
+                    f"{name} is asked for, but {self.path} has no requests of class {slo_class}; "
                     f"it has {', '.join(self.slo_classes)}; --slo-mix gives classes to requests without one"
                 )
 
     # --- words
 
     def content(self) -> dict[str, Any]:
-        """Everything that the requests depend on, the file's content included."""
+        """Return everything that the requests depend on, the file's content included."""
         wanted = dataclasses.asdict(self.options) | {"format": self.trace.format}
         return {
             "trace": self._digest,
@@ -210,7 +204,7 @@ class TraceSource:
         }
 
     def about(self) -> dict[str, Any]:
-        """What a result says of the trace."""
+        """Return what a result says of the trace."""
         usual = TraceOptions()
         chosen = {
             name: value

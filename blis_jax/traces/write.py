@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.traces.formats import trace_v2
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.traces.formats import trace_v2, trace_v3
 from blis_jax.traces.read import FORMATS, module_of
 from blis_jax.traces.rows import NO_CODE, TraceRows, make_rows
+from blis_jax.workload.reference.arrays import has_stream
+from blis_jax.workload.reference.generate import DrawnWorkload
+from blis_jax.workload.reference.requests import DrawnRequest
+from blis_jax.workload.revised_spec import ClassTargets
+from blis_jax.workload.spec import ClientSpec
 from blis_jax.workload.table import RequestTable, WorkloadNames
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
 
 PRIVATE = "TraceV2 cannot say which contents prompts share; they are private in the file"
 WRITABLE = tuple(sorted(set(FORMATS) - {"servegen"}))  # which describes traffic, not requests
@@ -60,7 +72,7 @@ def write_run(path: str | Path, record: RunRecord, rows: TraceRows, workload: st
 def from_table(
     table: RequestTable, names: WorkloadNames, client_names: tuple[str, ...] = ()
 ) -> TraceRows:
-    """The rows of a request table; its shared contents are not taken over."""
+    """Return the rows of a request table; its shared contents are not taken over."""
     columns: dict[str, Any] = {
         name: np.asarray(getattr(table, name))
         for name in ("slo_class", "tenant", "client", "session", "round_index")
@@ -94,7 +106,191 @@ def _outcome(record: RunRecord) -> dict[str, Any]:
         "streaming": np.full(len(arrival_us), "true", object),
         "first_chunk_time_us": after(requests.ttft_us),
         "last_chunk_time_us": after(requests.e2e_us),
-        "num_chunks": np.where(is_done, requests.output_len, 0),
+        "num_chunks": np.where(is_done, requests.made_len, 0),
         "status": np.array([status for status, _ in texts], object),
         "error_message": np.array([message for _, message in texts], object),
+    }
+
+
+# --- drawn workloads, and their runs, as TraceV2 of August 2026 -----------------------------------
+
+
+PARTS = tuple(f"{kind}_tokens" for kind in trace_v3.MODALITIES)
+
+
+def write_drawn(
+    path: str | Path,
+    workload: DrawnWorkload,
+    *,
+    requests: Sequence[DrawnRequest] | None = None,
+    record: RunRecord | None = None,
+    header: trace_v3.RevisedHeader | None = None,
+) -> None:
+    """Write requests as BLIS's `--trace-output` does, the header beside them.
+
+    Args:
+        path: file of the rows, ending in `.csv`.
+        workload: what `drawn` returned.
+        requests: all that arrived, in this order; those that arrive by themselves if None.
+        record: the run that served them, in the same order; without one no request has chunks.
+        header: what the header says; that the requests were generated if None.
+
+    Raises:
+        ConfigError: the record is not one of these requests.
+    """
+    arrived = workload.requests if requests is None else requests
+    columns = _columns(workload.clients, arrived)
+    if record is not None:
+        columns |= _revised_outcome(record, len(arrived))
+    trace_v3.write(_rows(workload.clients, arrived), Path(path), header, columns)
+
+
+def revised_header(
+    limits: Mapping[str, Mapping[str, float]], **more: Any
+) -> trace_v3.RevisedHeader:
+    """Make a header with limits for goodput, in ms by class and dimension, and `more` of its fields."""
+    targets = {
+        name: ClassTargets.model_validate({f"{one}_ms": limit for one, limit in row.items()})
+        for name, row in sorted(limits.items())
+    }
+    return trace_v3.RevisedHeader(goodput_slo_targets=targets, **more)
+
+
+def write_replayed(
+    path: str | Path,
+    record: RunRecord,
+    rows: TraceRows,
+    limits: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """Write a run of given requests as BLIS's `replay --trace-output` does, the header beside them.
+
+    What the file of the requests said beside lengths and arrivals is written again, in its order, but for the times it
+    reported.
+
+    Args:
+        path: file of the rows, ending in `.csv`.
+        record: the run.
+        rows: its requests, in the same order.
+        limits: for goodput, in ms by class and dimension; the header says them.
+
+    Returns:
+        A remark on what the format could not hold, empty if nothing is lost.
+    """
+    remark = ""
+    if rows.segments is not None:
+        remark, rows = PRIVATE, dataclasses.replace(rows, segments=None)
+    outcome, order = _revised_outcome(record, len(rows)), np.argsort(rows.file_row, kind="stable")
+    _write_in_order(Path(path), rows.take(order), _taken(outcome, order), limits)
+    return remark
+
+
+def write_first_rounds(
+    path: str | Path,
+    record: RunRecord,
+    places: Int[np.ndarray, " first"],
+    rows: TraceRows,
+    limits: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Write a run whose later rounds waited for their answers as BLIS does: without those rounds.
+
+    Args:
+        path: file of the rows, ending in `.csv`.
+        record: the run.
+        places: of the other requests in the record, by their arrival.
+        rows: all requests of the trace, by arrival.
+        limits: as for `write_replayed`.
+    """
+    in_session = rows.session != NO_CODE
+    begins = np.full(len(rows.session_names) + 1, len(rows))  # the last place is of NO_CODE
+    np.minimum.at(begins, rows.session[in_session], rows.file_row[in_session])
+    first = np.flatnonzero(~in_session | (rows.round_index == 0))
+    own = ~in_session[first]  # after all sessions
+    begin = np.where(own, rows.file_row[first], begins[rows.session[first]])
+    written = rows.take(first[np.lexsort((begin, own))])
+    taken = np.empty(len(first), np.int64)
+    taken[np.argsort(written.arrival_us, kind="stable")] = places
+    outcome = _revised_outcome(record, len(record.requests.arrival_us))
+    _write_in_order(Path(path), written, _taken(outcome, taken), limits)
+
+
+def _write_in_order(
+    path: Path,
+    rows: TraceRows,
+    outcome: Mapping[str, Any],
+    limits: Mapping[str, Mapping[str, float]] | None,
+) -> None:
+    numbered = dataclasses.replace(rows, request_id=np.arange(len(rows)))
+    trace_v3.write(numbered, path, revised_header(limits or {}, mode="replayed"), outcome)
+
+
+def _taken(columns: Mapping[str, Any], rows: Int[np.ndarray, " row"]) -> dict[str, Any]:
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def _rows(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> TraceRows:
+    senders = [clients[request.client] for request in requests]
+    timeouts = [
+        request.deadline_us - request.arrival_us if request.deadline_us else 0
+        for request in requests
+    ]
+    texts = {
+        "client": [client.id for client in senders],
+        "tenant": [client.tenant_id for client in senders],
+        "session": [request.session for request in requests],
+        "prefix_group": [request.prefix_group for request in requests],
+    }
+    return make_rows(
+        np.array([request.arrival_us for request in requests], np.int64),
+        np.array([request.input_len for request in requests], np.int32),
+        np.array([len(request.output) for request in requests], np.int32),
+        texts={name: np.array(values, object) for name, values in texts.items()},
+        slo_class=np.array([SLO_CLASSES.index(client.slo_class) for client in senders], np.int32),
+        round_index=np.array([request.round_index for request in requests], np.int32),
+        prefix_len=np.array([request.prefix_len for request in requests], np.int32),
+        timeout_us=np.array(timeouts, np.int64),
+    )
+
+
+def _columns(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> dict[str, Any]:
+    """Return what rows of a trace do not hold."""
+    senders = [clients[request.client] for request in requests]
+    parts = np.array([request.parts for request in requests], np.int64).reshape(-1, len(PARTS))
+    streams = [has_stream(*pair) for pair in zip(senders, requests, strict=True)]
+    return {
+        "model": np.array([client.model for client in senders], object),
+        "streaming": np.where(streams, "true", "false").astype(object),
+        "reason_ratio": trace_v3.ratio_texts(one.reason_ratio for one in requests),
+        trace_v3.TARGET: np.array([one.slo_target_us for one in requests], np.int64),
+        **{name: parts[:, place] for place, name in enumerate(PARTS)},
+    }
+
+
+def _revised_outcome(record: RunRecord, num_requests: int) -> dict[str, Any]:
+    """When each request got its first and its last token so far, and what became of it.
+
+    BLIS calls requests that its pools have split incomplete, without times; they have theirs here.
+    """
+    requests = record.requests
+    if len(requests.arrival_us) != num_requests:
+        raise ConfigError(
+            f"record: has {len(requests.arrival_us)} requests, but {num_requests} are to be written; "
+            "give the requests of this run"
+        )
+    arrival_us = np.asarray(requests.arrival_us, np.int64)
+    is_done = np.asarray(requests.status) == Status.COMPLETED
+    is_late = np.asarray(requests.status) == Status.TIMED_OUT
+    has_token, begins_us = requests.token_step_idx >= 0, requests.ttft_us
+    if record.splits is not None:
+        parts = record.splits
+        has_token = np.where(parts.is_split, requests.ttft_us >= 0, has_token)
+        of_part = np.where(
+            parts.decode_ttft_us >= 0, parts.decode_ttft_us, parts.decode_sched_delay_us
+        )
+        begins_us = np.where(parts.is_split & is_done, of_part, begins_us)
+    last_us = begins_us + (0 if requests.itl_us is None else requests.itl_us)
+    words = np.where(is_done, "ok", np.where(is_late, "timeout", "incomplete"))
+    return {
+        "first_chunk_time_us": np.where(has_token, arrival_us + requests.ttft_us, 0),
+        "last_chunk_time_us": np.where(has_token, arrival_us + last_us, 0),
+        "status": words.astype(object),
     }

@@ -30,7 +30,7 @@ class Segments:
     end: Int64[np.ndarray, " segment"]  # tokens from the start of the sequence, exclusive
 
     def take(self, rows: Int[np.ndarray, " taken"]) -> Segments:
-        """The segments of some requests, in the order of `rows`."""
+        """Return the segments of some requests, in the order of `rows`."""
         counts = np.diff(self.ptr)[rows]
         ptr = np.concatenate([[0], np.cumsum(counts)])
         source = np.repeat(self.ptr[rows] - ptr[:-1], counts) + np.arange(ptr[-1])
@@ -136,11 +136,16 @@ def prompt_keys(
 
 
 def dense_by_first_use(names: Int64[np.ndarray, " entry"]) -> Int32[np.ndarray, " entry"]:
-    """Names as numbers from 0 on, in the order in which they first occur."""
+    """Return names as numbers from 0 on, in the order in which they first occur."""
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
-    dense = np.empty(len(first), np.int32)
-    dense[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return dense[inverse]
+    return ranks(np.argsort(first))[inverse]
+
+
+def ranks(order: Int[np.ndarray, " entry"] | list[int]) -> Int32[np.ndarray, " entry"]:
+    """Return the place that each entry has in an order of all entries."""
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
 
 
 def chain_numbers(

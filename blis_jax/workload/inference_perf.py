@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.lengths.laws import Count, Positive, Strict, Whole
+from blis_jax.workload.length_laws import Count, Positive, Strict, Whole
 
 US_PER_S = 1_000_000
 FIRST_CHAT = {"max_rounds": 5, "think_time_us": 500_000, "context_growth": "accumulate"}
@@ -84,7 +84,7 @@ class PacedClient(NamedTuple):
 
 
 def check_clients(workload: InferencePerfSpec) -> None:
-    """Refuses a workload of which the revised form makes no clients.
+    """Refuse a workload of which the revised form makes no clients.
 
     Raises:
         ConfigError: there are too many users, or too few or too many requests for each.
@@ -96,7 +96,7 @@ def check_clients(workload: InferencePerfSpec) -> None:
 
 
 def first_clients(workload: InferencePerfSpec) -> tuple[float, list[dict[str, Any]]]:
-    """The mean rate in requests/s and the clients of BLIS's first revision, as YAML documents."""
+    """Return the mean rate in requests/s and the clients of BLIS's first revision, as YAML documents."""
     _check_size(workload)
     windows, spans = _windows(workload), [stage.duration for stage in workload.stages]
     weighted = 0.0
@@ -111,7 +111,7 @@ def first_clients(workload: InferencePerfSpec) -> tuple[float, list[dict[str, An
 
 
 def revised_clients(workload: InferencePerfSpec) -> tuple[float, list[PacedClient]]:
-    """The sum of the stages' rates in requests/s and the clients of BLIS's revised form."""
+    """Return the sum of the stages' rates in requests/s and the clients of BLIS's revised form."""
     _check_size(workload)
     rate = 0.0
     clients: list[PacedClient] = []
@@ -161,12 +161,12 @@ def _users(workload: InferencePerfSpec, least: int = 1) -> Iterator[dict[str, An
 
 
 def _constant(tokens: int) -> dict[str, Any]:
-    """A fixed length; the reference raises it to 1."""
+    """Return a fixed length; the reference raises it to 1."""
     return {"type": "constant", "params": {"value": tokens}}
 
 
 def _chat(rate: float, num_users: int, rounds: int) -> dict[str, Any]:
-    """One conversation whose rounds follow each other as often as all users together allow."""
+    """Return one conversation whose rounds follow each other as often as all users together allow."""
     turns = {
         "max_rounds": rounds,
         "think_time_us": int(num_users / rate * 1e6),
@@ -176,12 +176,12 @@ def _chat(rate: float, num_users: int, rounds: int) -> dict[str, Any]:
 
 
 def _is_counted(workload: InferencePerfSpec) -> bool:
-    """Whether users have exact numbers of requests, not a rate."""
+    """Return whether users have exact numbers of requests, not a rate."""
     return workload.is_chat or len(workload.stages) == 1
 
 
 def _counts(workload: InferencePerfSpec, index: int) -> list[int]:
-    """The stage's requests shared out evenly; the first users get what is left over."""
+    """Return the stage's requests shared out evenly; the first users get what is left over."""
     stage, num_users = workload.stages[index], workload.num_users
     total = int(min(stage.rate * stage.duration, 2.0**63))
     each, more = divmod(total, num_users)
@@ -201,7 +201,7 @@ def _counts(workload: InferencePerfSpec, index: int) -> list[int]:
 
 
 def _windows(workload: InferencePerfSpec) -> list[dict[str, int]]:
-    """The stages' spans one after the other."""
+    """Return the stages' spans one after the other."""
     windows, start_us = [], 0
     for stage in workload.stages:
         end_us = start_us + stage.duration * US_PER_S

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blis_jax.workload.lengths.laws import ExponentialLaw
-from blis_jax.workload.reference.laws.rates import has_own_windows
-from blis_jax.workload.revised.laws import BoundedExponentialLaw
-from blis_jax.workload.revised.spec import RevisedWorkload
+from blis_jax.workload.length_laws import BoundedExponentialLaw, ExponentialLaw
+from blis_jax.workload.reference.laws import has_own_windows
+from blis_jax.workload.revised_spec import RevisedWorkload
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
 
 MODALITIES = ("image", "audio", "video")
 
 
 def ineffective_settings(spec: WorkloadSpec) -> list[str]:
-    """One sentence for each setting that changes nothing."""
+    """Return one sentence for each setting that changes nothing."""
     remarks = [
         f"{key} has no effect beside clients"
         for key in ("servegen_data", "inference_perf")

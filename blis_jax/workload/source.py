@@ -1,4 +1,4 @@
-"""Where the requests of a study come from: a workload draws them from a seed, a trace has them."""
+"""Where the requests of a study come from: a workload draws them from a seed, a trace has them; by BLIS's revision."""
 
 from __future__ import annotations
 
@@ -35,14 +35,19 @@ class RequestSource(Protocol):
         """The classes of its requests, `default` for none, in order of their first use."""
 
     def content(self) -> dict[str, Any]:
-        """Everything that its requests depend on besides the seed, as plain data."""
+        """Return everything that its requests depend on besides the seed, as plain data."""
 
     def about(self) -> dict[str, Any]:
-        """What results say of it, as plain data."""
+        """Return what results say of it, as plain data."""
 
 
 def until_horizon(config: ClusterConfig, spec: RequestSource) -> ClusterConfig:
-    """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
+    """Return the configuration with the workload's horizon, unless it has one of its own; as in BLIS."""
     if spec.horizon and config.horizon == NO_HORIZON:
         return config.replace(horizon=spec.horizon)
     return config
+
+
+FIRST_REVISION = "blis-2026-02"
+REVISED = "blis-2026-08"
+REVISIONS = (FIRST_REVISION, REVISED)

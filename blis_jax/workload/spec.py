@@ -1,255 +1,34 @@
-"""The YAML workload specification (version "2" of the reference), parsed and checked.
-
-Every key of the reference's format is known here, also those that no generator of ours supports
-yet. `measure` is an addition of ours: the reference refuses a file that has it. What BLIS's later
-revision reads differently is in `blis_jax.workload.revised`.
-"""
+"""Reading workload specifications: a file of either version, a text, or one of the package; with keys replaced."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import ValidationError
 
-from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
+from blis_jax.core.types import OLD_CLASSES
+from blis_jax.errors import ConfigError, ConfigWarning, choices, closest, shortened
 from blis_jax.files.input_files import check_regular
-from blis_jax.files.strict_yaml import LAW_TYPES, read_mapping, sentence
-from blis_jax.workload.inference_perf import InferencePerfSpec, first_clients
-from blis_jax.workload.lengths.laws import (
-    ConstantLaw,
-    Count,
-    EmpiricalLaw,
-    LengthLaw,
-    NonNegative,
-    Positive,
-    Strict,
-    Whole,
-    problem_at,
-)
-from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS, upgraded
+from blis_jax.files.strict_yaml import read_mapping, sentence
+from blis_jax.workload.inference_perf import first_clients
+from blis_jax.workload.revised_spec import RevisedWorkload
+from blis_jax.workload.source import FIRST_REVISION, REVISED, REVISIONS
+from blis_jax.workload.spec_parts import ActiveWindow as ActiveWindow
+from blis_jax.workload.spec_parts import ArrivalSpec as ArrivalSpec
+from blis_jax.workload.spec_parts import ClientSpec as ClientSpec
+from blis_jax.workload.spec_parts import MeasureSpec as MeasureSpec
+from blis_jax.workload.spec_parts import MultimodalSpec as MultimodalSpec
+from blis_jax.workload.spec_parts import MultiTurnSpec as MultiTurnSpec
+from blis_jax.workload.spec_parts import NetworkSpec as NetworkSpec
+from blis_jax.workload.spec_parts import WorkloadSpec as WorkloadSpec
+from blis_jax.workload.spec_parts import is_gamma_too_bursty as is_gamma_too_bursty
+from blis_jax.workload.spec_parts import prefix_lengths as prefix_lengths
 
 TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names
-DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
-LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
-# cv by law: of weibull the reference's; of gamma, 1/cv² must be a number
-CV_RANGES = {"weibull": (0.01, 10.4), "gamma": (1e-150, math.inf)}
-
-
-class ArrivalSpec(Strict):
-    """Law of the gaps between a client's requests; cv is their coefficient of variation."""
-
-    process: Literal["poisson", "gamma", "weibull", "constant"]
-    cv: Positive | None = None
-
-    @model_validator(mode="after")
-    def _solvable(self) -> ArrivalSpec:
-        self.check_cv()
-        return self
-
-    def check_cv(self) -> None:
-        """Refuses a cv for which the law has no shape."""
-        low, high = CV_RANGES.get(self.process, (0.0, math.inf))
-        if self.cv is not None and not low <= self.cv <= high:
-            most = f" to {high:g}" if high < math.inf else " or more"
-            raise problem_at(
-                ["cv"], f"got {self.cv:g}, allowed for {self.process} is {low:g}{most}"
-            )
-
-
-class NetworkSpec(Strict):
-    """Path between client and cluster; shifts client-side latencies only."""
-
-    rtt_ms: NonNegative
-    bandwidth_mbps: NonNegative = 0.0  # 0: unlimited
-
-
-class ActiveWindow(Strict):
-    """A span in which the client sends requests."""
-
-    start_us: Count
-    end_us: Count  # exclusive
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ActiveWindow:
-        if self.end_us < self.start_us:
-            raise problem_at(
-                ["end_us"], f"got {self.end_us}, allowed is start_us = {self.start_us} or more"
-            )
-        return self
-
-
-class LifecycleSpec(Strict):
-    """Spans outside of which the client is silent; without any it never sends."""
-
-    windows: tuple[ActiveWindow, ...]
-
-
-class MultiTurnSpec(Strict):
-    """Sessions: each arrival of the client begins one and is its first round."""
-
-    max_rounds: Count  # every session has as many; 0: the client never sends
-    think_time_us: Count = 0  # the next round also waits 1 us for each output token
-    context_growth: Literal["", "accumulate"] = ""  # accumulate: prompts begin with earlier rounds
-
-
-class ReasoningSpec(Strict):
-    """Share of reasoning tokens, which changes nothing, and sessions."""
-
-    reason_ratio_distribution: LengthLaw | None = None
-    multi_turn: MultiTurnSpec | None = None
-
-
-class MultimodalSpec(Strict):
-    """Token counts of the parts of a multimodal prompt."""
-
-    text_distribution: LengthLaw | None = None
-    image_distribution: LengthLaw | None = None
-    image_count_distribution: LengthLaw | None = None
-    audio_distribution: LengthLaw | None = None
-    audio_count_distribution: LengthLaw | None = None
-    video_distribution: LengthLaw | None = None
-    video_count_distribution: LengthLaw | None = None
-
-
-class ClientSpec(Strict):
-    """One source of requests."""
-
-    # whether sessions take no shared prefix and go on outside the windows and past the horizon
-    sessions_are_bare: ClassVar[bool] = True
-
-    id: str = ""
-    tenant_id: str = ""
-    slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
-    model: str = ""
-    rate_fraction: Positive  # normalised over clients
-    arrival: ArrivalSpec
-    input_distribution: LengthLaw
-    output_distribution: LengthLaw
-    prefix_group: str = ""
-    prefix_length: Count = 0  # tokens; 0: DEFAULT_PREFIX_LENGTH
-    streaming: bool = False
-    network: NetworkSpec | None = None
-    lifecycle: LifecycleSpec | None = None
-    multimodal: MultimodalSpec | None = None
-    reasoning: ReasoningSpec | None = None
-
-    @property
-    def multi_turn(self) -> MultiTurnSpec | None:
-        """The client's kind of sessions; None if its requests are single-turn, or none are sent."""
-        turns = self.reasoning.multi_turn if self.reasoning else None
-        return turns if turns and turns.max_rounds else None
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether the client never sends: its sessions have no round, or no window is ever open."""
-        turns = self.reasoning.multi_turn if self.reasoning else None
-        if turns:
-            return not turns.max_rounds
-        return self.lifecycle is not None and not any(
-            window.start_us < window.end_us for window in self.lifecycle.windows
-        )
-
-    @property
-    def has_bare_sessions(self) -> bool:
-        """Whether the client sends sessions to which prefix, windows and horizon do not apply."""
-        return self.sessions_are_bare and self.multi_turn is not None
-
-    @property
-    def has_single_session(self) -> bool:
-        """Whether the client begins one session only."""
-        return False
-
-    @property
-    def active_windows(self) -> tuple[ActiveWindow, ...]:
-        """Spans in which the client sends; none if always. Bare sessions ignore them."""
-        if self.is_silent:
-            return (ActiveWindow(start_us=0, end_us=0),)
-        return self.lifecycle.windows if self.lifecycle and not self.has_bare_sessions else ()
-
-    @model_validator(mode="after")
-    def _positive_lengths(self) -> ClientSpec:
-        for name in ("input_distribution", "output_distribution"):
-            law = getattr(self, name)
-            if isinstance(law, ConstantLaw) and law.params.value < 1:
-                raise problem_at(
-                    [name, "params", "value"], f"got {law.params.value}, allowed is 1 token or more"
-                )
-            if isinstance(law, EmpiricalLaw) and min(law.params) < 1:
-                raise problem_at(
-                    [name, "params"],
-                    f"has token count {min(law.params)}, allowed is 1 token or more",
-                )
-        return self
-
-
-class ServeGenSpec(Strict):
-    """Recorded ServeGen data to take clients from."""
-
-    path: str
-    span_start: Count = 0
-    span_end: Count = 0
-
-
-class MeasureSpec(Strict):
-    """Spans at the ends of the arrivals that are simulated but left out of the metrics (ours)."""
-
-    warm_up_s: NonNegative = 0.0
-    cool_down_s: NonNegative = 0.0
-
-
-class WorkloadSpec(Strict):
-    """A whole workload: an aggregate rate shared out among clients."""
-
-    revision: ClassVar[str] = FIRST_REVISION  # of BLIS, whose rules apply
-    law_types: ClassVar[tuple[str, ...]] = LAW_TYPES
-
-    version: Literal["2"]
-    seed: Whole = 0
-    category: Literal["", "language", "multimodal", "reasoning"] = ""
-    aggregate_rate: Positive | None = None  # requests/s
-    num_requests: Count = 0  # 0: no limit but the horizon
-    horizon: Count = 0  # microseconds, exclusive; 0: none
-    clients: tuple[ClientSpec, ...] = ()
-    servegen_data: ServeGenSpec | None = None
-    inference_perf: InferencePerfSpec | None = None
-    measure: MeasureSpec = MeasureSpec()
-
-    @field_validator("version", mode="before")
-    @classmethod
-    def _version_two(cls, version: Any) -> Any:
-        if isinstance(version, bool) or str(version) != "2":
-            raise ValueError(f"got {version!r}, allowed is a text such as '2'")
-        return "2"
-
-    @model_validator(mode="after")
-    def _has_source(self) -> WorkloadSpec:
-        if self.servegen_data is None and self.inference_perf is None:
-            if self.aggregate_rate is None:
-                raise problem_at(
-                    ["aggregate_rate"], "missing, but it must be given (requests per second)"
-                )
-            if not self.clients:
-                raise problem_at(["clients"], "no client is given, allowed is one or more")
-        return self
-
-    @property
-    def slo_classes(self) -> tuple[str, ...]:
-        """The classes of its clients, `default` for none, in order of their first use."""
-        return tuple(dict.fromkeys(client.slo_class or "default" for client in self.clients))
-
-    def content(self) -> dict[str, Any]:
-        """Everything that its requests depend on besides the seed, as plain data."""
-        rules = {} if self.revision == FIRST_REVISION else {"revision": self.revision}
-        return rules | self.model_dump(mode="json")
-
-    def about(self) -> dict[str, Any]:
-        """What results say of it, as plain data: everything but defaults."""
-        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def parse_spec(
@@ -277,13 +56,11 @@ def _spec_class(revision: str) -> type[WorkloadSpec]:
         )
     if revision != REVISED:
         return WorkloadSpec
-    from blis_jax.workload.revised.spec import RevisedWorkload
-
     return RevisedWorkload
 
 
 def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same workload with the clients that the first revision makes of `inference_perf`."""
+    """Return the same workload with the clients that the first revision makes of `inference_perf`."""
     if spec.revision != FIRST_REVISION or spec.inference_perf is None or spec.clients:
         return spec
     mean_rate, clients = first_clients(spec.inference_perf)
@@ -312,7 +89,7 @@ def load_spec(path: str | Path, revision: str = FIRST_REVISION) -> WorkloadSpec:
 
 
 def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
-    """The same workload with top-level keys replaced, checked again.
+    """Return the same workload with top-level keys replaced, checked again.
 
     Raises:
         ConfigError: a key is unknown, or its value is impossible.
@@ -326,13 +103,13 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
 
 
 def list_builtin() -> tuple[str, ...]:
-    """Names of the workloads that come with the package."""
+    """Return the names of the workloads that come with the package."""
     folder = resources.files("blis_jax") / "data" / "workloads"
     return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
 
 
 def load_builtin(name: str, revision: str = FIRST_REVISION) -> WorkloadSpec:
-    """A workload that comes with the package, such as `mixed`; `list_builtin` has the names.
+    """Return a workload that comes with the package, such as `mixed`; `list_builtin` has the names.
 
     `revision` says which BLIS's rules apply.
 
@@ -345,15 +122,45 @@ def load_builtin(name: str, revision: str = FIRST_REVISION) -> WorkloadSpec:
     return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml", revision)
 
 
-def is_gamma_too_bursty(cv: float | None) -> bool:
-    """Whether the reference draws exponential gaps for a gamma law of this coefficient."""
-    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
+# --- files of version 1, read as version 2 ---------------------------------------------------------
 
 
-def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
-    """Tokens of each prefix group's one prefix, given by the group's first client."""
-    lengths: dict[str, int] = {}
-    for client in clients:
-        if client.prefix_group:
-            lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
-    return lengths
+# Files without a version are of version 1. BLIS does not know the names in files of version "1.0".
+FIRST_VERSION = (None, "", 1, "1", "1.0")
+SECOND_VERSION = (2, "2", "2.0")
+
+
+def upgraded(data: Mapping[Any, Any], source: str) -> dict[Any, Any]:
+    """Return the same workload in version 2; a ConfigWarning for each class that has another name there.
+
+    BLIS looks at a version only to tell version 1, so any other one is read as version 2.
+    """
+    version = data.get("version")
+    if isinstance(version, bool) or not isinstance(version, str | int | float | None):
+        return dict(data)
+    if version not in (*FIRST_VERSION, *SECOND_VERSION):
+        text = (
+            f"version {shortened(version)} is not known; the file is read as version 2, as in BLIS"
+        )
+        warnings.warn(f"{source}: {text}", ConfigWarning, stacklevel=4)
+    if version not in FIRST_VERSION:
+        return {**data, "version": "2"}
+    clients = data.get("clients")
+    if isinstance(clients, list):
+        clients = [_client(client, index, source) for index, client in enumerate(clients)]
+    changes = {"version": "2"} | ({"clients": clients} if "clients" in data else {})
+    return {**data, **changes}
+
+
+def _client(client: object, index: int, source: str) -> object:
+    if not isinstance(client, dict) or client.get("slo_class") not in tuple(OLD_CLASSES):
+        return client
+    name = client["slo_class"]
+    current = OLD_CLASSES[name]
+    warnings.warn(
+        f"{source}: clients[{index}].slo_class: {name!r} is a name of version 1 and read as "
+        f"{current!r}; write {current!r} and version '2'",
+        ConfigWarning,
+        stacklevel=5,
+    )
+    return {**client, "slo_class": current}

@@ -10,29 +10,31 @@ from __future__ import annotations
 import functools
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import jax
 import numpy as np
 
+from blis_jax.core.types import pytree
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import check_regular
-from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys
+from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys, ranks
 
 if TYPE_CHECKING:
+    import jax
     from jaxtyping import Int32, Int64
+    from numpy.typing import ArrayLike
 
     Array = jax.Array | np.ndarray
 
 NEVER_US = np.iinfo(np.int64).max  # arrival of a padding row
+LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 NO_SESSION = np.int32(-1)  # a single-turn request
 NO_PROMPT_KEY = np.int32(-1)  # a padding row's prompt
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree
 class RequestTable:
     """All requests of one workload by arrival; padding rows (arrival NEVER_US) come last."""
 
@@ -47,9 +49,8 @@ class RequestTable:
     tie_rank: Int32[Array, " request"]  # rank by (arrival, id as text), a permutation
     path_nodes: Int32[Array, "request depth"]  # nodes from block 0 on, NO_NODE at the end
     prompt_key: Int32[Array, " request"]  # dense; equal iff the last full prompt block is
-    node_start: Int32[
-        Array, " node"
-    ]  # the node's first block, counted from the start of the prompt
+    # the node's first block, counted from the start of the prompt
+    node_start: Int32[Array, " node"]
     node_blocks: Int32[Array, " node"]  # its length; 0 marks a padding node
 
     @property
@@ -79,31 +80,26 @@ FURTHER = {
 
 @functools.cache
 def _kind_with(names: tuple[str, ...]) -> type[RequestTable]:
-    """The class of tables that have these further columns."""
+    """Return the class of tables that have these further columns."""
     words = "".join(part.capitalize() for name in names for part in name.split("_"))
-    made = make_dataclass(
-        f"RequestTableWith{words}",
-        [(name, Any) for name in names],
-        bases=(RequestTable,),
-        frozen=True,
-    )
-    return jax.tree_util.register_dataclass(made)
+    columns = {"__annotations__": dict.fromkeys(names, Any)}
+    return pytree(type(f"RequestTableWith{words}", (RequestTable,), columns))
 
 
-def with_column(table: RequestTable, name: str, values: Any) -> RequestTable:
-    """The requests with a column of `FURTHER`, besides those that they have."""
+def with_column(table: RequestTable, name: str, values: ArrayLike) -> RequestTable:
+    """Return the requests with a column of `FURTHER`, besides those that they have."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     columns[name] = np.asarray(values, FURTHER[name])
     return _kind_with(tuple(one for one in FURTHER if one in columns))(**columns)
 
 
-def with_media(table: RequestTable, has_media: Any) -> RequestTable:
-    """The requests with what tells those with images or sound; as they are if there are none."""
+def with_media(table: RequestTable, has_media: ArrayLike) -> RequestTable:
+    """Return the requests with what tells those with images or sound; as they are if there are none."""
     return with_column(table, "has_media", has_media) if np.any(has_media) else table
 
 
-def with_timeouts(table: RequestTable, timeout_us: Any) -> RequestTable:
-    """The requests with the time that each is given, 0 for any time."""
+def with_timeouts(table: RequestTable, timeout_us: ArrayLike) -> RequestTable:
+    """Return the requests with the time that each is given, 0 for any time."""
     return with_column(table, "timeout_us", timeout_us)
 
 
@@ -115,7 +111,7 @@ def with_targets(table: RequestTable, target_us: np.ndarray | None) -> RequestTa
 def with_models(
     table: RequestTable, models: np.ndarray | None, serves: Callable[[str], bool]
 ) -> RequestTable:
-    """The requests with what tells those whose model no instance has; as they are if there are none.
+    """Return the requests with what tells those whose model no instance has; as they are if there are none.
 
     Args:
         table: the requests.
@@ -135,38 +131,30 @@ class WorkloadNames:
     tenant_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
     request_numbers: np.ndarray | None = None  # n of request_<n>; the row's if None
-    deadline_us: np.ndarray | None = (
-        None  # when requests are given up, 0 for never; None: no request is
-    )
-    models: np.ndarray | None = (
-        None  # text[request]: the model it asks for, empty for any; None: none does
-    )
-    slo_target_us: np.ndarray | None = (
-        None  # bound of each request's own, 0 for none; None: none has one
-    )
+    # when requests are given up, 0 for never; None: no request is
+    deadline_us: np.ndarray | None = None
+    # text[request]: the model it asks for, empty for any; None: none does
+    models: np.ndarray | None = None
+    # bound of each request's own, 0 for none; None: none has one
+    slo_target_us: np.ndarray | None = None
     session_names: tuple[str, ...] = ()
 
 
 def tenant_order(name: str) -> str:
-    """What tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
+    """Return what tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
     return name or "default"
 
 
 def tenants_in_order(names: Iterable[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The new code `[tenant]` of each tenant, and the names in the order of these codes."""
+    """Return the new code `[tenant]` of each tenant, and the names in the order of these codes."""
     texts = [str(name) for name in names]
     order = sorted(range(len(texts)), key=lambda at: tenant_order(texts[at]))
-    code = np.empty(len(texts), np.int32)
-    code[order] = np.arange(len(texts), dtype=np.int32)
-    return code, tuple(texts[at] for at in order)
+    return ranks(order), tuple(texts[at] for at in order)
 
 
 def text_rank(num_requests: int) -> np.ndarray:
     """Rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
-    order = np.argsort(np.arange(num_requests).astype(str), kind="stable")
-    rank = np.empty(num_requests, np.int32)
-    rank[order] = np.arange(num_requests, dtype=np.int32)
-    return rank
+    return ranks(np.argsort(np.arange(num_requests).astype(str), kind="stable"))
 
 
 def from_golden(
@@ -193,8 +181,6 @@ def from_golden(
         _block_runs(block_ptr, block_ids), prompt_blocks
     )
     order = np.lexsort((np.asarray(arrays["id_rank"]), arrival_us))
-    tie_rank = np.empty(len(order), np.int32)
-    tie_rank[order] = np.arange(len(order), dtype=np.int32)
     table = RequestTable(
         arrival_us=arrival_us,
         input_len=input_len,
@@ -204,7 +190,7 @@ def from_golden(
         client=np.asarray(arrays["client"], np.int32),
         session=np.asarray(arrays["session"], np.int32),
         round_index=np.asarray(arrays["round_index"], np.int32),
-        tie_rank=tie_rank,
+        tie_rank=ranks(order),
         path_nodes=path_nodes,
         prompt_key=prompt_keys(
             _prompt_contents(
@@ -229,9 +215,8 @@ def load_table(
 ) -> tuple[RequestTable, WorkloadNames]:
     """Read an npz file of the golden format."""
     arrays = _read_arrays(Path(path))
-    if (
-        "deadline_us" in arrays
-    ):  # recorded of August, whose policies do not tell short prompts apart
+    # recorded of August, whose policies do not tell short prompts apart
+    if "deadline_us" in arrays:
         arrays.setdefault("short_input_id", np.zeros(len(arrays["deadline_us"]), np.int64))
     missing = sorted(_REQUIRED - arrays.keys())
     if missing:
@@ -289,7 +274,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
 
 
 def _extended(column: np.ndarray, more: int, value: int) -> np.ndarray:
-    """The column with `more` entries behind; `np.pad` takes ten times as long."""
+    """Return the column with `more` entries behind; `np.pad` takes ten times as long."""
     return np.concatenate([column, np.full(more, value, column.dtype)])
 
 
@@ -378,7 +363,7 @@ def _check_rows(
 
 
 def _block_runs(block_ptr: np.ndarray, block_ids: np.ndarray) -> Runs:
-    """Every block as a run of its own."""
+    """Return every block as a run of its own."""
     row = np.repeat(np.arange(len(block_ptr) - 1), np.diff(block_ptr))
     position = np.arange(len(block_ids)) - block_ptr[row]
     return Runs(row, block_ids, position, np.ones(len(block_ids), np.int64))

@@ -13,7 +13,7 @@ from typing import Any
 from blis_jax.backend import prepare_backend
 from blis_jax.calibrate.validation import NAIVE
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, write_json
@@ -48,18 +48,25 @@ examples:
   one run, from another folder:
     %(prog)s --data bench/examples --runs RTXPRO6000_Qwen3-32B
 """
-_FLAGS = (
-    Flag(
-        "data",
-        str,
-        None,
-        "FOLDER",
-        "folder of the four runs (default: shared/data beside the checkout)",
-    ),
-    Flag("runs", str, ",".join(RUNS), "LIST", "runs to fit"),
-    Flag("starts", cli.whole, 4, "N", "starting points of each fit"),
-    Flag("output", str, "out/calibration", "FOLDER", "where fits, figures and tables go"),
-)
+
+
+class _What(CommandOptions, title="what"):
+    """Which runs are fitted, and how."""
+
+    data: str | None = option(
+        str, None, "FOLDER", "folder of the four runs (default: shared/data beside the checkout)"
+    )
+    runs: str = option(str, ",".join(RUNS), "LIST", "runs to fit")
+    starts: int = option(cli.whole, 4, "N", "starting points of each fit")
+    output: str = option(str, "out/calibration", "FOLDER", "where fits, figures and tables go")
+
+
+class CalibrationPaperOptions(
+    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    overwrite: bool = switch("fit again what is kept already")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,24 +75,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_switches("switches", {"overwrite": "fit again what is kept already"})
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    data = Path(given.get("data", DATA))
-    names = [name.strip() for name in given.get("runs", ",".join(RUNS)).split(",")]
+    options = CalibrationPaperOptions.read(arguments)
+    data = DATA if options.data is None else Path(options.data)
+    names = [name.strip() for name in options.runs.split(",")]
     for name in names:
         if not (data / name / "requests.jsonl").is_file():
             raise ConfigError(
                 f"{data / name / 'requests.jsonl'} does not exist; give the folder of the four runs "
                 "with --data, from bench/examples of github.com/casys-kaist/LLMServingSim"
             )
-    output = Path(given.get("output", "out/calibration"))
+    output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     cli.check_writable(output, is_folder=True)
     prepare_backend()
     documents = [
-        _fitted(data, name, model, part, output, given)
+        _fitted(data, name, model, part, options)
         for name in names
         for part in ("first", "all")
         for model in TERMS
@@ -99,23 +103,21 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _fitted(
-    data: Path, name: str, model: str, part: str, output: Path, given: Mapping[str, Any]
+    data: Path, name: str, model: str, part: str, options: CalibrationPaperOptions
 ) -> dict[str, Any]:
     """One fit, or the one that is kept."""
-    path = output / f"{name}-{model.replace(' ', '-')}-{part}.json"
-    if path.is_file() and "overwrite" not in given:
+    path = Path(options.output) / f"{name}-{model.replace(' ', '-')}-{part}.json"
+    if path.is_file() and not options.overwrite:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.figure import draw
-    from blis_jax.calibrate.measured import read_measured
-    from blis_jax.calibrate.settings import AS_VLLM, cluster_values
+    from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
+    from blis_jax.calibrate.recorded import read_measured
+    from blis_jax.calibrate.report import draw
     from blis_jax.cluster.config import ClusterConfig
 
     start = time.perf_counter()
-    plan = CalibrationPlan(
-        TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4)
-    )
+    plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)
     run = read_measured(data / name, num_fitted=plan.num_fitted)
     config = ClusterConfig(**cluster_values(run.settings, {}), **AS_VLLM)
     found = calibrate(run, config, plan)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,13 +37,18 @@ Fit forms of a step's time to the small batches of Splitwise's measured latencie
 ones: prefill as a line, with a cost of attention, a square, a knee, or a floor; decode as a line. Prints
 the mean error of the large batches of each deployment.
 """
-_FLAGS = (
-    Flag(
-        "data", str, None, "FILE", "perf_model.csv (default: shared/data beside the checkout), of "
-        "github.com/Mutinifni/splitwise-sim"
-    ),
-    Flag("largest-fitted", cli.whole, LARGEST_FITTED, "N", "requests in the largest batch of the fit"),
-)  # fmt: skip
+
+
+class PrefillOptions(CommandOptions, title="what", command=NAME, description=_DESCRIPTION):
+    """Options of the command."""
+
+    data: Path | None = option(
+        Path, None, "FILE", "perf_model.csv (default: shared/data beside the checkout), of "
+        "github.com/Mutinifni/splitwise-sim",
+    )  # fmt: skip
+    largest_fitted: int = option(
+        cli.whole, LARGEST_FITTED, "N", "requests in the largest batch of the fit"
+    )
 
 
 class Prompts(NamedTuple):
@@ -190,11 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
-    parser.add_flags("what", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    largest = given.get("largest_fitted", LARGEST_FITTED)
-    table = _read(Path(given.get("data", DATA)))
+    options = PrefillOptions.read(arguments)
+    largest = options.largest_fitted
+    table = _read(options.data or DATA)
     sizes = table["batch_size"]
     if not sizes.min() <= largest < sizes[table["tensor_parallel"] == 2].max():
         raise ConfigError(

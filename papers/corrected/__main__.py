@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.shared_options import switches
-from blis_jax.files.atomic_write import replacing
+from blis_jax.commands.options import CommandOptions, option, switch
+from papers.pages import csv_of, rows_of, write_text
 
 if TYPE_CHECKING:
     from papers.corrected.profiles import ProfileVerdict
@@ -42,17 +40,21 @@ examples:
   the page of results, from the tables that come with the package:
     %(prog)s --saved --page docs/results/corrected-record.md
 """
-_FLAGS = (
-    Flag("output", str, FOLDER, "FOLDER", "where the two tables go"),
-    Flag(
-        "parts", str, None, "FOLDER", "where runs are kept (default: where each record keeps its)"
-    ),
-    Flag("page", str, None, "FILE", "also write the page of results"),
-)
-_SWITCHES = {
-    "saved": "use the tables that come with the package instead of simulating",
-    **switches("quiet", "no-cache"),
-}
+
+
+class CorrectedOptions(
+    CommandOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    output: str = option(str, FOLDER, "FOLDER", "where the two tables go")
+    parts: str | None = option(
+        str, None, "FOLDER", "where runs are kept (default: where each record keeps its)"
+    )
+    page: str | None = option(str, None, "FILE", "also write the page of results")
+    saved: bool = switch("use the tables that come with the package instead of simulating")
+    quiet: bool = switch()
+    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,35 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_switches("switches", _SWITCHES)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    options = CorrectedOptions.read(arguments)
     folder = Path(str(files(NAME))) / "data"
-    if "saved" not in given:
-        folder = Path(given.get("output", FOLDER))
+    if not options.saved:
+        folder = Path(options.output)
         cli.check_writable(folder, is_folder=True)
-        prepare_backend(use_cache="no_cache" not in given)
-        _compute(folder, given)
-    claims, parts = (_read(folder / name) for name in (CLAIMS, PARTS))
+        prepare_backend(use_cache=not options.no_cache)
+        _compute(folder, options.parts)
+    claims, parts = (rows_of(folder / name) for name in (CLAIMS, PARTS))
     from papers.corrected import page
 
-    if "quiet" not in given:
+    if not options.quiet:
         print("\n".join(page.printed(claims, parts)))
-    if "page" in given:
-        path = Path(given["page"])
-        with cli.writing(path), replacing(path) as written:
-            written.write_text(page.page(claims, parts), encoding="utf-8")
+    if options.page is not None:
+        write_text(Path(options.page), page.page(claims, parts))
     return 0
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _compute(folder: Path, given: dict[str, Any]) -> None:
-    from papers.corrected import explained, page
+def _compute(folder: Path, parts_folder: str | None) -> None:
+    from papers.corrected import page, profiles
     from papers.record.runs import PaperRuns
     from papers.routing_evolution.record import RECORD as ROUTING
     from papers.strategy_evolution.record import RECORD as SCHEDULING
@@ -97,22 +89,19 @@ def _compute(folder: Path, given: dict[str, Any]) -> None:
     verdicts: list[ProfileVerdict] = []
     runs: dict[str, PaperRuns] = {}
     for record in (SCHEDULING, ROUTING):
-        kept = Path(given.get("parts", Path(record.output) / "parts"))
+        kept = Path(parts_folder or Path(record.output) / "parts")
         cli.check_writable(kept, is_folder=True)
         runs[record.name] = PaperRuns(kept, "reference")
         verdicts += _verdicts(record, runs[record.name])
     parts = [
         row
-        for verdict in explained.surprises(verdicts)
-        for row in explained.parts_of(verdict, runs[verdict.record.name])
+        for verdict in profiles.surprises(verdicts)
+        for row in profiles.parts_of(verdict, runs[verdict.record.name])
     ]
-    texts = {
-        CLAIMS: explained.csv_of([page.row_of(verdict) for verdict in verdicts], page.COLUMNS),
-        PARTS: explained.csv_of(parts, explained.COLUMNS),
-    }
-    for name, text in texts.items():
-        with cli.writing(folder / name), replacing(folder / name) as written:
-            written.write_text(text, encoding="utf-8")
+    write_text(
+        folder / CLAIMS, csv_of([page.row_of(verdict) for verdict in verdicts], page.COLUMNS)
+    )
+    write_text(folder / PARTS, csv_of(parts, profiles.COLUMNS))
 
 
 def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ProfileVerdict]:

@@ -8,19 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from papers.corrected.explained import PARTS
-from papers.corrected.profiles import (
-    CONCLUSION,
-    LOST,
-    NO_FIGURES,
-    NUMBER,
-    SURVIVES,
-    TURNED,
-    UNPUBLISHED,
-    VERDICTS,
-    ProfileVerdict,
-)
+from blis_jax.metrics.metric import split_name
+from papers.corrected.profiles import CONCLUSION, NUMBER, PARTS, TURNED, VERDICTS, ProfileVerdict
+from papers.pages import answer
 from papers.record.claims import SHARES, metric_label
+from sweeps.claims.words import LOST, NO_FIGURES
 
 Row = Mapping[str, str]
 COLUMNS = (
@@ -69,19 +61,25 @@ def row_of(verdict: ProfileVerdict) -> dict[str, str]:
 
 def printed(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
     """Lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
-    lines = []
+    counted = [
+        f"{TRACKS[name]}, {kind}s: {', '.join(f'{one}: {found[one]}' for one in VERDICTS if found[one])}"
+        for name in TRACKS
+        for kind in (CONCLUSION, NUMBER)
+        for found in [_counts(claims, name, kind)]
+    ]
+    num_turned = sum(row["verdict"] in TURNED for row in claims)
+    lines = answer(
+        "Which claims of both records need the defects of BLIS?",
+        [f"{num_turned} of {len(claims)} are turned.", *counted],
+        "each record's own seeds, as published, so no figure has an interval.",
+        "every setting twice, with the defects and without them.",
+        "--page FILE writes every claim with both numbers.",
+    )
     for row in claims:
         if row["verdict"] in TURNED:
             words = f"{row['published']} | {row['exact']} | {row['corrected']} | {row['verdict']}"
             lines += [f"{TRACKS[row['track']]} {row['row']}: {row['claim']}", f"    {words}"]
             lines += [f"    {line}" for line in textwrap.wrap(row["reason"], 110)]
-    for name in TRACKS:
-        for kind in (CONCLUSION, NUMBER):
-            found = _counts(claims, name, kind)
-            words = ", ".join(
-                f"{verdict}: {found[verdict]}" for verdict in VERDICTS if found[verdict]
-            )
-            lines.append(f"{TRACKS[name]}, {kind}s: {words}")
     lines += ["", *(_printed_part(row) for row in parts)]
     return lines
 
@@ -104,12 +102,7 @@ def _counts(claims: Sequence[Row], track: str, kind: str) -> Counter[str]:
 def page(claims: Sequence[Row], parts: Sequence[Row]) -> str:
     """The page of results, in Markdown."""
     return "\n".join(
-        [
-            *_beginning(claims),
-            *_counted(claims),
-            *_surprises(claims, parts),
-            *_tables(claims),
-        ]
+        [*_beginning(claims), *_counted(claims), *_surprises(claims, parts), *_tables(claims)]
     )
 
 
@@ -176,7 +169,7 @@ def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
 def _moved(claim: Row, setting: str) -> str:
     """What the defects move most, in a sentence."""
     metric = claim["moved"].partition(" of ")[0]
-    scale, unit = (100, "%") if metric.partition("[")[0] in SHARES else (1, "ms")
+    scale, unit = (100, "%") if split_name(metric)[0] in SHARES else (1, "ms")
     exact, corrected = (scale * float(claim[f"moved {name}"]) for name in ("exact", "corrected"))
     label = metric_label(metric)
     values = f"{exact:,.1f} {unit} exact, {corrected:,.1f} {unit} corrected"
@@ -252,6 +245,3 @@ def _line(cells: Sequence[str]) -> str:
 
 def _rule(count: int) -> str:
     return f"|{'---|' * count}"
-
-
-__all__ = ["COLUMNS", "SURVIVES", "UNPUBLISHED", "page", "printed", "row_of"]

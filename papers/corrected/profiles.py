@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from blis_jax.metrics.metric import ALL
 from papers.record.claims import AnyClaim, PublishedClaim, metric_label
 from papers.record.definition import PaperRecord
-from papers.record.published import CRASHED, HOLDS, NO_FIGURE, ONE_SEED, Classifier, PublishedRow
+from papers.record.measures import Measurement, ttft_parts
+from papers.record.published import Classifier, PublishedRow
 from papers.record.quantities import Samples, column, mean_value, runs_of
+from papers.record.runs import PaperRuns
 from papers.record.settings import RunSetting
-
-SURVIVES = "survives"
-DIRECTION = "direction only"
-NEEDS_DEFECTS = "needs the defects"
-NEEDS_NONE = "holds only without them"
-BOTH_SIDES = "direction in both"
-NEITHER = "holds in neither"
-NO_FIGURES = "no figures"
-UNPUBLISHED = "nothing published"
-LOST = "not reconstructible"
-VERDICTS = (
-    SURVIVES,
+from sweeps.claims.words import (
+    BOTH_SIDES,
+    CRASHED,
     DIRECTION,
+    LOST,
     NEEDS_DEFECTS,
     NEEDS_NONE,
-    BOTH_SIDES,
     NEITHER,
     NO_FIGURES,
+    ONE_SEED,
+    SAYS_SO,
+    SURVIVES,
     UNPUBLISHED,
-    LOST,
 )
+
+VERDICTS = (
+    SURVIVES, DIRECTION, NEEDS_DEFECTS, NEEDS_NONE, BOTH_SIDES, NEITHER, NO_FIGURES, UNPUBLISHED, LOST,
+)  # fmt: skip
 TURNED = (DIRECTION, NEEDS_DEFECTS, NEEDS_NONE)
 CONCLUSION, NUMBER = "conclusion", "number"
 _WHOLE, _SIDE, _NOT = 2, 1, 0  # how much of a claim holds: all of it, its direction, nothing
@@ -151,7 +151,7 @@ def _level(record: PaperRecord, row: PublishedRow, samples: Samples) -> int | No
     if not isinstance(claim, PublishedClaim):
         if row.ours not in ("true", "false"):
             return None
-        return _WHOLE if row.kind == HOLDS else _NOT
+        return _WHOLE if row.kind == SAYS_SO else _NOT
     value = mean_value(runs_of(claim, samples).on(claim.seeds or record.seeds))
     if not math.isfinite(value) or math.isnan(claim.published.value):
         return None
@@ -220,8 +220,78 @@ def _reason(
     parts = []
     if not isinstance(exact.claim, PublishedClaim):
         parts.append(corrected.reason)
-    elif exact.kind in (CRASHED, NO_FIGURE):
+    elif exact.kind in (CRASHED, NO_FIGURES):
         parts.append(f"with the defects: {exact.reason}")
     if verdict in TURNED and moved is not None and moved.log_ratio:
         parts.append(f"moved most: {moved.words}")
     return "; ".join(dict.fromkeys(part for part in parts if part))
+
+
+# --- what time to first token consists of ---------------------------------------------------------
+
+NUM_SURPRISES = 5
+PARTS = {  # by what a reader sees; the parts of a record that each adds up
+    "waiting": ("queueing_time", "waiting"),
+    "computing": ("prefill_compute", "chunk_overhead"),
+    "lost by preemption": ("preempted_service",),
+    "other": ("admission_delay", "routing_delay", "output_processing"),
+}
+COLUMNS = ("track", "row", "setting", "profile", "requests", *PARTS, "TTFT")
+_PROFILES = ("exact", "corrected")
+_WHICH = (ALL, "slowest")
+
+
+def surprises(verdicts: Iterable[ProfileVerdict]) -> list[ProfileVerdict]:
+    """The conclusions that the defects turn, by how far they move a figure; one of each workload and memory."""
+    turned = [
+        verdict
+        for verdict in verdicts
+        if verdict.verdict in TURNED and verdict.kind == CONCLUSION and verdict.moved is not None
+    ]
+    turned.sort(key=lambda verdict: -_size(verdict))
+    found: list[ProfileVerdict] = []
+    seen: set[tuple[str, str, int]] = set()
+    for verdict in turned:
+        assert verdict.moved is not None
+        setting = verdict.record.settings[verdict.moved.setting]
+        place = (verdict.record.name, setting.choice.name, setting.config.total_kv_blocks)
+        if _size(verdict) > 0 and place not in seen and len(found) < NUM_SURPRISES:
+            found.append(verdict)
+            seen.add(place)
+    return found
+
+
+def _size(verdict: ProfileVerdict) -> float:
+    return abs(verdict.moved.log_ratio) if verdict.moved is not None else 0.0
+
+
+def measurement() -> Measurement:
+    """Parts of TTFT of all requests and of the slowest 5 %."""
+    return ttft_parts((ALL,))
+
+
+def parts_of(verdict: ProfileVerdict, runs: PaperRuns) -> list[dict[str, str]]:
+    """The parts of the setting that moved most, in ms, by profile and which requests."""
+    assert verdict.moved is not None
+    record, measured = verdict.record, measurement()
+    setting = record.settings[verdict.moved.setting]
+    rows = []
+    for profile, made in zip(_PROFILES, (setting, without_defects(setting)), strict=True):
+        sample = runs.get([made], record.seeds, measured)[made.name]
+        for which in _WHICH:
+            values = {
+                name: sum(float(sample.column(f"{ALL}/{which}/{part}").mean()) for part in parts)
+                for name, parts in PARTS.items()
+            }
+            rows.append(
+                {
+                    "track": record.name,
+                    "row": verdict.claim.row,
+                    "setting": setting.name,
+                    "profile": profile,
+                    "requests": which,
+                    **{name: f"{value:.1f}" for name, value in values.items()},
+                    "TTFT": f"{sum(values.values()):.1f}",
+                }
+            )
+    return rows

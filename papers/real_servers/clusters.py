@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.closed import LoopView, simulated_loop
-from blis_jax.predict.figures import NOTHING, predicted
-from blis_jax.predict.learned import OF_POOLS, Learned, deployment_key, layout_key
-from blis_jax.predict.scene import ClosedLoad, Scene
-from blis_jax.predict.simulation import SimulatedRequests
-from blis_jax.predict.units import AskedCell
-from blis_jax.predict.units import Collection as RunsCollection
 from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
+from papers.real_servers.predict.closed import LoopView, simulated_loop
+from papers.real_servers.predict.figures import NOTHING, predicted
+from papers.real_servers.predict.learned import OF_POOLS, Learned, deployment_key, layout_key
+from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
+from papers.real_servers.predict.scene import Collection as RunsCollection
+from papers.real_servers.predict.simulation import SimulatedRequests
 
 TTFT, TPOT = "ttft_mean", "tpot_mean"
 # whose intervals another collection lends to a figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_jax import progress
-from blis_jax.predict.figures import NOTHING, ClientView, predicted
-from blis_jax.predict.learned import COVERAGE, Learned
-from blis_jax.predict.simulation import SimulatedRequests, simulated
-from papers.real_servers.client_fit import client_of
+from papers.real_servers.predict.figures import (
+    NOTHING,
+    ClientView,
+    chosen_of,
+    figure,
+    part_of,
+    predicted,
+    seen,
+)
+from papers.real_servers.predict.learned import COVERAGE, Learned
+from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
 
@@ -182,3 +190,130 @@ def median_interval(errors: Sequence[Error], draws: int = 2000) -> tuple[float, 
     ]
     low, high = np.percentile(medians, [2.5, 97.5])
     return float(np.median(np.concatenate(runs))), float(low), float(high)
+
+
+# --- the order of layouts -------------------------------------------------------------------------
+
+TIE = 0.02  # pairs that measured nearer than this share do not count
+DRAWS = 1000
+
+
+class LayoutAgreement(NamedTuple):
+    """Pairs of layouts at one concurrency."""
+
+    layouts: int
+    pairs: int
+    right: float  # share of the pairs in the measured order
+    low: float  # 95 %, layouts drawn again
+    high: float
+    decided: float  # share of the pairs that intervals keep apart
+    decided_right: float  # of these, the share in the measured order; NaN without any
+
+
+def agreement(
+    errors: Sequence[Error], layout_of: Mapping[str, str], half: Mapping[str, float]
+) -> LayoutAgreement:
+    """Compare all pairs of layouts.
+
+    Args:
+        errors: one figure of runs that differ in their layout.
+        layout_of: the layout of a run, by its name.
+        half: half of an interval of the figure, in logarithms, by the name of the run.
+    """
+    errors = list(errors)
+    sides: dict[tuple[int, int], tuple[bool, bool]] = {}
+    for one, other in itertools.combinations(range(len(errors)), 2):
+        measured = math.log(errors[one].measured / errors[other].measured)
+        guess = math.log(errors[one].predicted / errors[other].predicted)
+        if abs(measured) > math.log1p(TIE):
+            unsure = math.hypot(half[errors[one].run], half[errors[other].run])
+            sides[one, other] = (measured * guess > 0, abs(guess) > unsure)
+    if not sides:
+        return LayoutAgreement(len(errors), 0, math.nan, math.nan, math.nan, math.nan, math.nan)
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(DRAWS):
+        weight = np.bincount(rng.integers(0, len(errors), len(errors)), minlength=len(errors))
+        pairs = np.array([weight[one] * weight[other] for one, other in sides])
+        if pairs.sum():
+            right = np.array([is_right for is_right, _ in sides.values()])
+            shares.append(float(pairs @ right / pairs.sum()))
+    low, high = np.percentile(shares, [2.5, 97.5])
+    decided = [is_right for is_right, is_decided in sides.values() if is_decided]
+    return LayoutAgreement(
+        len({layout_of[one.run] for one in errors}),
+        len(sides),
+        float(np.mean([is_right for is_right, _ in sides.values()])),
+        float(low),
+        float(high),
+        len(decided) / len(sides),
+        float(np.mean(decided)) if decided else math.nan,
+    )
+
+
+# --- what a client sees beyond the steps ----------------------------------------------------------
+
+HUBER = 0.05  # relative residuals beyond count by their size, not by its square
+FIRST_TOKEN_MS, FIRST_TOKEN_STEPS = (
+    (3.0, 5.0),
+    (1.0, 1.0),
+)  # mean and standard deviation before any run
+SPREAD_PRIOR = 4  # runs without a spread that the prior is worth
+SPREADS = ("ttft_p90", "ttft_p99", "e2e_p90", "e2e_p99")
+
+
+def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]) -> ClientView:
+    """The client that makes simulated figures of these runs the most like the measured ones."""
+    first_ms, first_steps = _first_token(runs, simulated)
+    client = ClientView(first_ms, first_steps, _token_share(runs))
+    ratios: dict[str, list[float]] = {}
+    for run in runs:
+        requests = seen(simulated[run.name], client)
+        for (name, stage), cell in run.cells.items():
+            part = part_of(run.scene, stage)
+            is_repeated = stage is not None and len({one for _, one in run.cells}) == 2  # one stage
+            if name in SPREADS and not is_repeated:
+                value = figure(name, requests, chosen_of(run.scene, requests, stage))
+                ratios.setdefault(f"{name}/{part}", []).append(np.log(run.measured[cell] / value))
+    spread = {
+        name: float(np.exp(np.median(logs) * len(logs) / (len(logs) + SPREAD_PRIOR)))
+        for name, logs in sorted(ratios.items())
+    }
+    return ClientView(first_ms, first_steps, client.token_share, spread=spread)
+
+
+def _first_token(
+    runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]
+) -> tuple[float, float]:
+    """Constant in ms and number of steps, by least squares of relative residuals, with large ones weighed down."""
+    rows, wanted = [], []
+    for run in runs:
+        requests = simulated[run.name]
+        for (name, stage), cell in run.cells.items():
+            if name == "ttft_mean":
+                chosen = chosen_of(run.scene, requests, stage)
+                measured = run.measured[cell]
+                rows.append([1.0 / measured, figure("itl_mean", requests, chosen) / measured])
+                wanted.append(1.0 - figure(name, requests, chosen) / measured)
+    matrix, values = np.array(rows), np.array(wanted)
+    mean, sd = np.transpose([FIRST_TOKEN_MS, FIRST_TOKEN_STEPS])
+    found = np.asarray(mean)
+    for _ in range(20):
+        size = np.abs(values - matrix @ found)
+        weight = np.sqrt(np.minimum(1.0, HUBER / np.maximum(size, 1e-9))) / HUBER
+        stacked = np.concatenate([matrix * weight[:, None], np.diag(1 / sd)])
+        found = np.linalg.lstsq(stacked, np.concatenate([values * weight, mean / sd]), rcond=None)[
+            0
+        ]
+    return float(found[0]), float(found[1])
+
+
+def _token_share(runs: Sequence[VllmRun]) -> float:
+    """Share of the tokens asked for that came, by measured E2E, TTFT and ITL."""
+    shares = []
+    for run in runs:
+        e2e, ttft, itl = (
+            run.measured[run.cells[name, None]] for name in ("e2e_mean", "ttft_mean", "itl_mean")
+        )
+        shares.append(((e2e - ttft) / itl + 1) / run.scene.load.output)
+    return float(np.median(shares))

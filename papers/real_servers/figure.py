@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.reports.figures import GUIDE_COLOUR, figure, line_handle, save
-from blis_jax.reports.style import STRATEGY_COLOURS
+from blis_jax.reports.style import GUIDE_COLOUR, STRATEGY_COLOURS, figure, line_handle, save
 from papers.real_servers.designs import Error
 from papers.real_servers.vllm import VllmRun
 

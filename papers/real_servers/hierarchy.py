@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from blis_jax.predict.effects import FIGURES, features, groups
-from blis_jax.predict.scene import ClosedLoad, Scene
+from papers.real_servers.predict.learned import FIGURES, features, groups
+from papers.real_servers.predict.scene import ClosedLoad, Scene
 
 # standard deviations of features: level, requests at once, their square, prompt, output, requests times prompt
 FEATURE_SD = np.array([1.0, 0.7, 0.08, 0.3, 0.1, 0.2])
@@ -89,7 +89,7 @@ class LoopPosterior:
         return self.slopes.T @ self.weights
 
     def effects(self) -> dict[str, dict[str, list[float]]]:
-        """Means of the numbers of all groups, as `blis_jax.predict.effects` takes them."""
+        """Means of the numbers of all groups, as `papers.real_servers.predict.learned` takes them."""
         found: dict[str, dict[str, list[float]]] = {}
         for place, name in enumerate(FIGURES):
             weights = self.weights[place * self.number : (place + 1) * self.number]

@@ -1,7 +1,7 @@
 """The step law and the entry of requests, fitted to measured closed loops by simulating them.
 
 Gauss-Newton in logarithms: every coefficient is moved a little, all runs are simulated again, and a linear model
-(`hierarchy`) says what the measured runs ask for. A run takes milliseconds (`blis_jax.predict.segments`).
+(`hierarchy`) says what the measured runs ask for. A run takes milliseconds (`papers.real_servers.predict.segments`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.latency.deployment import gpu_description
 from blis_jax.latency.served_physics import BETA
-from blis_jax.predict.closed import LoopView, simulated_loop
-from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
-from blis_jax.predict.scene import ClosedLoad, Scene
-from blis_jax.predict.simulation import SimulatedRequests
 from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.predict.closed import LoopView, simulated_loop
+from papers.real_servers.predict.learned import REFERENCE_GPU, usual_pace
+from papers.real_servers.predict.scene import ClosedLoad, Scene
+from papers.real_servers.predict.simulation import SimulatedRequests
 from papers.real_servers.step_fit import LOG_SD, PACE_LOG_SD
 
 STEP = 0.06  # of a logarithm, for derivatives; smaller ones find the jumps of single events

@@ -8,19 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blis_jax.predict.closed import LoopView
-from blis_jax.predict.learned import FITTED, PUBLISHED, Learned, to_document
-from papers.real_servers.clusters import (
-    ClusterRun,
-    ClusterStudy,
-    coverage,
-    read_clusters,
-    study,
-)
+from papers.real_servers.clusters import ClusterRun, ClusterStudy, coverage, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
     Error,
     Fitter,
+    LayoutAgreement,
+    agreement,
     held_out,
     learned_of,
     median_interval,
@@ -29,7 +23,9 @@ from papers.real_servers.designs import (
     published_of,
     widths,
 )
-from papers.real_servers.ranks import LayoutAgreement, agreement
+from papers.real_servers.predict.closed import LoopView
+from papers.real_servers.predict.learned import Learned, to_document
+from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import ESTIMATES, mean_steps, read_runs
 
@@ -46,7 +42,7 @@ _HEAD = """\
 # Made by `python -m papers.real_servers --write`. Runs: inference-sim/sim-to-real-accuracy-validation (vllm_runs),
 # llm-d/llm-d-prism (llmd_runs), ai-dynamo/aiconfigurator (inferencex). `beta`: coefficients of served-physics;
 # `errors`: half-widths of 90 % intervals, in logarithms, by what the fit had not seen. Closed loops: `view`, `layouts`
-# and `effects`, logarithms of factors by figure and group, one for each of `blis_jax.predict.effects.features`.
+# and `effects`, logarithms of factors by figure and group, one for each of `predict.effects.features`.
 """
 
 
@@ -63,7 +59,7 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
     for text in tables.values():
         print(f"{text}\n")
     if writes:
-        from benchmarks.pages import write_between_markers
+        from papers.pages import write_between_markers
 
         for name, text in tables.items():
             write_between_markers(PAGE, f"real-servers-{name}", text)
@@ -108,14 +104,16 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
     """Tables of the collections of closed loops, and their fits; llm-d starts from what vLLM alone says."""
     from importlib import import_module
 
-    from blis_jax.predict.learned import learned
+    from papers.real_servers.predict.learned import learned
 
     found: dict[str, tuple[str, dict[str, Learned]]] = {}
     alone: Learned | None = None
     for name, file in CLUSTERS.items():
         if name not in parts:
             continue
-        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.collections.{name}"))
+        runs = read_clusters(
+            folder / file, import_module(f"papers.real_servers.predict.collections.{name}")
+        )
         if name == "inferencex":
             done = study(runs, LoopView())
             alone, text = done.learned, design_table(done)
@@ -288,14 +286,7 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
                 key=lambda one: one.percent,
             )
             off = 100 * (worst.predicted / worst.measured - 1)
-            lines.append(
-                [
-                    design,
-                    worst.run,
-                    WORDS[name],
-                    f"{off:+.0f}".replace("-", "−"),
-                ]
-            )
+            lines.append([design, worst.run, WORDS[name], f"{off:+.0f}".replace("-", "−")])
     return _markdown(lines)
 
 

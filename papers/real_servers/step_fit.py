@@ -1,8 +1,7 @@
 """The step law of `served-physics` fitted to measured times between tokens, by derivatives.
 
 Little's law says how many requests a measured stage had in its batch: rate times E2E. So every stage is one mean
-step of a known batch, and the law can be differentiated at it. All coefficients stay near what is known before.
-"""
+step of a known batch, and the law can be differentiated at it. All coefficients stay near what is known before."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
-from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
+from papers.real_servers.predict.learned import REFERENCE_GPU, usual_pace
 
 # Before any run is seen: memory at 90 and 70 % of its bandwidth, overheads known to a factor of about two.
 PRIOR = BETA

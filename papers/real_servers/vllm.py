@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.collections.vllm_runs import COLUMNS, units
-from blis_jax.predict.collections.workloads import shared_prefix_load
-from blis_jax.predict.scene import Scene, StagedLoad
-from blis_jax.predict.simulation import deployment_of
-from blis_jax.predict.units import AskedCell
+from papers.real_servers.predict.collections.vllm_runs import COLUMNS, shared_prefix_load, units
+from papers.real_servers.predict.scene import AskedCell, Scene, StagedLoad
+from papers.real_servers.predict.simulation import deployment_of
 from papers.real_servers.step_fit import MeanStep
 
 ESTIMATES = {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.files.atomic_write import replacing
+from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
-from papers.record.pooled import judged_pooled
-from papers.record.published import EXACT, HOLDS, Classifier
+from papers.record.published import Classifier
 from papers.record.runs import estimated_s
-from papers.record.survival import SURVIVES, judged
+from papers.record.survival import judged, judged_pooled
+from sweeps.claims.words import EXACT, SAYS_SO, SURVIVES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +46,15 @@ def published(job: PaperJob) -> None:
     )
     paragraphs = (words, *record.remarks)
     _write(job, "published", heading, paragraphs, records, records, columns)
-    job.print(tables.printed(records, columns, (EXACT, HOLDS)))
-    job.print(["", f"{len(records)} claims. {tables.counts(records, 'class')}."])
+    job.print(answer(
+        f"Does {record.title} come out again on its own seeds, claim by claim?",
+        [f"{len(records)} claims. {tables.counts(records, 'class')}."],
+        "the published seeds alone, with the reference's own requests, so no figure has an interval.",
+        _price(job, len(record.seeds)),
+        "--seeds 1000 says which claims survive on other seeds." if not job.num_seeds
+        else "the table of many seeds follows.",
+    ))  # fmt: skip
+    job.print(tables.printed(records, columns, (EXACT, SAYS_SO)))
 
 
 def many(job: PaperJob) -> None:
@@ -65,10 +72,20 @@ def many(job: PaperJob) -> None:
     )
     name = f"survival_{job.stream}_{job.num_seeds}"
     _write(job, name, heading, words, records, readable, tables.SURVIVAL_COLUMNS)
-    job.print(["", f"{heading}:", ""])
+    job.print(["", *answer(
+        f"Which claims of {job.record.title} survive on {job.num_seeds} seeds?",
+        [f"{len(records)} claims. {tables.counts(records, 'verdict')}."],
+        "95 % for each claim by itself; changes are paired by seed.",
+        _price(job, job.num_seeds),
+        f"{job.output / 'results' / name}.md has every claim with its intervals and reasons.",
+    )])  # fmt: skip
     shown = [name for name in tables.SURVIVAL_COLUMNS if name != "pooled verdict"]
     job.print(tables.printed(readable, shown, (SURVIVES,)))
-    job.print(["", f"{len(records)} claims. {tables.counts(records, 'verdict')}."])
+
+
+def _price(job: PaperJob, num_seeds: int) -> str:
+    count = len(job.record.runnable(job.claims))
+    return f"{count} setting{'s' * (count != 1)} × {num_seeds} seeds, kept in {job.parts}."
 
 
 def _survival_words(job: PaperJob) -> str:
@@ -171,13 +188,8 @@ def _write(
     columns: Sequence[str],
 ) -> None:
     folder = job.output / "results"
-    texts = {
-        folder / f"{name}.csv": tables.csv_text(records),
-        folder / f"{name}.md": tables.markdown_text(heading, words, readable, columns),
-    }
-    for path, text in texts.items():
-        with cli.writing(path), replacing(path) as written:
-            written.write_text(text, encoding="utf-8")
+    write_text(folder / f"{name}.csv", csv_of(records))
+    write_text(folder / f"{name}.md", tables.markdown_text(heading, words, readable, columns))
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -190,7 +202,7 @@ def _figure_data(job: PaperJob) -> Any:
 
 def compute_data(job: PaperJob) -> None:
     """The data of every figure."""
-    data, runs, seeds = _figure_data(job), job.runs("jax"), tuple(range(job.figure_seeds))
+    data, runs, seeds = _figure_data(job), job.runs("jax"), tuple(range(job.options.figure_seeds))
     missing = runs.missing(data.needed(), seeds, job.record.measurement)
     _announce(job, missing, "jax", len(seeds))
     _shown(job, lambda say: data.compute(runs, seeds, job.output / DATA, say))
@@ -230,8 +242,8 @@ def plan(job: PaperJob) -> None:
     ]
     if job.num_seeds:
         wanted.append((job.stream, job.seeds, settings))
-    if "figures" in job.switches:
-        wanted.append(("jax", tuple(range(job.figure_seeds)), _figure_data(job).needed()))
+    if job.options.figures:
+        wanted.append(("jax", tuple(range(job.options.figure_seeds)), _figure_data(job).needed()))
     for stream, seeds, some in wanted:
         missing = job.runs(stream).missing(some, seeds, job.record.measurement)
         seconds = estimated_s(missing, len(seeds))

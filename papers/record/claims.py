@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from blis_jax.metrics.metric import split_name
 from papers.record.settings import RunSetting, named
+from sweeps.claims.grammar import CHANGE, Claim, beyond
+from sweeps.strategies.file import ClosedPart, Text
 
 CLAIMS_FILE = "claims.yaml"
 GAP, LIVELOCKS = "gap", "livelocks"
@@ -39,7 +42,6 @@ _LABELS = {
 }
 OF_SETTINGS = ("below", "above", "near", "not above")
 Relation = Literal["below", "above", "near", "not above", "ever above", "never above"]
-Text = Annotated[str, Field(min_length=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -93,8 +95,8 @@ def read_published(text: str) -> Published:
     return Published(text, value, *ends, len(fraction), found["unit"], found["near"] is not None)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class _Part(ClosedPart):
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class StatementCondition(_Part):
@@ -120,6 +122,14 @@ class StatementCondition(_Part):
         if self.against is not None and self.relation not in ("below", "above"):
             raise ValueError(f"{self.relation!r} does not go with changes; use below or above")
         return self
+
+    @property
+    def claim(self) -> Claim:
+        """Return what it says of the difference, or with `near` and `not above` of the change in %."""
+        if self.relation in ("below", "above"):
+            return beyond(self.of, self.relation == "above")
+        low = -self.within if self.relation == "near" else -math.inf
+        return Claim("", self.of, of=CHANGE, low=low, high=self.within)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -198,7 +208,7 @@ class PublishedClaim:
     @property
     def is_share(self) -> bool:
         """Whether it is a share, shown in percent."""
-        return self.of.partition("[")[0] in SHARES
+        return split_name(self.of)[0] in SHARES
 
     @property
     def is_change(self) -> bool:
@@ -256,9 +266,9 @@ AnyClaim = PublishedClaim | Statement
 
 def metric_label(of: str) -> str:
     """A metric in words."""
-    base, _, rest = of.partition("[")
+    base, slo_class = split_name(of)
     words = _LABELS.get(base, base)
-    return f"{rest[:-1]} {words}" if rest else words
+    return f"{slo_class} {words}" if slo_class else words
 
 
 def parse_claims(

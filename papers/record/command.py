@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:
@@ -44,15 +43,38 @@ examples:
   one figure from saved data:
     %(prog)s.figures.{figure}
 """
-_SWITCHES = {
-    "figures": "compute the data of the figures, then draw them",
-    "no-figures": "draw no figures",
-    "resume": "use runs that are kept already; this is the default",
-    "overwrite": "simulate again what is kept already",
-    "plan": "say what would be simulated and about how long it takes, and stop",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
-}
+
+
+class _What(CommandOptions, title="what"):
+    """What is computed, and where it goes."""
+
+    rows: str | None = option(
+        str, None, "A,B,…", "only these rows of the record, as its tables name them"
+    )
+    seeds: int | None = option(
+        cli.whole, None, "N", "also compute every claim on N seeds, with intervals"
+    )
+    rng: str | None = option(
+        cli.one_of("reference", "jax"), None, "NAME", "who draws the requests of the N seeds: jax (from seed 0 "
+        "on), or reference (from 42 on)", shown="jax",
+    )  # fmt: skip
+    figure_seeds: int = option(cli.whole, FIGURE_SEEDS, "N", "seeds of the figures' data")
+    output: str | None = option(
+        str, None, "FOLDER", "where results, data, figures and parts go (default: out/RECORD)"
+    )
+    parts: str | None = option(str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)")
+
+
+class RecordOptions(_What, title="switches"):
+    """Options of the command."""
+
+    figures: bool = switch("compute the data of the figures, then draw them")
+    no_figures: bool = switch()
+    resume: bool = switch("use runs that are kept already; this is the default")
+    overwrite: bool = switch("simulate again what is kept already")
+    plan: bool = switch("say what would be simulated and about how long it takes, and stop")
+    quiet: bool = switch()
+    no_cache: bool = switch()
 
 
 def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> int:
@@ -60,39 +82,12 @@ def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> in
 
     def run(words: Sequence[str] | None) -> int:
         """Reads the options and does what they say."""
-        given = _parser(record).given(sys.argv[1:] if words is None else words)
-        return _run(_job(record, given))
+        description = _DESCRIPTION.format(title=record.title)
+        examples = _EXAMPLES.format(figure=record.figure_example)
+        options = RecordOptions.called(record.package, description, examples).read(words)
+        return _run(_job(record, options))
 
     return cli.run_command(record.package, run, arguments)
-
-
-def _parser(record: PaperRecord) -> Parser:
-    parser = Parser(
-        prog=f"python -m {record.package}",
-        description=_DESCRIPTION.format(title=record.title),
-        epilog=_EXAMPLES.format(figure=record.figure_example),
-    )
-    parser.add_flags("what", _flags(record))
-    parser.add_switches("switches", _SWITCHES)
-    return parser
-
-
-def _flags(record: PaperRecord) -> tuple[Flag, ...]:
-    first = record.first_reference_seed
-    of_rows = f"only these rows of the record, such as {record.row_example}"
-    of_rng = (
-        "who draws the requests of the N seeds: jax (seeds 0 to N-1), or reference "
-        f"({first} to {first - 1}+N)"
-    )
-    output = "where results, data, figures and parts go"
-    return (
-        Flag("rows", str, None, "A,B,…", of_rows),
-        Flag("seeds", cli.whole, None, "N", "also compute every claim on N seeds, with intervals"),
-        Flag("rng", cli.one_of("reference", "jax"), "jax", "NAME", of_rng),
-        Flag("figure-seeds", cli.whole, FIGURE_SEEDS, "N", "seeds of the figures' data"),
-        Flag("output", str, record.output, "FOLDER", output),
-        Flag("parts", str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)"),
-    )
 
 
 @dataclass(frozen=True)
@@ -100,13 +95,20 @@ class PaperJob:
     """What is asked for."""
 
     record: PaperRecord
+    options: RecordOptions
     claims: tuple[AnyClaim, ...]
-    num_seeds: int
-    stream: str
-    figure_seeds: int
     output: Path
     parts: Path
-    switches: frozenset[str]
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds beside the published ones."""
+        return self.options.seeds or 0
+
+    @property
+    def stream(self) -> str:
+        """Who draws the requests of the many seeds."""
+        return self.options.rng or "jax"
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -117,13 +119,13 @@ class PaperJob:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is printed."""
-        return "quiet" in self.switches
+        return self.options.quiet
 
     def runs(self, stream: str) -> PaperRuns:
         """Runs with requests drawn by a stream."""
         from papers.record.runs import PaperRuns
 
-        return PaperRuns(self.parts, stream, "overwrite" in self.switches)
+        return PaperRuns(self.parts, stream, self.options.overwrite)
 
     def print(self, lines: Sequence[str]) -> None:
         """Prints, unless nothing is to be."""
@@ -131,36 +133,25 @@ class PaperJob:
             print("\n".join(lines))
 
 
-def _job(record: PaperRecord, given: dict[str, Any]) -> PaperJob:
+def _job(record: PaperRecord, options: RecordOptions) -> PaperJob:
     """The options, checked."""
-    contradictions = (("figures", "no_figures"), ("resume", "overwrite"))
-    for one, other in contradictions:
-        if one in given and other in given:
-            words = (name.replace("_", "-") for name in (one, other))
-            raise ConfigError("--{} and --{} contradict each other; give one".format(*words))
-    for name in ("seeds", "figure_seeds"):
-        if name in given and not LEAST_SEEDS <= given[name] <= MOST_SEEDS:
-            flag = name.replace("_", "-")
+    if options.figures and options.no_figures:
+        raise ConfigError("--figures and --no-figures contradict each other; give one")
+    if options.resume and options.overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; give one")
+    for flag, count in (("seeds", options.seeds), ("figure-seeds", options.figure_seeds)):
+        if count is not None and not LEAST_SEEDS <= count <= MOST_SEEDS:
             raise ConfigError(
-                f"--{flag} is {given[name]}; allowed is {LEAST_SEEDS} to {MOST_SEEDS}, since an "
-                "interval needs two seeds"
+                f"--{flag} is {count}; allowed is {LEAST_SEEDS} to {MOST_SEEDS}, since an interval "
+                "needs two seeds"
             )
-    if "rng" in given and "seeds" not in given:
+    if options.rng is not None and options.seeds is None:
         raise ConfigError("--rng is about the seeds of --seeds; give that too, or leave --rng out")
-    output = Path(given.get("output", record.output))
-    parts = Path(given["parts"]) if "parts" in given else output / "parts"
+    output = Path(options.output or record.output)
+    parts = output / "parts" if options.parts is None else Path(options.parts)
     for folder in (output, parts):
         cli.check_writable(folder, is_folder=True)
-    return PaperJob(
-        record,
-        _chosen(record, given.get("rows")),
-        given.get("seeds", 0),
-        given.get("rng", "jax"),
-        given.get("figure_seeds", FIGURE_SEEDS),
-        output,
-        parts,
-        frozenset(given),
-    )
+    return PaperJob(record, options, _chosen(record, options.rows), output, parts)
 
 
 def _chosen(record: PaperRecord, rows: str | None) -> tuple[AnyClaim, ...]:
@@ -178,20 +169,20 @@ def _chosen(record: PaperRecord, rows: str | None) -> tuple[AnyClaim, ...]:
 
 
 def _run(job: PaperJob) -> int:
-    prepare_backend(use_cache="no_cache" not in job.switches)
+    prepare_backend(use_cache=not job.options.no_cache)
     from papers.record import actions
     from papers.record.runs import elapsed
 
-    if "plan" in job.switches:
+    if job.options.plan:
         actions.plan(job)
         return 0
     start = time.monotonic()
     actions.published(job)
     if job.num_seeds:
         actions.many(job)
-    if "figures" in job.switches:
+    if job.options.figures:
         actions.compute_data(job)
-    if "no_figures" not in job.switches:
+    if not job.options.no_figures:
         actions.draw(job)
     job.print([f"Done in {elapsed(start)}."])
     return 0

@@ -33,7 +33,6 @@ class PaperRecord:
     beside: Mapping[str, str] = field(default_factory=dict)
     beside_heading: str = ""
     remarks: tuple[str, ...] = ()  # paragraphs above its tables
-    row_example: str = ""
     figure_example: str = ""
 
     @property

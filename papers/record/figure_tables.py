@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.files.atomic_write import replacing
+from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
-from papers.record.measures import ALL
 from papers.record.runs import PaperRuns, Say, SettingSample
 from papers.record.settings import RunSetting
 
@@ -59,8 +59,8 @@ def row_of(policy: str, x: float | str, slo_class: str, metric: str, found: Esti
 
 def split_metric(metric: str) -> tuple[str, str]:
     """A metric's name and its class, `all` if it has none."""
-    base, _, rest = metric.partition("[")
-    return base, rest[:-1] or ALL
+    base, slo_class = split_name(metric)
+    return base, slo_class or ALL
 
 
 def value_rows(samples: Mapping[str, SettingSample], metrics: Sequence[str]) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import OverwriteSwitch, option
+from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,31 +88,28 @@ def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
     return table.assign(x=numbers if numbers.notna().all() else table["x"])
 
 
+class FigureFiles(OverwriteSwitch, title="files"):
+    """What one figure is drawn from, and where it goes."""
+
+    data: Path | None = option(Path, None, "FOLDER", "saved data (default: those of the package)")
+    output: str | None = option(
+        str, None, "PATH", "PNG to write (default: out/RECORD/pictures/FIGURE.png)"
+    )
+
+
 def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int:
     """The command of one figure's script; returns its exit code."""
     default = f"out/{figure.package.rpartition('.')[2]}/{PICTURES}/{figure.name}.png"
 
     def drawn(words: Sequence[str] | None) -> int:
         """Reads the options and draws."""
-        parser = Parser(
-            prog=f"python -m {figure.module}",
-            description="Draw one figure from saved data; nothing is simulated.",
-            epilog=f"example:\n  %(prog)s --output {figure.name}.png",
-        )
-        flags = (
-            Flag("data", str, None, "FOLDER", "saved data (default: those of the package)"),
-            Flag("output", str, default, "PATH", "PNG to write"),
-        )
-        parser.add_flags("files", flags)
-        parser.add_switches("switches", {"overwrite": "replace a file that exists"})
-        given = parser.given(sys.argv[1:] if words is None else words)
-        path = Path(given.get("output", default))
-        if path.suffix != ".png":
-            raise ConfigError(f"--output: {str(path)!r} must end in .png")
-        cli.check_writable(path)
-        if path.exists() and "overwrite" not in given:
-            raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --output")
-        data = Path(given["data"]) if "data" in given else shipped_data(figure.package)
+        options = FigureFiles.called(
+            figure.module,
+            "Draw one figure from saved data; nothing is simulated.",
+            f"example:\n  %(prog)s --output {figure.name}.png",
+        ).read(words)
+        path = output_path(options.output or default, "--output", (".png",), options.overwrite)
+        data = options.data or shipped_data(figure.package)
         with cli.writing(path):
             figure.draw(data, path)
         print(f"Written: {path}")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.metrics.metric import ALL, names_in, split_name
+
 if TYPE_CHECKING:
     from blis_jax.metrics.summaries import SloTargets
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
 CLASSES = ("critical", "standard", "sheddable")
-ALL = "all"
 RUN_FIGURES = (
     "tokens_per_sec",
     "ttft_mean_ms",
@@ -62,10 +63,7 @@ class Measurement:
         return self.compute(record)
 
 
-SCALAR_NAMES = (
-    *RUN_FIGURES,
-    *(f"{figure}[{slo_class}]" for slo_class in CLASSES for figure in CLASS_FIGURES),
-)
+SCALAR_NAMES = (*RUN_FIGURES, *names_in(CLASS_FIGURES, CLASSES))
 
 
 def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
@@ -78,10 +76,9 @@ def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _targets() -> SloTargets:
-    from blis_jax.commands.sweep.data import slo_targets
     from blis_jax.metrics.measure import Measure
 
-    return slo_targets(Measure())
+    return Measure().slo_targets()
 
 
 def _curves(record: RunRecord) -> np.ndarray:
@@ -118,8 +115,8 @@ def _of_class(record: RunRecord, slo_class: str) -> Any:
 
 
 def _tails_of(record: RunRecord) -> np.ndarray:
-    from blis_jax.metrics.summaries import ALL, select
-    from blis_jax.metrics.tails import kept_tails, tails_of_runs
+    from blis_jax.metrics.run_summary import kept_tails, tails_of_runs
+    from blis_jax.metrics.summaries import select
 
     classes = [slo_class for _, slo_class in map(_group, POOLED_METRICS) if slo_class]
     kept = kept_tails(select(record), classes)
@@ -132,8 +129,8 @@ def _tails_of(record: RunRecord) -> np.ndarray:
 
 def _group(metric: str) -> tuple[str, str]:
     """The latency and the SLO class that a name of `POOLED_METRICS` means; no class for all requests."""
-    base, _, slo_class = metric.partition("[")
-    return base.partition("_")[0], slo_class.removesuffix("]")
+    base, slo_class = split_name(metric)
+    return base.partition("_")[0], slo_class or ""
 
 
 def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
@@ -143,7 +140,7 @@ def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
 
 def with_tails(measurement: Measurement) -> Measurement:
     """The same figures, then by metric of `POOLED_METRICS` the number of requests and the largest latencies in µs."""
-    from blis_jax.metrics.tails import NUM_RANKS
+    from blis_jax.metrics.run_summary import NUM_RANKS
 
     parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))
     names = tuple(f"{metric}/{part}" for metric in POOLED_METRICS for part in parts)
@@ -167,7 +164,7 @@ def curves() -> Measurement:
 
 def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
     """Parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
-    from blis_jax.results.records import TTFT_PARTS
+    from blis_jax.records.record import TTFT_PARTS
 
     names = tuple(
         f"{slo_class}/{which}/{part}"

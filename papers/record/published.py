@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.metric import split_name
 from papers.record.claims import (
     AnyClaim,
     PublishedClaim,
@@ -18,33 +19,25 @@ from papers.record.claims import (
 )
 from papers.record.quantities import ClaimRuns, Samples, changes, column, mean_value, runs_of
 from papers.record.runs import SettingSample
-
-EXACT = "exact on its seeds"
-UNLIKE = "exact, of unlike runs"
-ONE_SEED = "seed 42 only"
-OTHER_BASIS = "other basis"
-CONTRADICTED = "contradicted"
-HOLDS = "qualitative, holds"
-HOLDS_NOT = "qualitative, does not hold"
-CRASHED = "reference crash"
-UNPUBLISHED = "nothing published"
-NO_FIGURE = "no figures"
-LOST = "not reconstructible"
-MISSING = "mechanism missing"
-CLASSES = (
-    EXACT,
-    UNLIKE,
-    ONE_SEED,
-    OTHER_BASIS,
+from sweeps.claims.words import (
     CONTRADICTED,
-    HOLDS,
-    HOLDS_NOT,
     CRASHED,
-    UNPUBLISHED,
-    NO_FIGURE,
+    EXACT,
     LOST,
     MISSING,
+    NO_FIGURES,
+    ONE_SEED,
+    OTHER_BASIS,
+    SAYS_OTHERWISE,
+    SAYS_SO,
+    UNLIKE,
+    UNPUBLISHED,
 )
+
+CLASSES = (
+    EXACT, UNLIKE, ONE_SEED, OTHER_BASIS, CONTRADICTED, SAYS_SO, SAYS_OTHERWISE, CRASHED, UNPUBLISHED,
+    NO_FIGURES, LOST, MISSING,
+)  # fmt: skip
 _NUMBERS = {2: "two", 3: "three"}
 
 
@@ -125,7 +118,7 @@ def _figure(runs: ClaimRuns) -> PublishedRow:
             kind = _kind_of(claim, basis, ours)
             reason = _found_reason(runs, basis, ours)
             return PublishedRow(claim, published.text, shown, difference, kind, reason)
-    kind = HOLDS_NOT if published.is_range else CONTRADICTED
+    kind = SAYS_OTHERWISE if published.is_range else CONTRADICTED
     return PublishedRow(claim, published.text, shown, difference, kind, _lost_reason(runs))
 
 
@@ -156,8 +149,8 @@ def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
             "the three", "three"
         )
         yield _Basis(f"{alone} against {baseline}", mean_value(mixed))
-        whole, bracket, _ = claim.of.partition("[")
-        if bracket:
+        whole, slo_class = split_name(claim.of)
+        if slo_class is not None:
             against = "against the baseline's figure of all classes"
             yield _Basis(f"{all_words} {against}", mean_value(runs, base_of=whole))
             yield _Basis(f"{alone} {against}", mean_value(one, base_of=whole))
@@ -187,7 +180,7 @@ def _kind_of(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
         return OTHER_BASIS
     if claim.unlike:
         return UNLIKE
-    return HOLDS if claim.published.is_range else EXACT
+    return SAYS_SO if claim.published.is_range else EXACT
 
 
 def _found_reason(runs: ClaimRuns, basis: _Basis, ours: float) -> str:
@@ -247,7 +240,7 @@ def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) ->
             parts.append(f"{num_lost} of {len(sample.seeds)} runs of {sample.setting.name}")
     if not outcomes:
         return PublishedRow(
-            claim, published, "", "", NO_FIGURE, "a class has no request on one of the seeds"
+            claim, published, "", "", NO_FIGURES, "a class has no request on one of the seeds"
         )
     names = ", ".join(dict.fromkeys(outcomes))
     meanings = "; ".join(Outcome[name].sentence for name in dict.fromkeys(outcomes))
@@ -265,13 +258,13 @@ def _statement(claim: Statement, samples: Samples, seeds: tuple[int, ...]) -> Pu
     found = [_judged(condition, samples, seeds) for condition in claim.conditions]
     words = "; ".join(dict.fromkeys(text for _, text in found))
     if all(is_true for is_true, _ in found):
-        return PublishedRow(claim, "statement", "true", "", HOLDS, words)
+        return PublishedRow(claim, "statement", "true", "", SAYS_SO, words)
     alone = [_judged(condition, samples, seeds[:1]) for condition in claim.conditions]
     if all(is_true for is_true, _ in alone):
         words = f"seed {seeds[0]} alone: " + "; ".join(text for _, text in alone)
         return PublishedRow(claim, "statement", "true", "", ONE_SEED, words)
     words = "; ".join(text for is_true, text in found if not is_true)
-    return PublishedRow(claim, "statement", "false", "", HOLDS_NOT, words)
+    return PublishedRow(claim, "statement", "false", "", SAYS_OTHERWISE, words)
 
 
 def _has_figures(claim: Statement, samples: Samples, name: str) -> bool:

@@ -21,7 +21,7 @@ from papers.record.measures import Measurement
 from papers.record.settings import RunSetting
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
     from blis_jax.runs.driver import Runner
     from blis_jax.runs.runs import Row
     from sweeps.runs.bench import Bench

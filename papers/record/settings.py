@@ -18,13 +18,13 @@ from pydantic import ValidationError
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
-from blis_jax.commands.sweep.strategies import converted
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.principles import lab
 from sweeps.principles.catalogue import WorkloadChoice
-from sweeps.principles.experiments import lab
 from sweeps.strategies import arms
+from sweeps.strategies.file import converted
 
 WORKLOAD = "mixed"
 _BY_ARM = ("arm", "workload", "rate", "num_requests")
@@ -62,7 +62,7 @@ class RunSetting:
         """Equal for settings that simulate the same."""
         config = values_for_hash(self.config) | {"routing_scorers": self.config.scorers()}
         content = [config, self.spec.model_dump(mode="json", exclude={"seed"})]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def has_chats(self) -> bool:

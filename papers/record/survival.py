@@ -1,51 +1,51 @@
-"""Claims against many seeds: which survive, with intervals, and what three seeds can say at all."""
+"""Claims against many seeds: which survive, with intervals, and what three seeds can say at all.
+
+A record's P99 is one of each run, and many seeds give the mean of them. That mean depends on how many requests a
+run has. The pooled P99 does not, see `blis_jax.statistics.pooled`; both stand in the tables of many seeds.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.statistics.intervals import Estimate, estimate
-from blis_jax.statistics.paired import difference
+from blis_jax.statistics.paired import Pair, difference
 from papers.record.claims import (
+    GAP,
     AnyClaim,
     PublishedClaim,
     Statement,
     StatementCondition,
     metric_label,
 )
-from papers.record.published import LOST, MISSING
-from papers.record.quantities import (
-    Samples,
-    changes,
-    column,
-    interval,
-    runs_of,
-    three_seed_range,
-)
+from papers.record.measures import POOLED_METRICS
+from papers.record.quantities import Samples, changes, column, interval, runs_of, three_seed_range
 from papers.record.runs import SettingSample
+from sweeps.claims.words import (
+    DIRECTION,
+    LOST,
+    MISSING,
+    NO_FIGURES,
+    SURVIVES,
+    SURVIVES_NOT,
+    UNDECIDED,
+    UNPUBLISHED,
+)
 
-SURVIVES = "survives"
-DIRECTION = "direction only"
-SURVIVES_NOT = "does not survive"
-UNDECIDED = "undecided"
-NO_FIGURE = "no figures"
-UNPUBLISHED = "nothing published"
+if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import Tails
+
 LEAST_SHARE = 0.5  # of the seeds; those few on which crash-prone runs end are no fair sample
 _NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 VERDICTS = (
-    SURVIVES,
-    DIRECTION,
-    SURVIVES_NOT,
-    UNDECIDED,
-    NO_FIGURE,
-    UNPUBLISHED,
-    LOST,
-    MISSING,
-)
+    SURVIVES, DIRECTION, SURVIVES_NOT, UNDECIDED, NO_FIGURES, UNPUBLISHED, LOST, MISSING,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalVerdict:
     lost = _lost(runs.samples)
     if found.num_seeds < LEAST_SHARE * len(runs.at.seeds):
         return SurvivalVerdict(
-            claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURE, lost
+            claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURES, lost
         )
     verdict, reason = _weighed(claim, found)
     if math.isfinite(spread[0]) and not math.isnan(claim.published.value):
@@ -134,7 +134,7 @@ def _statement(claim: Statement, samples: Samples) -> SurvivalVerdict:
     lost = _lost([samples[name] for name in claim.settings])
     verdicts = [is_true for is_true, _, _ in found]
     if num_seeds == 0:
-        verdict, words = NO_FIGURE, []
+        verdict, words = NO_FIGURES, []
     elif all(verdicts):
         verdict, words = SURVIVES, [text for _, text, _ in found]
     elif any(is_true is False for is_true in verdicts):
@@ -160,27 +160,16 @@ def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | 
             f"{what} above {condition.to:g} in {num_above} of {len(values)} runs, mean {mean:.3g}"
         )
         return is_true, text, len(values)
-    change = difference(column(samples[condition.to], condition.of), values)
+    others = column(samples[condition.to], condition.of)
+    change = difference(others, values)
     percent, num_seeds = change.percent, change.percent.num_seeds
     text = f"{what} {percent.mean:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] against {condition.to}"
+    is_direction = condition.relation in ("below", "above")
+    truth = condition.claim.truth(change.absolute if is_direction else percent)
     if condition.relation == "near":
-        return (
-            _is_near(condition, values, column(samples[condition.to], condition.of), percent),
-            text,
-            num_seeds,
-        )
-    if condition.relation == "not above":
-        is_not_above = percent.high <= condition.within or None
-        return (False if percent.low > condition.within else is_not_above), text, num_seeds
-    return _is_beyond(condition, change.absolute), text, num_seeds
-
-
-def _is_beyond(condition: StatementCondition, change: Estimate) -> bool | None:
-    """Whether a difference is below or above 0, as the condition wants, beyond chance."""
-    low, high = change.low, change.high
-    if condition.relation == "above":
-        low, high = -high, -low
-    return True if high < 0 else False if low >= 0 else None
+        one, other = Pair(others, values).common()
+        truth = bool((one == other).all()) or (truth if condition.within else False)
+    return truth, text, num_seeds
 
 
 def _changes_condition(
@@ -194,22 +183,7 @@ def _changes_condition(
         f"{estimate(other.by_seed).mean:+.1f} % of {condition.to}, "
         f"{found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
     )
-    return _is_beyond(condition, found), text, found.num_seeds
-
-
-def _is_near(
-    condition: StatementCondition, values: np.ndarray, others: np.ndarray, percent: Estimate
-) -> bool | None:
-    both = np.isfinite(values) & np.isfinite(others)
-    if (values[both] == others[both]).all():
-        return True
-    if condition.within == 0:
-        return False
-    if max(abs(percent.low), abs(percent.high)) <= condition.within:
-        return True
-    is_around_zero = percent.low <= 0 <= percent.high
-    nearest = 0.0 if is_around_zero else min(abs(percent.low), abs(percent.high))
-    return False if nearest > condition.within else None
+    return condition.claim.truth(found), text, found.num_seeds
 
 
 def _lost(samples: Sequence[SettingSample]) -> str:
@@ -217,8 +191,79 @@ def _lost(samples: Sequence[SettingSample]) -> str:
     parts = []
     for sample in samples:
         for name, count in sample.outcome_counts.items():
-            if name not in ("COMPLETED", "HORIZON"):
+            if name not in WHOLE_NAMES:
                 parts.append(
                     f"{count} of {len(sample.seeds)} runs of {sample.setting.name}: {name}"
                 )
     return "; ".join(dict.fromkeys(parts))
+
+
+# --- with the P99 of the requests of all runs together --------------------------------------------
+# The record's P99 is one of each run, and many seeds give the mean of them. That mean depends on how many requests a
+# run has. The pooled P99 does not, see `blis_jax.statistics.pooled`; both stand in the tables of many seeds.
+
+
+def judged_pooled(
+    claims: Sequence[AnyClaim],
+    samples: Samples,
+    missing: Mapping[str, str],
+    of_cluster: Mapping[str, str],
+) -> list[SurvivalVerdict | None]:
+    """Every claim with its verdict when its P99s are pooled; None where it is about nothing that can be.
+
+    `of_cluster` names the cluster's metric for each of the record's own, whose requests are then pooled.
+    """
+    found: list[SurvivalVerdict | None] = []
+    for claim in claims:
+        is_lacking = bool(claim.lost) or any(name in missing for name in claim.settings)
+        pooled = {} if is_lacking else _pooled(claim, samples, of_cluster)
+        found.append(judged([claim], pooled, missing)[0] if pooled else None)
+    return found
+
+
+def _metrics(claim: AnyClaim) -> tuple[str, ...]:
+    """The metrics that a claim compares; none if it is about single runs."""
+    if isinstance(claim, PublishedClaim):
+        own = (
+            ("ttft_p99_ms[sheddable]", "ttft_p99_ms[critical]") if claim.of == GAP else (claim.of,)
+        )
+        return (*own, claim.plus.of) if claim.plus is not None else own
+    if not all(isinstance(condition.to, str) for condition in claim.conditions):
+        return ()
+    return tuple(condition.of for condition in claim.conditions)
+
+
+def _pooled(
+    claim: AnyClaim, samples: Samples, of_cluster: Mapping[str, str]
+) -> dict[str, SettingSample]:
+    """The claim's samples with pooled metrics; none if it has no metric that can be pooled."""
+    sources = {name: of_cluster.get(name, name) for name in _metrics(claim)}
+    sources = {name: source for name, source in sources.items() if source in POOLED_METRICS}
+    if not sources:
+        return {}
+    chosen = {name: samples[name] for name in claim.settings}
+    is_common = np.all(
+        [sample.column(f"{POOLED_METRICS[0]}/count") >= 0 for sample in chosen.values()], axis=0
+    )
+    return {name: _replaced(sample, sources, is_common) for name, sample in chosen.items()}
+
+
+def _replaced(
+    sample: SettingSample, sources: Mapping[str, str], is_common: np.ndarray
+) -> SettingSample:
+    """A sample with what each seed contributes; NaN for seeds on which not all of a claim's runs ended."""
+    from blis_jax.statistics.pooled import contributions_ms, only
+
+    values = sample.values[:, : sample.names.index(f"{POOLED_METRICS[0]}/count")].copy()
+    for name, source in sources.items():
+        tails = only(_tails(sample, source), is_common)
+        values[:, sample.names.index(name)] = contributions_ms(tails)
+    return replace(sample, values=values, names=sample.names[: values.shape[1]])
+
+
+def _tails(sample: SettingSample, metric: str) -> Tails:
+    from blis_jax.metrics.run_summary import NUM_RANKS, Tails
+
+    first = sample.names.index(f"{metric}/count")
+    count = np.nan_to_num(sample.values[:, first], nan=-1).astype(np.int64)
+    return Tails(count, sample.values[:, first + 1 : first + 1 + NUM_RANKS])

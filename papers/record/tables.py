@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from papers.record.claims import AnyClaim, PublishedClaim
-from papers.record.published import CLASSES, EXACT, PublishedRow
+from papers.record.published import CLASSES, PublishedRow
 from papers.record.survival import VERDICTS, SurvivalVerdict
 
 Record = Mapping[str, str]
@@ -99,15 +97,6 @@ def _number(claim: AnyClaim, value: float) -> str:
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def csv_text(records: Sequence[Record]) -> str:
-    """All columns."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
 
 
 def markdown_text(
@@ -207,18 +196,3 @@ def counts(records: Sequence[Record], column: str) -> str:
     found = Counter(record[column] for record in records)
     order = CLASSES if column == "class" else VERDICTS
     return ", ".join(f"{name}: {found[name]}" for name in order if found[name])
-
-
-__all__ = [
-    "EXACT",
-    "PUBLISHED_COLUMNS",
-    "SURVIVAL_COLUMNS",
-    "counts",
-    "csv_text",
-    "markdown_text",
-    "printed",
-    "published_columns",
-    "published_records",
-    "survival_records",
-    "with_intervals",
-]

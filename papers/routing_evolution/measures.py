@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.metrics.figures import worst_p99_ms
 from blis_jax.metrics.kv import printed_hit_rate
-from papers.record.measures import Measurement, scalars, with_tails
-from sweeps.runs.metrics import worst_p99_ms
+from papers.record.measures import CLASSES, Measurement, scalars, with_tails
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
-CLASSES = ("critical", "standard", "sheddable")
 WORST_TTFT, WORST_E2E = "worst_ttft_p99_ms", "worst_e2e_p99_ms"
 TTFT, E2E = "ttft_p99_ms", "e2e_p99_ms"
 _REGISTERED = (

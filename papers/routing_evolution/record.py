@@ -27,6 +27,5 @@ RECORD = PaperRecord(
     beside={WORST_TTFT: TTFT, WORST_E2E: E2E, "printed_completed": "num_completed"},
     beside_heading="of the cluster",
     remarks=_TRAPS,
-    row_example="11,18",
     figure_example="weight_ratios",
 )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.seed_options import seed_flags
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from sweeps.sensitivity.flags import BASE, NUM_SEEDS
+from sweeps.sensitivity.__main__ import NUM_ROWS, NUM_SEEDS
 
 NAME = "papers.sensitivity"
 FOLDER = "out/papers_sensitivity"
@@ -37,24 +36,32 @@ examples:
   with the surrogates models/iter01_priority_cascade, models/iter08_token_budget, …:
     %(prog)s --surrogates models
 """
-_FLAGS = (
-    Flag("spaces", str, ",".join(SPACES), "A,B,…", "strategies whose spaces are looked at"),
-    Flag("surrogates", str, None, "FOLDER", "with a surrogate named as each space"),
-    BASE,
-    *seed_flags(f"default: {NUM_SEEDS}"),
-    Flag("output", str, FOLDER, "FOLDER", "where studies and tables go"),
-)
-_SWITCHES = {
-    "saved": "print what comes with the package, draw it with --output, and stop",
-    **switches("no-figures", "no-cache"),
-}
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_switches("switches", _SWITCHES)
-    return parser
+class _What(SeedOptions, title="what"):
+    """The spaces, and how they are studied."""
+
+    spaces: str = option(str, ",".join(SPACES), "A,B,…", "strategies whose spaces are looked at")
+    surrogates: str | None = option(str, None, "FOLDER", "with a surrogate named as each space")
+    base: int | None = option(
+        cli.whole, None, "N", "rows of the Saltelli design, a power of two", shown=NUM_ROWS
+    )
+    seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
+    output: str | None = option(str, None, "FOLDER", "where studies and tables go", shown=FOLDER)
+
+
+class _Switches(CommandOptions, title="switches"):
+    """What is made."""
+
+    saved: bool = switch("print what comes with the package, draw it with --output, and stop")
+    no_figures: bool = switch()
+    no_cache: bool = switch()
+
+
+class SensitivityPaperOptions(
+    _What, _Switches, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    if "saved" in given:
-        return _saved(given)
-    spaces = _spaces(given)
-    output = Path(given.get("output", FOLDER))
+    options = SensitivityPaperOptions.read(arguments)
+    if options.saved:
+        return _saved(options.output)
+    spaces = _spaces(options)
+    output = Path(FOLDER if options.output is None else options.output)
     cli.check_writable(output, is_folder=True)
-    prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache=not options.no_cache)
     import pandas as pd
 
     from blis_jax.results.dataset import load
@@ -79,7 +86,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     rows: list[dict[str, Any]] = []
     for space in spaces:
         cli.say(NAME, f"{space}: {len(rows)} indices so far")
-        code = sensitivity.main(_words(given, space, output / Path(space).stem))
+        code = sensitivity.main(_words(options, space, output / Path(space).stem))
         if code:
             return code
         rows += rows_of(Path(space).stem, load(output / Path(space).stem / FINISHED))
@@ -91,26 +98,27 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _words(given: Mapping[str, Any], space: str, folder: Path) -> list[str]:
+def _words(options: SensitivityPaperOptions, space: str, folder: Path) -> list[str]:
     """The options of one space's study."""
     words = [space, "--resume", "--quiet", "--output", str(folder)]
-    for name in ("base", "seeds", "num-seeds", "first-seed"):
-        if name.replace("-", "_") in given:
-            words += [f"--{name}", str(given[name.replace("-", "_")])]
-    words += [f"--{name}" for name in ("no-figures", "no-cache") if name.replace("-", "_") in given]
-    if "surrogates" in given and (Path(given["surrogates"]) / space).exists():
-        words += ["--surrogate", str(Path(given["surrogates"]) / space)]
+    given = options.given()
+    for name in ("base", "seeds", "num_seeds", "first_seed"):
+        if name in given:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    words += [f"--{name.replace('_', '-')}" for name in ("no_figures", "no_cache") if name in given]
+    if options.surrogates is not None and (Path(options.surrogates) / space).exists():
+        words += ["--surrogate", str(Path(options.surrogates) / space)]
     return words
 
 
-def _spaces(given: Mapping[str, Any]) -> list[str]:
+def _spaces(options: SensitivityPaperOptions) -> list[str]:
     from sweeps.strategies.file import load_strategy
 
-    spaces = [name.strip() for name in given.get("spaces", ",".join(SPACES)).split(",")]
+    spaces = [name.strip() for name in options.spaces.split(",")]
     for name in spaces:
         if not load_strategy(name).parameters:
             raise ConfigError(f"--spaces: {name} has no parameters, so it is no space")
-    folder = given.get("surrogates")
+    folder = options.surrogates
     if folder is not None:
         found = [name for name in spaces if (Path(folder) / name).exists()]
         if not found:
@@ -120,24 +128,25 @@ def _spaces(given: Mapping[str, Any]) -> list[str]:
     return spaces
 
 
-def _saved(given: Mapping[str, Any]) -> int:
+def _saved(output: str | None) -> int:
     """The indices that come with the package; with --output also their figures."""
     import pandas as pd
 
+    from blis_jax.reports.drawing import save
     from papers.sensitivity.table import DATA, TABLE, printed, totals_of
-    from sweeps.sensitivity.figure import draw_totals
+    from sweeps.sensitivity.figure import totals
     from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 
     table = pd.read_csv(DATA / TABLE)
     print("\n".join(printed(table)))
-    if "output" not in given:
+    if output is None:
         return 0
-    folder = Path(given["output"])
+    folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     for space, rows in table.groupby("space", sort=False):
         path = folder / f"agreement_{space}.png"
         with cli.writing(path):
-            draw_totals(*totals_of(rows), (SIMULATOR, SURROGATE), path, str(space))
+            save(totals(*totals_of(rows), (SIMULATOR, SURROGATE), str(space)), path)
         print(f"Written: {path}")
     return 0
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from papers.pages import answer
 from sweeps.sensitivity.indices import FIGURES, Agreement, agreement_of, verdict
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
-from sweeps.sensitivity.report import agreement_cells
-from sweeps.sensitivity.words import interval_words
+from sweeps.sensitivity.report import agreement_cells, interval_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +25,7 @@ _WIDTHS = (22, 22, 4, 18, 18, 4)
 _NOTHING = "–"
 
 
-def totals_of(
-    rows: pd.DataFrame,
-) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
+def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Parameters of one space, and by metric the total indices of both models, [parameter, figure]."""
     names = rows["parameter"].unique().tolist()
     totals = {}
@@ -81,7 +79,14 @@ def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, A
 
 def printed(table: pd.DataFrame) -> list[str]:
     """The table for people, and how many indices have a value in common."""
-    lines = []
+    spaces = ", ".join(table["space"].unique())
+    lines = answer(
+        f"Do simulator and surrogate agree on what matters in {spaces}?",
+        [count_words(table)],
+        "95 % for each index by itself, over seeds and resampled points.",
+        f"{len(table)} indices; each space's study has its number of runs.",
+        "python -m sweeps.sensitivity SPACE studies a space of your own.",
+    )
     for space, part in table.groupby("space", sort=False):
         lines += [f"{space}, total indices [95 %]:"]
         width = max(len(f"{row.metric} {row.parameter}") for row in part.itertuples())
@@ -89,7 +94,7 @@ def printed(table: pd.DataFrame) -> list[str]:
         for row in part.to_dict("records"):
             lines.append(_line(f"{row['metric']} {row['parameter']}".ljust(width), _cells(row)))
         lines.append("")
-    return [*lines, count_words(table)]
+    return lines[:-1]
 
 
 def _line(name: str, cells: Sequence[str]) -> str:

@@ -10,11 +10,18 @@ import numpy as np
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option
 from blis_jax.latency.registry import SIZED
-from papers.step_law.law import TERMS, LinearLaw, by_quarters, change, fitted
-from papers.step_law.sized_laws import predicted_us
-from papers.step_law.steps import MeasuredSteps, read_steps
+from papers.step_law.law import (
+    TERMS,
+    LinearLaw,
+    MeasuredSteps,
+    by_quarters,
+    change,
+    fitted,
+    predicted_us,
+    read_steps,
+)
 
 NAME = "papers.step_law"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "real_serving_runs"
@@ -32,15 +39,16 @@ examples:
   others, in a file with the same columns:
     %(prog)s --steps steps.parquet
 """
-_FLAGS = (
-    Flag(
-        "steps",
-        str,
-        None,
-        "FILE",
-        "Parquet file of measured steps (default: shared/data beside the checkout)",
-    ),
-)
+
+
+class StepLawOptions(
+    CommandOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    steps: Path | None = option(
+        Path, None, "FILE", "Parquet file of measured steps (default: shared/data beside the checkout)",
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,11 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    options = StepLawOptions.read(arguments)
     prepare_backend()
-    runs = read_steps(Path(given.get("steps", DATA / "vllm_steps.parquet")))
+    runs = read_steps(options.steps or DATA / "vllm_steps.parquet")
     laws = {run.name: _laws(run) for run in runs}
     tables = (_periods(runs), _terms(runs, laws), _residuals(runs, laws), _sized(runs))
     print("\n\n".join(tables))

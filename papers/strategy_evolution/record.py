@@ -10,6 +10,5 @@ RECORD = PaperRecord(
     title="the scheduling record",
     seeds=(42, 43, 44),
     measurement=record_figures(),
-    row_example="5,8-opt",
     figure_example="rate_sweep",
 )

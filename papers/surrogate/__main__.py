@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError, closest
 from papers.surrogate.spaces import MOST_WANTED, SPACES, PaperSpace
 
@@ -50,19 +50,23 @@ examples:
   all of it at a hundredth of the size, to try:
     %(prog)s --scale 0.01 --output out/try
 """
-_FLAGS = (
-    Flag("spaces", str, ",".join(SPACES), "LIST", f"of {', '.join(SPACES)}"),
-    Flag("parts", str, ",".join(PARTS), "LIST", f"of {', '.join(PARTS)}"),
-    Flag("scale", cli.number, 1.0, "R", "share of the points and steps"),
-    Flag("output", str, FOLDER, "FOLDER", "where datasets, surrogates and tables go"),
-)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_argument("--saved", action="store_true", help="print the tables that come with it")
-    return parser
+class _What(CommandOptions, title="what"):
+    """Which parts are made, and how large."""
+
+    spaces: str = option(str, ",".join(SPACES), "LIST", f"of {', '.join(SPACES)}")
+    parts: str = option(str, ",".join(PARTS), "LIST", f"of {', '.join(PARTS)}")
+    scale: float = option(cli.number, 1.0, "R", "share of the points and steps")
+    output: str = option(str, FOLDER, "FOLDER", "where datasets, surrogates and tables go")
+
+
+class SurrogatePaperOptions(
+    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    saved: bool = switch("print the tables that come with it")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,16 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    spaces, parts = _list(given, "spaces", tuple(SPACES)), _list(given, "parts", PARTS)
-    scale = given.get("scale", 1.0)
+    options = SurrogatePaperOptions.read(arguments)
+    spaces = _list("spaces", options.spaces, tuple(SPACES))
+    parts, scale = _list("parts", options.parts, PARTS), options.scale
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale: got {scale:g}, allowed is above 0 up to 1")
-    if "saved" in given:
+    if options.saved:
         for name in spaces:
             _print(name, SPACES[name], SAVED)
         return 0
-    output = Path(given.get("output", FOLDER))
+    output = Path(options.output)
     cli.check_writable(output, is_folder=True)
     for name in spaces:
         job = Job(name, SPACES[name], output, scale)
@@ -91,10 +95,7 @@ def _make(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _list(given: Mapping[str, Any], name: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    text = given.get(name)
-    if text is None:
-        return tuple(allowed)
+def _list(name: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in chosen:
         if part not in allowed:
@@ -217,8 +218,7 @@ def _regions(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    from surrogate.levels.data import load_own
-    from surrogate.levels.scores import any_seeds_table
+    from surrogate.levels.fit import any_seeds_table, load_own
 
     return any_seeds_table(surrogate, load_own(job.own, data), 0.9)
 
@@ -229,7 +229,7 @@ def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     import pandas as pd
 
     from surrogate.data import load_data
-    from surrogate.levels.scores import common_seeds_table
+    from surrogate.levels.fit import common_seeds_table
 
     further = load_data(job.common)
     assert data.seeds is not None and further.seeds is not None
@@ -242,14 +242,13 @@ def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    from surrogate.levels.data import load_own
-    from surrogate.levels.scores import unexplained_table
+    from surrogate.levels.fit import load_own, unexplained_table
 
     return unexplained_table(surrogate, load_own(job.own, data))
 
 
 def _figures(job: Job, surrogate: Any, data: Any) -> None:
-    from surrogate.report import figure
+    from surrogate import report_figures as figure
     from surrogate.scores import evaluate
 
     r2 = {score.output: score.r2 for score in evaluate(surrogate, data)}
@@ -267,7 +266,7 @@ def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     import dataclasses
 
-    from surrogate.fitting.curve import learning_curve, sizes_of
+    from surrogate.scores import learning_curve, sizes_of
 
     steps = max(round(CURVE_STEPS * job.scale), 50)
     settings = dataclasses.replace(surrogate.settings, steps=steps)
@@ -278,7 +277,7 @@ def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _speed(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    from papers.surrogate.speed import measure
+    from papers.surrogate.rivals import measure
 
     return measure(surrogate, _shown(surrogate)[0])
 
@@ -298,7 +297,7 @@ _MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
 
 
 def _shown(surrogate: Any) -> list[str]:
-    from surrogate.report.__main__ import SHOWN
+    from surrogate.report import SHOWN
 
     learned = {
         name

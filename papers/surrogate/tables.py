@@ -75,7 +75,7 @@ def coverage(table: pd.DataFrame) -> list[str]:
 
 def regions(table: pd.DataFrame) -> list[str]:
     """Coverage of the pool's intervals in each region."""
-    from surrogate.levels.scores import share_cells
+    from surrogate.levels.fit import share_cells
 
     found = [
         "| region | points | intervals of | covered, least to most | median | outputs within 86 to 94 % |",
@@ -90,7 +90,7 @@ def regions(table: pd.DataFrame) -> list[str]:
 
 def any_seeds(table: pd.DataFrame) -> list[str]:
     """Coverage of intervals for any seeds, and what lies beyond the bar."""
-    from surrogate.levels.scores import NEAR, any_seeds_lines
+    from surrogate.levels.fit import NEAR, any_seeds_lines
 
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
     off = whole[(whole["share"] - 0.9).abs() > NEAR]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from papers.pages import csv_of, rows_of, write_text
 
 NAME = "papers.two_tracks"
 FOLDER = "out/two_tracks"
-MIN_SEEDS = 2
 _DESCRIPTION = """\
 Run the winners of the scheduling track and of the routing track on the workloads of both, on common
 requests of seeds that no search saw, and print each with its change against the published optimum.
@@ -40,21 +36,40 @@ examples:
     %(prog)s --searches out/routing/searches --ablations out/routing/ablations --map out/routing/map.json \\
         --check out/routing/check.json
 """
-_FLAGS = (
-    Flag("seeds", cli.whole, None, "N", "seeds of the joint table (default: 64, from 6000 on)"),
-    Flag("searches", str, None, "FOLDER", "files of sweeps.optimize, named as their strategies"),
-    Flag("ablations", str, None, "FOLDER", "files of sweeps.ablate, named as their strategies"),
-    Flag("map", str, None, "FILE", "robustness map (.json) that the decision tree is built from"),
-    Flag("check", str, None, "FILE", "robustness map (.json) that the tree is checked on"),
-    Flag("output", str, FOLDER, "FOLDER", "where the tables go"),
-    Flag("parts", str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)"),
-    Flag("page", str, None, "FILE", "also write the page of results"),
-)
-_SWITCHES = {
-    "saved": "use the tables that come with the package instead of simulating",
-    "no-joint": "leave the joint table as it is",
-    **switches("quiet", "no-cache"),
-}
+
+
+class _What(CommandOptions, title="what"):
+    """What is computed, of what, and where it goes."""
+
+    seeds: int | None = option(
+        cli.at_least(2), None, "N", "seeds of the joint table (default: 64, from 6000 on)"
+    )
+    searches: Path | None = option(
+        Path, None, "FOLDER", "files of sweeps.optimize, named as their strategies"
+    )
+    ablations: Path | None = option(
+        Path, None, "FOLDER", "files of sweeps.ablate, named as their strategies"
+    )
+    map: Path | None = option(
+        Path, None, "FILE", "robustness map (.json) that the decision tree is built from"
+    )
+    check: Path | None = option(
+        Path, None, "FILE", "robustness map (.json) that the tree is checked on"
+    )
+    output: str = option(str, FOLDER, "FOLDER", "where the tables go")
+    parts: str | None = option(str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)")
+    page: str | None = option(str, None, "FILE", "also write the page of results")
+
+
+class TwoTracksOptions(
+    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    saved: bool = switch("use the tables that come with the package instead of simulating")
+    no_joint: bool = switch("leave the joint table as it is")
+    quiet: bool = switch()
+    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,65 +78,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("what", _FLAGS)
-    parser.add_switches("switches", _SWITCHES)
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    if ("map" in given) != ("check" in given):
+    options = TwoTracksOptions.read(arguments)
+    if (options.map is None) != (options.check is None):
         raise ConfigError(
             "a tree is built from one map and checked on another; give both --map and --check"
         )
     folder = Path(str(files(NAME))) / "data"
-    if "saved" not in given:
-        folder = Path(given.get("output", FOLDER))
+    if not options.saved:
+        folder = Path(options.output)
         cli.check_writable(folder, is_folder=True)
-        prepare_backend(use_cache="no_cache" not in given)
-        for name, make in _tables(folder, given):
+        prepare_backend(use_cache=not options.no_cache)
+        for name, make in _tables(folder, options):
             _write(folder / f"{name}.csv", make())
     from papers.two_tracks import page
 
-    tables = {name: _read(folder / f"{name}.csv") for name in page.TABLES}
-    if "quiet" not in given:
+    tables = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
+    if not options.quiet:
         print("\n".join(page.printed(tables)))
-    if "page" in given:
-        path = Path(given["page"])
-        with cli.writing(path), replacing(path) as written:
-            written.write_text(page.page(tables), encoding="utf-8")
+    if options.page is not None:
+        write_text(Path(options.page), page.page(tables))
     return 0
 
 
 def _tables(
-    folder: Path, given: dict[str, Any]
+    folder: Path, options: TwoTracksOptions
 ) -> list[tuple[str, Callable[[], list[dict[str, str]]]]]:
     """The tables to make, by name; those whose files are not given stay as they are."""
-    from papers.two_tracks import iterations, regimes
+    from papers.two_tracks import tables
 
     made: list[tuple[str, Callable[[], list[dict[str, str]]]]] = []
-    if Path(iterations.TRACK).is_dir():
-        made.append(("iterations", lambda: iterations.ledger_rows(Path(iterations.TRACK))))
-    if "searches" in given:
-        made.append(("searches", lambda: iterations.search_rows(Path(given["searches"]))))
-    if "ablations" in given:
-        made.append(("parts", lambda: iterations.part_rows(Path(given["ablations"]))))
-    if "map" in given:
-        built, other = (regimes.RobustnessMap(Path(given[name])) for name in ("map", "check"))
-        regimes.check_disjoint(built, other)
-        made.append(("regimes", lambda: regimes.rule_rows(built, other)))
-        made.append(("check", lambda: regimes.check_rows(built, other)))
-    if "no_joint" not in given:
-        made.append(("joint", lambda: _joint(folder, given)))
+    if Path(tables.TRACK).is_dir():
+        made.append(("iterations", lambda: tables.ledger_rows(Path(tables.TRACK))))
+    if options.searches is not None:
+        made.append(("searches", partial(tables.search_rows, options.searches)))
+    if options.ablations is not None:
+        made.append(("parts", partial(tables.part_rows, options.ablations)))
+    if options.map is not None and options.check is not None:
+        built, other = tables.RobustnessMap(options.map), tables.RobustnessMap(options.check)
+        tables.check_disjoint(built, other)
+        made.append(("regimes", lambda: tables.rule_rows(built, other)))
+        made.append(("check", lambda: tables.check_rows(built, other)))
+    if not options.no_joint:
+        made.append(("joint", lambda: _joint(folder, options)))
     return made
 
 
-def _joint(folder: Path, given: dict[str, Any]) -> list[dict[str, str]]:
+def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
     from papers.record.runs import PaperRuns
     from papers.two_tracks import joint
 
-    count = given.get("seeds", joint.NUM_SEEDS)
-    if count < MIN_SEEDS:
-        raise ConfigError(f"--seeds is {count}; an interval needs {MIN_SEEDS} seeds or more")
+    count = joint.NUM_SEEDS if options.seeds is None else options.seeds
     seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
-    runs = PaperRuns(Path(given.get("parts", folder / "parts")), "jax")
+    runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")
     line = progress.begin("simulating", len(joint.cells()), "settings")
     rows = joint.rows(runs, seeds, lambda done, _, what: line.show(done, what))
     line.clear()
@@ -131,19 +139,7 @@ def _joint(folder: Path, given: dict[str, Any]) -> list[dict[str, str]]:
 def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
     if not rows:
         raise ConfigError(f"there is nothing to write into {path}; look at what the options name")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    with cli.writing(path), replacing(path) as written:
-        written.write_text(text.getvalue(), encoding="utf-8")
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    write_text(path, csv_of(rows))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from papers.record.settings import RunSetting, of_arm
 from sweeps.principles.figures import TRACK_TARGETS
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
 
 FIRST_SEED, NUM_SEEDS = 6000, 64  # seen by no search, no row of a ledger and no map
 SCHEDULING, ROUTING = "scheduling", "routing"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from papers.pages import answer
+
 Row = Mapping[str, str]
 Tables = Mapping[str, Sequence[Row]]
 TABLES = ("iterations", "searches", "parts", "joint", "regimes", "check")
@@ -25,7 +27,13 @@ _SHARES = ("slo_miss_rate", "reject_rate")
 
 def printed(tables: Tables) -> list[str]:
     """Lines of a terminal."""
-    lines = []
+    lines = answer(
+        "Which winner of the two tracks has the lowest objective on which workload?",
+        [_verdict(tables["joint"], workload) for workload in _workloads(tables["joint"])],
+        "95 % for every change by itself, paired by seed, on seeds that no search saw.",
+        f"{len(tables['joint'])} arms on workloads, each on the same seeds as the others there.",
+        "--page FILE writes the tables with the tree of regimes.",
+    )
     for row in tables["iterations"]:
         if row["metric"] in ("worst_ttft_p99_ms", "slo_miss_rate"):
             words = f"{METRIC_WORDS[row['metric']]} {_interval(row, row['metric'] in _SHARES)}"
@@ -43,6 +51,20 @@ def printed(tables: Tables) -> list[str]:
     for name in ("regimes", "check"):
         lines += [" | ".join(row.values()) for row in tables[name]]
     return lines
+
+
+def _workloads(joint: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["workload"] for row in joint))
+
+
+def _verdict(joint: Sequence[Row], workload: str) -> str:
+    """Say which arm has the lowest objective on a workload."""
+    rows = [row for row in joint if row["workload"] == workload and row[row["objective"]]]
+    if not rows:
+        return f"{workload}: no arm has a figure."
+    best = min(rows, key=lambda row: float(row[row["objective"]]))
+    rejected = f"{_percent(best['reject_rate'])} rejected"
+    return f"{workload}: {best['arm']}, {best['objective']} {_mean(best, best['objective'])} ms, {rejected}."
 
 
 def page(tables: Tables) -> str:

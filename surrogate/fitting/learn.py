@@ -11,14 +11,12 @@ import numpy as np
 
 from blis_jax.errors import ConfigError, closest
 from surrogate.data import Data, Part
-from surrogate.domain import Domain
-from surrogate.fitting import conformal
-from surrogate.fitting.features import features
-from surrogate.fitting.fit import FitState, Samples, Settings, fit, init
+from surrogate.fitting.network import FitState, Samples, Settings, features, fit, init
+from surrogate.fitting.programs import band
 from surrogate.fitting.targets import Scales, compact, pool_means, scales_of
 from surrogate.predictor import ConformalScores, Surrogate
-from surrogate.programs import band
-from surrogate.regions import regions_of
+from surrogate.regions import Domain, regions_of
+from surrogate.regions import scores as scores_of
 
 MAIN = "ttft_p99_ms[critical]"  # its lowest quarter is a region, where it is learned
 FLOOR_SHARE = 0.5  # of the median residual at training points: the least sigma of an output
@@ -76,8 +74,8 @@ def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = 
     predicted = raw.raw(standard.mean)
     regions = regions_of(data.columns, _main_of(raw, main), part.inputs, predicted)
     calibration = ConformalScores(
-        conformal.scores(means - standard.mean, sigma),
-        conformal.scores(runs - middle, half),
+        scores_of(means - standard.mean, sigma),
+        scores_of(runs - middle, half),
         floor.astype(np.float32),
         regions.of(part.inputs, predicted).astype(np.int32),
     )
@@ -106,6 +104,3 @@ def one_run_each(part: Part, seed: int = 0) -> np.ndarray:
     is_there = ~np.isnan(part.runs).all(axis=2)
     chosen = [rng.choice(np.flatnonzero(row)) for row in is_there]
     return np.asarray(part.runs[np.arange(len(chosen)), chosen])
-
-
-__all__ = ["calibrated", "learn", "one_run_each", "samples_of"]

@@ -138,6 +138,7 @@ def merged(outputs: Any, errors: Any = None) -> Any:
     if errors is None:
         amounts = jnp.maximum(excesses, 0.0)
     else:
+        errors = jnp.broadcast_to(jnp.asarray(errors, excesses.dtype), excesses.shape)
         z = excesses / errors
         amounts = excesses * jax.scipy.special.ndtr(z) + errors * jax.scipy.stats.norm.pdf(z)
     total = objective + EXCESS_SCALE * amounts.sum(axis=-1)

@@ -88,7 +88,9 @@ def scales_of(runs: np.ndarray, means: np.ndarray, units: Sequence[str]) -> Scal
             continue
         is_log = bool(np.nanmin(y) > 0 and np.nanmax(mean) > LOG_RATIO * np.nanmin(mean))
         z = np.log(mean) if is_log else mean
-        width = float(np.std(z)) or spread
+        width = float(np.std(z))
+        if width <= SPREAD_FLOOR * spread:  # seeds differ, points do not but for rounding
+            width = spread
         entries.append(Scale(is_log, float(np.mean(z)), width, low, high))
     return Scales(tuple(entries))
 

@@ -1,15 +1,30 @@
-"""Fits what seeds do, and calibrates its intervals on points whose seeds nothing was fitted to."""
+"""What seeds do, fitted to runs on seeds of their own, calibrated, and held against further such runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.fitting.conformal import scores
-from surrogate.levels.data import OwnData, OwnPart
+from blis_jax.errors import ConfigError, reads_store
+from blis_jax.results.dataset import load_kind
+from blis_jax.results.schema import NOT_RUN
+from surrogate.data import (
+    BRANCH_CALIBRATION,
+    BRANCH_TEST,
+    CALIBRATION,
+    OWN_KIND,
+    TEST,
+    TRAIN,
+    Data,
+    SeedTable,
+    seed_table,
+    with_failures,
+)
 from surrogate.levels.model import (
     DIFFERENCE,
     FOLDS,
@@ -25,10 +40,14 @@ from surrogate.levels.model import (
     key,
     regress,
 )
-from surrogate.levels.predict import Parts, means, predicted
+from surrogate.levels.predict import LevelParts, levels_of, means, predicted
+from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, scores
+from surrogate.scores import is_within, r_squared
 
 if TYPE_CHECKING:
-    from surrogate.data import Data
+    import pandas as pd
+
+    from surrogate.data import Data, Part, SeedTable
     from surrogate.predictor import Surrogate
 
 
@@ -51,7 +70,7 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     )  # fmt: skip
     every = blank.standard(own.seeds.covariates)
     simulated = blank.standard(own.seeds.covariates, own.seeds.baseline[:, learned])
-    parts, train = Parts(surrogate, own.train.inputs), own.train
+    parts, train = LevelParts(surrogate, own.train.inputs), own.train
     count = train.at.shape[1]
     target = (train.runs[..., learned] - parts.mean[:, None]) / parts.run_sd[:, None]
     target = target.reshape(-1, target.shape[2])
@@ -101,7 +120,7 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
     """With the scores of the calibration points, for means over 1, 2, 4, … of their seeds."""
     levels, part = surrogate.levels, own.calibration
     assert levels is not None
-    parts = Parts(surrogate, part.inputs)
+    parts = LevelParts(surrogate, part.inputs)
     found = {}
     for mode in MODES:
         for rung in (rung for rung in RUNGS if rung <= part.at.shape[1]):
@@ -113,7 +132,7 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
 
 
 def residuals(
-    surrogate: Surrogate, parts: Parts, part: OwnPart, own: OwnData, mode: str, rung: int
+    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
 ) -> dict[str, np.ndarray]:
     """How far means over the first `rung` seeds of each point are from predictions, `[point, output]`."""
     simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, rung)
@@ -124,7 +143,7 @@ def residuals(
 
 
 def on_own_seeds(
-    surrogate: Surrogate, parts: Parts, part: OwnPart, own: OwnData, mode: str, rung: int
+    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Simulated and predicted means over each point's first seeds, and what is known or predicted of the baseline."""
     levels = surrogate.levels
@@ -141,4 +160,227 @@ def on_own_seeds(
     return simulated, *means(surrogate, parts, level, mode, baseline)
 
 
-__all__ = ["on_own_seeds", "predicted", "residuals", "with_levels"]
+# --- runs on seeds of their own -------------------------------------------------------------------
+# As `sweeps.dataset --own-seeds` writes them. The layout is that of `surrogate.data`, but the dim `seed` has places
+# only: `run_seed[point, seed]` are the seeds. No seed of one role comes in another, and none in the pool of the dataset
+# that goes with it.
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """Points of one role: inputs, runs `[point, run, output]`, places of their seeds in the table."""
+
+    inputs: np.ndarray
+    runs: np.ndarray
+    at: np.ndarray  # [point, run]
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A dataset of own seeds in memory; parts of the branch are in those of their kind."""
+
+    train: OwnPart
+    calibration: OwnPart
+    test: OwnPart
+    seeds: SeedTable
+    num_runs: int
+    world: str
+
+
+@reads_store("make the dataset again")
+def load_own(path: str | Path, data: Data) -> OwnData:
+    """Reads the runs that go with a dataset; refuses those of another world, or on its pool's seeds."""
+    dataset = load_kind(path, OWN_KIND, "the .zarr that sweeps.dataset --own-seeds writes")
+    outcome, role = dataset["outcome"].values, dataset["role"].values
+    num_left = int((outcome == NOT_RUN).sum())
+    if num_left:
+        raise ConfigError(
+            f"{path} is not finished: {num_left} runs are missing; go on with --resume of the "
+            "command that makes it"
+        )
+    world = str(dataset.attrs.get("world", ""))
+    if data.seeds is None:
+        raise ConfigError(
+            f"{path} cannot be used with a dataset that has no baseline; make that again with the same --baseline"
+        )
+    if world != data.world:
+        raise ConfigError(
+            f"{path} is of another strategy, workload, baseline or version than the dataset; make "
+            "both with the same options"
+        )
+    names = [str(name) for name in dataset["metric"].values]
+    units = [str(unit) for unit in dataset["unit"].values]
+    values, names, _ = with_failures(dataset["value"].values, outcome, names, units)
+    seeds = seed_table(dataset, values)
+    assert seeds is not None
+    both = np.intersect1d(seeds.seeds, data.seeds.seeds)
+    if len(both):
+        raise ConfigError(
+            f"{path} has seed {both[0]}, which the dataset has too; make it with another --first-seed"
+        )
+    run_seed, inputs = dataset["run_seed"].values, dataset["inputs"].values
+
+    def part(*roles: str) -> OwnPart:
+        """The points of some roles all of whose seeds have a run of the baseline."""
+        chosen = np.isin(role, roles) & np.isin(run_seed, seeds.seeds).all(axis=1)
+        return OwnPart(inputs[chosen], values[chosen], seeds.places(run_seed[chosen]))
+
+    return OwnData(
+        part(TRAIN), part(CALIBRATION, BRANCH_CALIBRATION), part(TEST, BRANCH_TEST), seeds,
+        int((outcome >= 0).sum()), world,
+    )  # fmt: skip
+
+
+# --- how often the intervals hold -----------------------------------------------------------------
+
+COUNTS = (32, 1)  # seeds of a mean
+NEAR = 0.04 + 1e-12  # of the confidence
+
+
+def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd.DataFrame:
+    """Coverage by output, kind of interval, knowledge of the seeds, their number and region.
+
+    From a simulated baseline the difference is covered where the metric is, so it has no rows of its own.
+
+    `r2` is that of the means, `half_width` the median over points in the output's unit. The whole space
+    is the points drawn all over it; those of the branch were added and stand apart.
+    """
+    import pandas as pd
+
+    levels, part = levels_of(surrogate), own.test
+    parts = LevelParts(surrogate, part.inputs)
+    learned = surrogate.scales.is_learned
+    outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
+    rows = []
+    for mode in levels.modes:
+        for count in (count for count in COUNTS if count <= part.at.shape[1]):
+            simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, count)
+            on_baseline = own.seeds.baseline[part.at[:, :count]][..., learned].mean(axis=1)
+            targets = {LEVEL: simulated, DIFFERENCE: simulated - on_baseline}
+            guesses = {LEVEL: mean, DIFFERENCE: mean - baseline}
+            for kind in KINDS if mode != SIMULATED else (LEVEL,):
+                scores = levels.scores[key(mode, kind, count)]
+                reach = factors_by_region(scores, levels.region, confidence)[parts.region]
+                half = reach * levels.sigma(mode, kind, parts.fixed, parts.run_sd, count)
+                target, guess = targets[kind], guesses[kind]
+                is_held = is_within(target, guess - half, guess + half)
+                for region, is_here in _members(parts.region).items():
+                    for at, output in enumerate(outputs):
+                        y = target[is_here, at]
+                        rows.append({
+                            "output": output, "seeds": mode, "interval": kind, "num_seeds": count,
+                            "region": region, "covered": int(is_held[is_here, at].sum()),
+                            "points": len(y), "share": float(is_held[is_here, at].mean()),
+                            "r2": r_squared(y, guess[is_here, at]),
+                            "half_width": float(np.median(half[is_here, at])),
+                        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def any_seeds_lines(table: pd.DataFrame) -> list[str]:
+    """The same as a table in Markdown, over all outputs."""
+    found = [
+        "| seeds | interval of the | seeds in a mean | region | points | covered, least to most | median "
+        "| outputs within 86 to 94 % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    names = ["seeds", "interval", "num_seeds", "region"]
+    for (seeds, kind, count, region), part in table.groupby(names, sort=False):
+        points = part["points"].iloc[0]
+        found.append(
+            f"| {seeds} | {kind} | {count} | {region} | {points} | {share_cells(part['share'])} |"
+        )
+    return found
+
+
+def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
+    """Least to most, median, and how many lie within four points of a percent of the confidence."""
+    is_near = (share - confidence).abs() <= NEAR
+    return f"{share.min():.3f} to {share.max():.3f} | {share.median():.3f} | {int(is_near.sum())} of {len(share)}"
+
+
+def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
+    """What the covariates leave of the variance over seeds, as a share, by output.
+
+    `at_baseline`: over seeds that nothing was fitted to; `at_points`: of single runs at the test points,
+    each in units of its point's sd, beside a prediction that does not know the seed; `beside_baseline`: the
+    same where the baseline's run on the seed is known too.
+    """
+    import pandas as pd
+
+    levels, learned = levels_of(surrogate), surrogate.scales.is_learned
+    is_new = ~np.isin(np.arange(len(own.seeds.seeds)), own.train.at)
+    baseline = own.seeds.baseline[is_new][:, learned]
+    guess = levels.baseline_at(levels.standard(own.seeds.covariates[is_new]))
+    spread = baseline.var(axis=0)
+    left = np.square(baseline - guess).mean(axis=0) / np.where(spread > 0, spread, np.nan)
+    parts = LevelParts(surrogate, own.test.inputs)
+    squares = {}
+    for mode in levels.modes:
+        simulated, mean, _ = on_own_seeds(surrogate, parts, own.test, own, mode, 1)
+        squares[mode] = np.square((simulated - mean) / parts.run_sd).mean(axis=0)
+    outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
+    found = {"output": outputs, "at_baseline": left, "at_points": squares[GIVEN] / squares[UNKNOWN]}
+    if SIMULATED in squares:
+        found["beside_baseline"] = squares[SIMULATED] / squares[UNKNOWN]
+    return pd.DataFrame(found | {"seeds": int(is_new.sum()), "points": len(own.test.inputs)})
+
+
+def common_seeds_table(
+    surrogate: Surrogate, part: Part, seeds: np.ndarray, table: SeedTable, confidence: float
+) -> pd.DataFrame:
+    """The same on points that share sets of 32 seeds outside the pool, one set after the other.
+
+    `part.runs[point, seed, output]` are on `seeds`, of which the table has requests and the baseline's runs.
+    Columns without an ending are from the requests alone, `_simulated` beside the simulated baseline, and
+    `r2_pool` without any level. All points of a set share what is unknown of its seeds, so a set's coverage may
+    be far from the confidence either way.
+    """
+    import pandas as pd
+
+    levels, learned = levels_of(surrogate), surrogate.scales.is_learned
+    parts = LevelParts(surrogate, part.inputs)
+    outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
+    size = min(COUNTS[0], len(seeds))
+    tables = []
+    for first in range(0, len(seeds) - size + 1, size):
+        here = table.places(seeds[first : first + size])
+        target = np.nanmean(part.runs[:, first : first + size][..., learned], axis=1)
+        runs = table.baseline[here][:, learned]
+        found: dict[str, Any] = {
+            "first_seed": int(seeds[first]),
+            "num_seeds": size,
+            "points": len(target),
+        }
+        found |= {"output": outputs, "r2_pool": _r2_each(target, parts.mean)}
+        on_baseline = runs.mean(axis=0)
+        known = {GIVEN: None, SIMULATED: on_baseline}
+        for mode in (mode for mode in known if mode in levels.modes):
+            end = "" if mode == GIVEN else f"_{mode}"
+            level = levels.standard(table.covariates[here], None if mode == GIVEN else runs)
+            guess = predicted(
+                surrogate, parts, level.mean(axis=0), mode, size, confidence, known[mode]
+            )
+            is_held = is_within(target, guess["low"], guess["high"])
+            off = is_within(target - on_baseline, guess["difference_low"], guess["difference_high"])
+            found[f"r2{end}"] = _r2_each(target, guess["mean"])
+            found[f"share{end}"] = is_held.mean(axis=0)
+            found[f"share_difference{end}"] = off.mean(axis=0)
+            found[f"half_width{end}"] = np.median(guess["high"] - guess["low"], axis=0) / 2
+        tables.append(pd.DataFrame(found))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _r2_each(target: np.ndarray, guess: np.ndarray) -> list[float]:
+    return [r_squared(target[:, at], guess[:, at]) for at in range(target.shape[1])]
+
+
+def _members(region: np.ndarray) -> dict[str, np.ndarray]:
+    """By name, the points of each region; the whole space is all that is not of the branch."""
+    branch = REGIONS.index(BRANCH)
+    members = {
+        WHOLE: region != branch,
+        BEST: region == REGIONS.index(BEST),
+        BRANCH: region == branch,
+    }
+    return {name: here for name, here in members.items() if here.any()}

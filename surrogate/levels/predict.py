@@ -1,7 +1,8 @@
-"""Predictions for seeds outside the pool: means, and differences from the baseline, with intervals."""
+"""Predictions for seeds outside the pool: from their requests, or from the baseline simulated on them."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,31 +12,37 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.errors import ConfigError, ConfigWarning
-from surrogate.fitting.conformal import factors_by_region
-from surrogate.fitting.features import features
-from surrogate.levels.covariates import COVARIATES, covariates
+from surrogate.data import FAILED
+from surrogate.fitting.network import features
 from surrogate.levels.model import (
-    DIFFERENCE,
+    COVARIATES,
     GIVEN,
     KINDS,
     LEVEL,
     SIMULATED,
     UNKNOWN,
     Levels,
+    covariates,
     key,
 )
+from surrogate.regions import factors_by_region
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable
+    from surrogate.levels.model import Levels
     from surrogate.predictor import Surrogate
+
 
 NUM_SEEDS = 32  # of a mean over seeds that nobody names
 FARTHEST = 6.0  # sd over seeds that the mean of a covariate may be off
 BLOCK_SIZE = 16  # by which contents are cut; no covariate depends on it
 
 
-class Parts:
+class LevelParts:
     """What is needed of the learned outputs at some points, in their units, `[point, output]` each."""
 
     def __init__(self, surrogate: Surrogate, inputs: np.ndarray) -> None:
@@ -109,7 +116,7 @@ def predict_any(
             the mean is over seeds that nobody knows.
         num_seeds: how many of these. Above 32 seeds the scores are those of 32.
         baseline: the baseline's runs on the seeds that are given, `[seed, output]`, of
-            `surrogate.levels.simulate.baseline_on_seeds`; without it they are predicted.
+            `surrogate.levels.predict.baseline_on_seeds`; without it they are predicted.
 
     Returns:
         `mean`, `low`, `high`; `difference`, `difference_low`, `difference_high`; `baseline`, its mean; each
@@ -134,7 +141,7 @@ def predict_any(
         level = levels.standard(given, runs).mean(axis=0)
     _warn_if_far(level[: len(COVARIATES)])
     on_seeds = None if runs is None else runs.mean(axis=0)
-    parts = Parts(surrogate, inputs)
+    parts = LevelParts(surrogate, inputs)
     found = predicted(surrogate, parts, level, mode, count, confidence, on_seeds)
     dataset = xr.Dataset(
         {
@@ -192,7 +199,7 @@ def _warn_if_far(level: np.ndarray) -> None:
 
 def means(
     surrogate: Surrogate,
-    parts: Parts,
+    parts: LevelParts,
     level: np.ndarray,
     mode: str,
     baseline: np.ndarray | None = None,
@@ -209,7 +216,7 @@ def means(
 
 def predicted(
     surrogate: Surrogate,
-    parts: Parts,
+    parts: LevelParts,
     level: np.ndarray,
     mode: str,
     count: int,
@@ -236,4 +243,94 @@ def predicted(
     return found
 
 
-__all__ = ["DIFFERENCE", "Parts", "covariates_of_seeds", "predict_any", "predicted"]
+# --- the baseline on given seeds ------------------------------------------------------------------
+
+OTHERWISE = "predict from the requests of the seeds alone (--level requests)"
+
+
+def baseline_config(surrogate: Surrogate) -> ClusterConfig:
+    """The baseline's cluster.
+
+    Raises:
+        ConfigError: the surrogate does not know it, or a policy of it is not registered here.
+    """
+    from blis_jax.cluster.setting_values import config_of_values
+
+    levels = levels_of(surrogate)
+    if SIMULATED not in levels.modes or not levels.settings:
+        raise ConfigError(
+            f"this surrogate does not know the settings of its baseline; train it again, or {OTHERWISE}"
+        )
+    try:
+        return config_of_values(levels.settings)
+    except ConfigError as error:
+        raise ConfigError(
+            f"baseline {levels.baseline} cannot be simulated here ({error}); {OTHERWISE}"
+        ) from None
+
+
+def baseline_on_seeds(
+    surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None = None
+) -> np.ndarray:
+    """Simulates the baseline on seeds, one run each, as the dataset's were made.
+
+    Args:
+        surrogate: one that was trained with `--seeds-data`.
+        seeds: whole numbers that its stream of requests has.
+        spec: the workload, the dataset's if None.
+
+    Returns:
+        What the surrogate predicts, of every run, `[seed, output]` in the outputs' units.
+
+    Raises:
+        ConfigError: the baseline cannot be simulated here, a run does not come to its end, or one has no figure
+            for an output.
+    """
+    from blis_jax.metrics import further  # noqa: F401  (registers metrics that datasets have)
+    from blis_jax.metrics.on_device.compiled import figures_of
+    from blis_jax.runs.many_runs import run_given
+    from blis_jax.runs.options import Options, default_form
+    from blis_jax.workload.source import until_horizon
+
+    levels = levels_of(surrogate)
+    spec = workload_of(levels, spec)
+    config = until_horizon(baseline_config(surrogate), spec)
+    measure, draw = _measure(levels, spec), drawing(levels)
+
+    def table_of(seed: int, block_size: int) -> RequestTable:
+        """The requests of one run."""
+        return draw(spec, seed, block_size)[0]
+
+    names = [name for name in surrogate.outputs if name != FAILED]
+    summarize = figures_of(names, measure.slo_targets(), measure)
+    options = Options(form=default_form())
+    (runs,) = run_given([config], table_of, seeds, summarize, options).rows
+    each = zip(seeds, runs, strict=True)
+    return np.array([_outputs(surrogate, seed, run) for seed, run in each])
+
+
+def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
+    """As the dataset's runs were measured."""
+    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+
+    targets = {
+        name: {limit: ms for limit, ms in limits.items() if ms is not None}
+        for name, limits in (levels.targets or DEFAULT_TARGETS).items()
+    }
+    measure = Measure(targets, spec.measure.warm_up_s, spec.measure.cool_down_s)
+    measure.check(spec)
+    return measure
+
+
+def _outputs(surrogate: Surrogate, seed: int, run: RunSummary) -> list[float]:
+    """What the surrogate predicts, of one run."""
+    where = f"seed {seed}: baseline {levels_of(surrogate).baseline}"
+    if not run.metrics:
+        raise ConfigError(
+            f"{where} does not come to its end ({run.outcome.name}); leave out this seed, or {OTHERWISE}"
+        )
+    found = [float(run.metrics.get(name, 0.0)) for name in surrogate.outputs]  # 0: it did not fail
+    for name, value in zip(surrogate.outputs, found, strict=True):
+        if math.isnan(value):
+            raise ConfigError(f"{where} has no {name}; leave out this seed, or {OTHERWISE}")
+    return found

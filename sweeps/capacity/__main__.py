@@ -2,81 +2,170 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.options import (
+    AllSwitch,
+    CommandOptions,
+    FigureOption,
+    OutputSwitches,
+    option,
+    outputs,
+    switch,
+    word,
+)
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, seeds_option
+from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.files.overwriting import refuse_existing
-from sweeps.capacity.flags import DEFAULT_OUTPUT, MOST_INSTANCES, NAME, NUM_SEEDS, parser
+from blis_jax.files.atomic_write import write_json, write_text
+from sweeps.runs.options import FOLDER
 
 if TYPE_CHECKING:
+    from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.files.journal import Journal
     from blis_jax.metrics.measure import Measure
-    from blis_jax.workload.source import RequestSource
-    from sweeps.capacity.counting import CountedRuns
-    from sweeps.capacity.finding import Smallest
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.capacity.deciding import ServiceTarget
+    from sweeps.capacity.finding import CountedRuns, Smallest
     from sweeps.capacity.layouts import LayoutFamily
-    from sweeps.capacity.targets import ServiceTarget
+    from sweeps.runs.experiment import StudyRequests
     from sweeps.strategies.arms import Arm
 
+NAME = "sweeps.capacity"
+DEFAULT_OUTPUT = f"{FOLDER}/capacity.json"
+NUM_SEEDS = 1024
+MOST_INSTANCES = 64
+
+_DESCRIPTION = """\
+Find the smallest cluster that meets service targets. WORKLOAD is a built-in name, a .yaml file or a recorded
+trace. Sizes are tried by halving. Each is simulated on more and more common seeds until it is clear whether it
+meets every target, or the seeds are used up. Writes the answer (.json), a page (.md), and a figure (.png).
+"""
+_EXAMPLES = """\
+examples:
+  how many instances does the mixed workload need, and what does a better policy save?
+    %(prog)s mixed --targets critical.ttft_ms=200@99 \\
+      --policy iter00_baseline --policy iter13_class_lead@found
+
+  which GPUs, alone or mixed, at which price?
+    %(prog)s mixed --targets all.e2e_ms=10000@95 --model meta-llama/llama-3.1-8b-instruct \\
+      --gpus H100,A100-80 --prices H100=3.0,A100-80=1.6
+
+  are pools for prefill and decode cheaper?
+    %(prog)s mixed --targets critical.ttft_ms=200@99,all.tpot_ms=30@95 --roles
+
+  a trace, in twenty windows:
+    %(prog)s trace.jsonl --trace-windows 20 --targets all.ttft_ms=500@95
+
+A request that is rejected, dropped or not finished has missed its targets. A layout with more instances is taken to do
+no worse than one with fewer.
+"""
 USUAL_POLICY = "iter00_baseline"
 FEWEST_SEEDS = 16
 
 
+class _Asked(CommandOptions, title="question"):
+    """What must be met, and how surely."""
+
+    targets: tuple[str, ...] = option(
+        str, (), "LIST",
+        "CLASS.LIMIT=MS[@PERCENT], several with commas: PERCENT of the class's requests keep LIMIT (ttft_ms, "
+        "tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all", is_repeated=True,
+    )  # fmt: skip
+    policy: tuple[str, ...] = option(
+        str, (), "ARM", "[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: iter00_baseline)",
+        is_repeated=True,
+    )  # fmt: skip
+    confidence: float = option(
+        cli.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
+    )
+    max_instances: int = option(cli.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
+
+
+class _Clusters(CommandOptions, title="clusters"):
+    """Which clusters are tried."""
+
+    gpus: str | None = option(
+        str, None, "A,B,…",
+        "GPUs to compare, with the fitted coefficients of --model on each; also every two of them mixed "
+        "(default: the policy's own instances)",
+    )  # fmt: skip
+    model: str | None = option(str, None, "NAME", "model of --gpus")
+    tp: int | None = option(
+        cli.at_least(1), None, "N", "tensor parallelism of --gpus (default: the model's)"
+    )
+    prices: str | None = option(
+        str, None, "LIST", "price of a GPU-hour, such as H100=3.0,A100-80=1.6 (default: 1 each)"
+    )
+
+
+class _Requests(CountedRequests, title="requests"):
+    """Which requests every cluster serves."""
+
+    seeds: str | None = seeds_option(
+        f"how many may be used at most; default: {NUM_SEEDS}, or what shares near 100 % need"
+    )
+    rate: float | None = option(
+        cli.number, None, "R", "requests per second in place of the workload's"
+    )
+
+
+class _Switches(OutputSwitches, title="switches"):
+    """What is tried besides."""
+
+    roles: bool = switch(
+        "also split every cluster into pools for prefill and decode; all layouts are then simulated without "
+        "BLIS's defects, by which steps of one instance overlap"
+    )
+
+
+class CapacityOptions(
+    _Asked, _Clusters, _Requests, StudyTrace, FigureOption, _Switches, AllSwitch,
+    title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    workload: str | None = word("WORKLOAD", "workload or trace")
+    trace: str | None = None  # stands in the place of the workload
+    output: str = option(
+        str, DEFAULT_OUTPUT, "PATH", "answer to write, .json; a page with its tables lies beside it, .md",
+    )  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _capacity, arguments)
 
 
 def _capacity(arguments: Sequence[str] | None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    given = parser().given(words)
-    paths = _paths(given)
-    question = _question(given)
-    setting = {**question.setting, "command": cli.command_text(NAME, words)}
-    prepare_backend(use_cache="no_cache" not in given)
-    journal = _journal(question, paths)
-    with journal.held("resume" in given):
+    options = CapacityOptions.read(arguments)
+    paths = outputs.outputs_of(options, DEFAULT_OUTPUT, beside=(".jsonl", ".md"))
+    prepare_backend(use_cache=not options.no_cache)
+    question = _question(options)
+    setting = {**question.setting, "command": cli.command_text(NAME, arguments)}
+    journal = _journal(question, paths.beside(".jsonl"))
+    with cli.resumable(NAME, journal.path), journal.held(options.resume):
         runs = _runs(question, journal)
         found = [_found(question, runs, arm, family) for arm, family in question.clusters]
-        return _written(given, question, runs, found, setting, paths)
+        return _written(question, runs, found, setting, paths, options)
 
 
 # --- input ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Paths:
-    result: Path
-    record: Path
-    page: Path
-    figure: Path | None
-
-
-def _paths(given: Mapping[str, Any]) -> _Paths:
-    result, figure = cli.result_paths(given, Path(DEFAULT_OUTPUT))
-    paths = _Paths(result, result.with_suffix(".jsonl"), result.with_suffix(".md"), figure)
-    every = (paths.result, paths.record, paths.page, paths.figure)
-    refuse_existing(given, {"--output": every}, can_resume=True)
-    return paths
-
-
-@dataclass(frozen=True)
 class _Question:
-    """What is asked, read and checked before JAX starts."""
+    """Hold what is asked, read and checked."""
 
-    source: RequestSource
-    name: str
-    seeds: tuple[int, ...]
-    stream: str
+    requests: StudyRequests
     measure: Measure
     targets: tuple[ServiceTarget, ...]
     arms: tuple[Arm, ...]
@@ -90,77 +179,73 @@ class _Question:
     def setting(self) -> dict[str, Any]:
         """For the document."""
         return {
-            "workload": self.name,
-            "seeds": list(self.seeds),
-            "stream": self.stream,
+            "workload": self.requests.name,
+            "seeds": list(self.requests.seeds),
+            "stream": self.requests.stream,
             "confidence": self.confidence,
             "max_instances": self.most,
             "is_corrected": self.is_corrected,
         }
 
 
-def _question(given: Mapping[str, Any]) -> _Question:
-    from blis_jax.metrics.measure import Measure
+def _question(options: CapacityOptions) -> _Question:
+    from sweeps.capacity.deciding import num_tries, read_service_targets
     from sweeps.capacity.layouts import families
-    from sweeps.capacity.targets import read_service_targets
-    from sweeps.runs.options import classes_of
+    from sweeps.runs.bench import measure_of
+    from sweeps.runs.options import check_statistics
     from sweeps.strategies.arms import arms_of
 
-    arms = arms_of(given.get("policy") or [USUAL_POLICY])
-    is_split = "roles" in given
-    gpus = _gpus(given, arms, is_split)
-    hardware = gpus, given.get("model"), given.get("tp"), _prices(given)
-    source, name, seeds, stream = _requests(given, arms)
-    confidence = given.get("confidence", 0.95)
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"--confidence: got {confidence:g}, allowed is 0.5 up to below 1")
-    measure = Measure({}, source.measure.warm_up_s, source.measure.cool_down_s)
-    measure.check(source)
+    arms = arms_of(options.policy or (USUAL_POLICY,))
+    is_split = options.roles
+    gpus = _gpus(options, arms)
+    hardware = gpus, options.model, options.tp, _prices(options.prices)
+    requests = _requests(options, arms).at_least(FEWEST_SEEDS, "to be sure by")
+    confidence, most = options.confidence, options.max_instances
+    check_statistics(confidence)
+    measure = measure_of({}, requests.source)
+    targets = read_service_targets(options.targets, requests.classes)
     return _Question(
-        source=source,
-        name=name,
-        seeds=seeds,
-        stream=stream,
+        requests=_enough(options, requests, targets, (1 - confidence) / num_tries(most)),
         measure=measure,
-        targets=read_service_targets(given.get("targets") or (), classes_of(source)),
+        targets=targets,
         arms=arms,
         clusters=tuple(
             (arm, family) for arm in arms for family in families(*hardware, is_split, arm.config)
         ),
         confidence=confidence,
-        most=given.get("max_instances", MOST_INSTANCES),
+        most=most,
         is_corrected=is_split or any(arm.config.corrected for arm in arms),
-        has_prices="prices" in given,
+        has_prices=options.prices is not None,
     )
 
 
-def _gpus(given: Mapping[str, Any], arms: Sequence[Arm], is_split: bool) -> tuple[str, ...]:
-    if "gpus" not in given:
-        for name in ("model", "tp"):
-            if name in given:
+def _gpus(options: CapacityOptions, arms: Sequence[Arm]) -> tuple[str, ...]:
+    if options.gpus is None:
+        for name, value in (("model", options.model), ("tp", options.tp)):
+            if value is not None:
                 raise ConfigError(
                     f"--{name} has no meaning without --gpus; name the GPUs to compare"
                 )
     for arm in arms:
-        if arm.config.instances and "gpus" not in given:
+        if arm.config.instances and options.gpus is None:
             raise ConfigError(
                 f"--policy {arm.name}: its instances differ, so that more of them is not one thing; give --gpus, "
                 "or a policy with num_instances"
             )
-        if is_split and arm.config.hand_over_policy not in ("none", "pools"):
+        if options.roles and arm.config.hand_over_policy not in ("none", "pools"):
             raise ConfigError(
                 f"--roles: {arm.name} has a hand-over policy of its own, {arm.config.hand_over_policy}; leave "
                 "--roles out"
             )
-    names = tuple(part.strip() for part in given.get("gpus", "").split(",") if part.strip())
+    names = tuple(part.strip() for part in (options.gpus or "").split(",") if part.strip())
     if len(set(names)) != len(names):
         raise ConfigError("--gpus: a GPU is named twice; name each once")
     return names
 
 
-def _prices(given: Mapping[str, Any]) -> dict[str, float]:
+def _prices(text: str | None) -> dict[str, float]:
     found = {}
-    for part in filter(None, (part.strip() for part in given.get("prices", "").split(","))):
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
         name, equals, value = part.partition("=")
         try:
             price = float(value)
@@ -174,70 +259,67 @@ def _prices(given: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _requests(
-    given: Mapping[str, Any], arms: Sequence[Arm]
-) -> tuple[RequestSource, str, tuple[int, ...], str]:
-    """Where requests come from, its name, the numbers of the runs, and who draws."""
-    from blis_jax.commands.flags.seed_options import seeds_of
-    from blis_jax.traces.source import STREAM
+def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
     from blis_jax.workload.spec import override
-    from sweeps.runs.bench import check_seeds, workload_from
-    from sweeps.runs.options import seeds_of_trace
+    from sweeps.runs.experiment import requests_of, workload_for
     from sweeps.runs.workload_names import list_workloads
 
-    name = given.get("workload")
+    name = options.workload
     if name is None:
         raise ConfigError(
             "no workload is given; name a built-in one such as mixed, a .yaml file or a trace"
         )
-    if (
-        name not in list_workloads()
-        and Path(name).suffix not in (".yaml", ".yml")
-        and Path(name).exists()
-    ):
-        given = {**{key: value for key, value in given.items() if key != "workload"}, "trace": name}
-        trace = trace_flags.study_source(given, NAME)
-        assert trace is not None
-        seeds = seeds_of_trace(given, trace, [arm.config for arm in arms], NAME)
-        _check_number(seeds, "cut the trace into more --trace-windows")
-        return trace, name, seeds, STREAM
-    trace_flags.check({key: value for key, value in given.items() if key != "workload"})
-    seeds, stream = seeds_of(given, NUM_SEEDS), given.get("rng", "reference")
-    check_seeds(seeds, stream)
-    _check_number(seeds, "give more --seeds")
-    spec = workload_from(name, "WORKLOAD", num_requests=given.get("num_requests"))
-    if "rate" in given:
-        spec = override(spec, aggregate_rate=given["rate"])
-    return spec, name, seeds, stream
+    is_file = Path(name).suffix in (".yaml", ".yml")
+    if name not in list_workloads() and not is_file and Path(name).exists():
+        options = replace(options, workload=None, trace=name)
+
+    def workload() -> tuple[WorkloadSpec, str]:
+        spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD")
+        return (spec if options.rate is None else override(spec, aggregate_rate=options.rate)), name
+
+    configs = [arm.config for arm in arms]
+    return requests_of(options, NAME, workload, configs, NUM_SEEDS)
 
 
-def _check_number(seeds: Sequence[int], advice: str) -> None:
-    if len(seeds) < FEWEST_SEEDS:
-        raise ConfigError(
-            f"--seeds: {len(seeds)} {'run is' if len(seeds) == 1 else 'runs are'} too few to be sure by; "
-            f"{FEWEST_SEEDS} is the least: {advice}"
-        )
+def _enough(
+    options: CapacityOptions,
+    requests: StudyRequests,
+    targets: Sequence[ServiceTarget],
+    error: float,
+) -> StudyRequests:
+    """Return the requests on as many seeds as the strictest target needs; say so where the given ones are too few."""
+    from sweeps.capacity.deciding import fewest_seeds
+
+    strictest = max(targets, key=lambda target: target.share)
+    wanted, count = fewest_seeds(strictest.share, error), len(requests.seeds)
+    if wanted <= count:
+        return requests
+    if math.isfinite(wanted) and requests.trace is None and not options.has_number:
+        return replace(requests, seeds=seeds_of(options, 2 * int(wanted), requests.stream))
+    needed = (
+        "no number of runs shows that all requests are in time; ask for less than 100 %"
+        if math.isinf(wanted)
+        else f"at least {wanted:.0f} are needed; with fewer, only clusters that fail can be told"
+    )
+    cli.say(NAME, f"{strictest}: {count} runs cannot show so large a share in time: {needed}")
+    return requests
 
 
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def _journal(question: _Question, paths: _Paths) -> Journal:
+def _journal(question: _Question, path: Path) -> Journal:
     from blis_jax.files.journal import Journal
-    from sweeps.search.loop import workload_content
 
-    content = {
-        "workload": workload_content(question.source), "seeds": list(question.seeds), "stream": question.stream,
-        "targets": [str(target) for target in question.targets],
-    }  # fmt: skip
-    return Journal(paths.record, "capacity", content)
+    targets = [str(target) for target in question.targets]
+    return Journal(path, "capacity", {**question.requests.content(), "targets": targets})
 
 
 def _runs(question: _Question, journal: Journal) -> CountedRuns:
-    from sweeps.capacity.counting import CountedRuns, InTime
+    from sweeps.capacity.finding import CountedRuns, InTime
 
     in_time = InTime(question.targets, question.measure)
-    return CountedRuns(question.source, question.seeds, question.stream, in_time, journal)
+    return CountedRuns(question.requests, in_time, journal)
 
 
 def _found(question: _Question, runs: CountedRuns, arm: Arm, family: LayoutFamily) -> Smallest:
@@ -245,53 +327,53 @@ def _found(question: _Question, runs: CountedRuns, arm: Arm, family: LayoutFamil
     from sweeps.capacity.finding import Finder
 
     finder = Finder(runs, question.confidence, max(question.most, family.least))
-    line = progress.begin(f"sizing {arm.name} on {family.name}", finder.num_tries, "clusters")
     tried = 0
 
     def show(size: int, decision: Decision) -> None:
         nonlocal tried
         tried += 1
-        line.show(tried, f"{size} instances: {decision.answer.value}")
+        line.show(tried, f"{size} instances: {decision.answer}")
 
-    try:
+    with progress.phase(
+        f"sizing {arm.name} on {family.name}", finder.num_tries, "clusters"
+    ) as line:
         return finder.find(arm, family, question.is_corrected, show)
-    finally:
-        line.clear()
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
 def _written(
-    given: Mapping[str, Any],
     question: _Question,
     runs: CountedRuns,
     found: Sequence[Smallest],
     setting: Mapping[str, Any],
-    paths: _Paths,
+    paths: OutputPaths,
+    options: CapacityOptions,
 ) -> int:
     """The files and the words; the exit code."""
-    from sweeps.capacity.document import cheapest, summary_lines, to_document
-    from sweeps.capacity.page import page_lines
+    from blis_jax.reports import render
+    from blis_jax.reports.drawing import save
+    from sweeps.capacity.document import cheapest, findings_of, to_document
 
-    asked = question.targets, question.confidence, question.has_prices
-    lines = list(summary_lines(found, *asked))
-    page = page_lines(found, question.targets, setting, question.has_prices, paths.figure)
-    with cli.writing(paths.result):
-        write_json(paths.result, to_document(found, question.targets, setting, lines))
-    with cli.writing(paths.page), replacing(paths.page) as written:
-        written.write_text("\n".join(page) + "\n", encoding="utf-8")
-    files = [paths.result, paths.page]
-    if paths.figure is not None:
-        from sweeps.capacity.figure import draw
-
-        with cli.writing(paths.figure):
-            draw(found, question.targets, paths.figure)
-        files.append(paths.figure)
-    if "quiet" not in given:
-        for line in lines:
-            print(line)
-        print(f"{runs.num_runs:,} runs. Written: {', '.join(map(str, files))}")
+    findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
+    picture = (
+        ""
+        if paths.figure is None
+        else f"\n![Requests in time against instances]({paths.figure.name})\n"
+    )
+    kept = replace(findings, answer=replace(findings.answer, time=None))
+    page = render.markdown(kept, "The smallest cluster that meets the targets")
+    document = to_document(found, question.targets, setting, findings)
+    text = f"{page}\n`{setting['command']}`\n{picture}"
+    files = outputs.write_files(
+        [
+            (paths.result, lambda path: write_json(path, document)),
+            (paths.beside(".md"), lambda path: write_text(path, text)),
+            (paths.figure, lambda path: save(findings.pictures[0], path)),
+        ]
+    )
+    outputs.show(findings, files, options)
     return 0 if cheapest(found) is not None else cli.EXIT_UNSUPPORTED
 
 

@@ -1,63 +1,183 @@
-"""Whether a cluster meets its targets: looks at more and more seeds until that is clear.
+"""What a cluster must keep, and whether it does: looks at more and more seeds until that is clear.
 
 A run `i` has `n_i` requests of a target's class, of which `g_i` are in time; the share in time is
 `E[g] / E[n]`, and it is at least `q` where the mean of `g_i - q n_i` is not negative. Each look takes a bound of that
 mean that allows for its skewness. The allowed error is divided among the looks (Bonferroni) and, since one target
-alone is enough for a cluster to fail, among the targets where that is decided. No bound sees what happens once in more
-runs than there are seeds.
+alone is enough for a cluster to fail, among the targets where that is decided.
+
+No bound of a mean sees runs that did not occur: of clusters in which one run in twenty is bad, one in five has no bad
+run among 32. How many runs may be worse than all that were seen is bounded by the binomial distribution (C. J. Clopper,
+E. S. Pearson, Biometrika 26, 1934); such a run is taken to have half its requests in time, or as many as the worst run
+that was seen if these are fewer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.statistics.skewed import skewed_bounds
+from blis_jax.core.types import CLASS_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import split_target, target_texts
+from blis_jax.metrics.summaries import ALL, SloTargets, Target
+from blis_jax.statistics.intervals import Estimate, skewed_bounds
+from sweeps.claims.grammar import bound
+from sweeps.claims.words import FAILS, MEETS, OPEN
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from jaxtyping import Float
 
-FIRST_LOOK = 32  # seeds; the number doubles from look to look
-
-
-class Answer(Enum):
-    """What the seeds so far say of a cluster."""
-
-    MEETS = "meets"
-    FAILS = "fails"
-    OPEN = "open"
+USUAL_PERCENT = 99.0
 
 
 @dataclass(frozen=True)
-class Attained:
-    """The share of requests in time, with the interval of the last look."""
+class ServiceTarget:
+    """At least `share` of the requests of a class, or of all, keep a limit."""
 
-    share: float
-    low: float
-    high: float
+    slo_class: str  # or ALL
+    figure: str  # one of LIMITS
+    limit_ms: float
+    share: float  # 0 to 1
+
+    def __str__(self) -> str:
+        return f"{self.slo_class}.{self.figure}={self.limit_ms:g}@{100 * self.share:g}"
+
+    @property
+    def words(self) -> str:
+        """Say it in a sentence."""
+        who = "all requests" if self.slo_class == ALL else f"{self.slo_class} requests"
+        return f"{100 * self.share:g} % of {who} keep their {self.limit_name} within {self.limit_ms:g} ms"
+
+    @property
+    def limit_name(self) -> str:
+        """Return the limit's name, such as TTFT."""
+        return self.figure.removesuffix("_ms").upper()
+
+    def as_slo(self) -> SloTargets:
+        """The limit, for every class; which requests count is chosen elsewhere."""
+        limits: dict[str, Any] = {self.figure: self.limit_ms}
+        return SloTargets(otherwise=Target(**limits))
+
+
+def read_service_targets(
+    texts: Sequence[str], classes: Collection[str]
+) -> tuple[ServiceTarget, ...]:
+    """Targets given as `CLASS.LIMIT=MS[@PERCENT]`, or several with commas; the workload has these classes.
+
+    Raises:
+        ConfigError: a target has another form, or asks for what cannot be.
+    """
+    parts = target_texts(texts)
+    if not parts:
+        raise ConfigError(
+            "--targets: none is given; say what the cluster must keep, such as critical.ttft_ms=200@99"
+        )
+    found = tuple(_target(part, classes) for part in parts)
+    places = [(one.slo_class, one.figure, one.share) for one in found]
+    for one, place in zip(found, places, strict=True):
+        if places.count(place) > 1:
+            raise ConfigError(
+                f"--targets: {one.slo_class}.{one.figure} is given twice for {100 * one.share:g} %; keep one"
+            )
+    return found
+
+
+def _target(text: str, classes: Collection[str]) -> ServiceTarget:
+    slo_class, figure, value = split_target(
+        text, (ALL, *CLASS_NAMES), "CLASS.LIMIT=MS[@PERCENT]", "critical.ttft_ms=200@99"
+    )
+    if slo_class not in (ALL, *classes):
+        raise ConfigError(
+            f"--targets: no request is of class {slo_class!r} here; there are {', '.join(classes)}, or use all"
+        )
+    limit, at, percent = value.partition("@")
+    share = _number(text, percent) / 100 if at else USUAL_PERCENT / 100
+    if not 0 < share < 1:
+        raise ConfigError(
+            f"--targets: {text!r} asks for {percent} %; a share above 0 and below 100 % can be told "
+            "from runs, such as @99"
+        )
+    limit_ms = _number(text, limit)
+    if not limit_ms > 0:
+        raise ConfigError(f"--targets: {text!r} has a limit of {limit} ms; it must be above 0")
+    return ServiceTarget(slo_class, figure, limit_ms, share)
+
+
+def _number(text: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(
+            f"--targets: {number!r} in {text!r} is no number; write for instance critical.ttft_ms=200@99"
+        )
+    return value
+
+
+FIRST_LOOK = 32  # seeds; the number doubles from look to look
+UNSEEN = 0.5  # share in time of a run that is worse than all that were seen
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is known of one cluster."""
+    """Hold what is known of one cluster.
 
-    answer: Answer
+    Attributes:
+        answer: MEETS, FAILS or OPEN.
+        attained: the share of requests in time by target; the last look's bounds are those that the answer asks of
+            one target.
+    """
+
+    answer: str
     num_seeds: int
-    attained: tuple[Attained, ...]  # by target
+    attained: tuple[Estimate, ...]
 
 
 def looks(num_seeds: int) -> tuple[int, ...]:
-    """After how many seeds one looks: 32, 64, … and all."""
+    """Return after how many seeds one looks: 32, 64, … and all."""
     found, count = [], FIRST_LOOK
     while count < num_seeds:
         found.append(count)
         count *= 2
     return (*found, num_seeds)
+
+
+def num_tries(most: int) -> int:
+    """Return how many of the sizes up to `most` are tried at most: some by doubling, then between two of them."""
+    return 2 * most.bit_length()
+
+
+def unseen_share(num_seeds: int, error: float) -> float:
+    """Return how many of all runs may be worse than every run of a sample; more are, with a probability of `error`."""
+    return float(-np.expm1(np.log(error) / num_seeds))
+
+
+def fewest_seeds(share: float, error: float) -> float:
+    """Return the number of runs at which a share in time can be claimed if every request of every run is in time.
+
+    The number of looks is that of `looks`. Infinite for a share of 1: no number of runs shows that all are in time.
+    """
+    most_unseen = min((1 - share) / (1 - UNSEEN), 1 - 1e-9)
+    if most_unseen <= 0:
+        return math.inf
+    count = FIRST_LOOK
+    while unseen_share(count, error / len(looks(count)) / 2) > most_unseen:
+        count *= 2
+    return count
+
+
+def _lower_mean(excess: Float[np.ndarray, "seed"], unseen_excess: float, error: float) -> float:
+    """Return a bound of the mean from below that allows for runs that did not occur."""
+    unseen = unseen_share(len(excess), error / 2)
+    seen = skewed_bounds(excess, error / 2)[0]
+    return (1 - unseen) * seen + unseen * min(float(excess.min()), unseen_excess)
 
 
 def decide(
@@ -67,7 +187,7 @@ def decide(
     error: float,
     num_looks: int,
 ) -> Decision:
-    """What one look says.
+    """Return what one look says.
 
     Args:
         num_good: requests in time.
@@ -76,23 +196,45 @@ def decide(
         error: probability that any of the looks is wrong.
         num_looks: how many looks there are at most.
     """
-    num_targets = num_good.shape[1]
-    each = error / num_looks
-    excess = num_good - np.asarray(shares)[None, :] * num_requests
-    is_enough = [skewed_bounds(column, each)[0] >= 0 for column in excess.T]
-    is_short = [skewed_bounds(column, each / num_targets)[1] < 0 for column in excess.T]
+    each, num_targets = error / num_looks, num_good.shape[1]
     attained = tuple(
-        _attained(good, total, each / num_targets)
+        _attained(good, total, each, each / num_targets)
         for good, total in zip(num_good.T, num_requests.T, strict=True)
     )
-    answer = Answer.MEETS if all(is_enough) else Answer.FAILS if any(is_short) else Answer.OPEN
+    truths = [
+        bound("attainment", "max", share).truth(of)
+        for share, of in zip(shares, attained, strict=True)
+    ]
+    answer = MEETS if all(truths) else FAILS if False in truths else OPEN
     return Decision(answer, len(num_good), attained)
 
 
-def _attained(good: np.ndarray, total: np.ndarray, error: float) -> Attained:
-    """Ratio of the sums, with the bounds of its linearisation."""
+def _attained(
+    good: Float[np.ndarray, "seed"],
+    total: Float[np.ndarray, "seed"],
+    error_below: float,
+    error_above: float,
+) -> Estimate:
+    """Return the ratio of the sums between the smallest and the largest share that the runs do not refute."""
     if not total.sum():
-        return Attained(math.nan, math.nan, math.nan)
+        return Estimate(math.nan, math.nan, math.nan, len(good))
     share = float(good.sum() / total.sum())
-    low, high = skewed_bounds((good - share * total) / total.mean(), error)
-    return Attained(share, max(share + low, 0.0), min(share + high, 1.0))
+
+    def is_shown(least: float) -> bool:
+        unseen = (UNSEEN - least) * float(total.mean())
+        return _lower_mean(good - least * total, unseen, error_below) >= 0
+
+    def is_possible(most: float) -> bool:
+        return skewed_bounds(good - most * total, error_above)[1] >= 0
+
+    low = share if is_shown(share) else _edge(is_shown, 0.0, share)
+    high = 1.0 if is_possible(1.0) else _edge(is_possible, share, 1.0)
+    return Estimate(share, low, high, len(good))
+
+
+def _edge(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the largest share between two, to 1e-9, for which something holds that stops to hold once."""
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

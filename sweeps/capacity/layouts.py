@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.errors import ConfigError, closest
-from blis_jax.latency.coefficients import Coefficients, lookup
+from blis_jax.latency.registry import Coefficients, lookup
 
 SHARES = (0.25, 0.5, 0.75)  # of the first of two GPUs, or of prefill instances
 PREFILL, DECODE, BOTH = "prefill", "decode", "both"

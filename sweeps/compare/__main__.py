@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags import report_flags, stopping_flags
+from blis_jax.commands.options import CommandOptions, option, stopping_flags, words
+from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
+from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.metric import names_in
 from blis_jax.progress import phase
 from sweeps.compare import coefficient_draws
-from sweeps.runs import options as common_options
-from sweeps.runs.options import Paths
+from sweeps.compare.coefficient_draws import CoefficientOptions
+from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions, check_statistics
 
 if TYPE_CHECKING:
-    from blis_jax.commands.flags.report_flags import ReportPaths
     from blis_jax.files.journal import Journal
-    from blis_jax.workload.source import RequestSource
     from sweeps.compare.coefficient_draws import CoefficientDraws
     from sweeps.compare.document import Compared, ComparedSetting
     from sweeps.compare.seeds import EnoughSeeds
+    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import SuccessCriterion
@@ -34,7 +38,8 @@ Compare strategies on common requests; the first arm is the reference. Prints, f
 differences by seed with intervals, verdicts that are corrected for the number of comparisons, the
 parts of TTFT, the age from which a sheddable request overtakes a critical one, success criteria, and
 the mechanisms that did nothing. An ARM is [LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]: a strategy
-by name or .yaml file, or the .json result of a search, with parameters and settings replaced.
+by name or .yaml file, or the .json result of a search, with parameters and settings replaced. Datasets of
+blis-jax sweep in place of arms are judged as they are, without a run.
 """
 _EXAMPLES = """\
 examples:
@@ -51,139 +56,176 @@ examples:
   which router is best on a trace of your own, and by how much:
     %(prog)s --trace trace.jsonl --routers all "iter00_baseline:num_instances=4"
 
+  the runs of a sweep that is saved:
+    %(prog)s out/sweep.zarr
+
   one setting changed, its success judged by the criteria of a strategy file:
     %(prog)s iter05_simplified "t1024=iter05_simplified:max_num_scheduled_tokens=1024" \\
         --criteria iter08_token_budget
 """
 ROUTERS_ON = "iter00_baseline"
-_ROUTERS = (
-    Flag("routers", str, None, "LIST", "an arm for each of these routers, all or A,B,…, on the one ARM that "
-         f"is given (default: {ROUTERS_ON}), and which of them is best; round-robin is the reference"),
-)  # fmt: skip
-_JUDGEMENT = (
-    Flag(
-        "criteria",
-        str,
-        None,
-        "STRATEGY",
-        "strategy whose success criteria judge all arms (default: each arm's own)",
-    ),
-    Flag(
-        "inert",
-        cli.one_of("records", "mechanisms", "scorers"),
-        "mechanisms",
-        "HOW",
-        "how to find mechanisms that did nothing: records looks at the runs; mechanisms also runs each "
-        "arm without each mechanism; scorers also without each scorer, which takes several times as "
-        "long (beside --routers: records)",
-    ),
-)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("arms", metavar="ARM", nargs="*", help="two or more; the reference first")
-    parser.add_flags("routers", _ROUTERS)
-    parser.add_flags("judgement", _JUDGEMENT)
-    parser.add_flags("latency coefficients", coefficient_draws.FLAGS)
-    common_options.add_common(parser)
-    parser.add_flags("enough seeds", stopping_flags.FLAGS)
-    parser.add_switches("enough seeds", stopping_flags.SWITCHES)
-    parser.add_flags("report", report_flags.FLAGS)
-    return parser
+class _Routers(CommandOptions, title="routers"):
+    """Routers."""
+
+    routers: str | None = option(
+        str, None, "LIST", "an arm for each of these routers, all or A,B,…, on the one ARM that "
+        f"is given (default: {ROUTERS_ON}), and which of them is best; round-robin is the reference",
+    )  # fmt: skip
+
+
+class _Judgement(CommandOptions, title="judgement"):
+    """Judgement."""
+
+    criteria: str | None = option(
+        str, None, "STRATEGY", "strategy whose success criteria judge all arms (default: each arm's own)",
+    )  # fmt: skip
+    inert: str | None = option(
+        cli.one_of("records", "mechanisms", "scorers"), None, "HOW",
+        "how to find mechanisms that did nothing: records looks at the runs; mechanisms also runs each arm "
+        "without each mechanism; scorers also without each scorer, which takes several times as long (beside "
+        "--routers: records)", shown="mechanisms",
+    )  # fmt: skip
+
+
+class CompareOptions(
+    _Routers, _Judgement, CoefficientOptions, ComparisonOptions, DecidingOptions, ReportOptions,
+    command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    arms: tuple[str, ...] = words("ARM", "two or more; the reference first")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _compare, arguments)
 
 
 def _compare(arguments: Sequence[str] | None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    given = _parser().given(words)
-    common_options.check_statistics(given)
-    rule, seeds = stopping_flags.rule_of(given), common_options.seeds_of(given)
-    if rule is not None:
-        stopping_flags.first_seeds(seeds, rule)
-    arms = _arms(given)
-    draws = coefficient_draws.draws_of(given)
+    began = time.monotonic()
+    options = CompareOptions.read(arguments)
+    check_statistics(options.confidence, options.bootstrap)
+    if any(Path(text).suffix in (".zarr", ".nc") for text in options.arms):
+        return _compare_saved(options, arguments, began)
+    rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    arms = _arms(options)
+    draws = coefficient_draws.draws_of(options, options.random_state)
     if draws is not None:
         arms = draws.at_fit(arms)
-    paths = common_options.paths_of(given, "compare")
-    reports = report_flags.paths_of(given)
-    prepare_backend(use_cache="no_cache" not in given)
+    paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
+    prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.compare.document import default_metrics, plain, to_document
-    from sweeps.compare.one_trace import check_block
+    from blis_jax.files.atomic_write import plain
+    from sweeps.compare.document import default_metrics, to_document
+    from sweeps.compare.judge import check_block
     from sweeps.compare.result import setting_of
     from sweeps.compare.seeds import EnoughSeeds
+    from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
 
-    criteria, configs = _criteria(given, arms), [arm.config for arm in arms]
-    spec, setting = setting_of(
-        given, arms, NAME, lambda classes, is_one: default_metrics(classes, configs, is_one)
+    criteria, configs = _criteria(options.criteria, arms), [arm.config for arm in arms]
+    requests = requests_of(
+        options, NAME, lambda: workload_of_arms(options, arms), configs, NUM_SEEDS, rule=rule
     )
-    check_block(given.get("block_s"), common_options.trace_in(spec))
+    setting = setting_of(
+        options, requests, arms, lambda classes, is_one: default_metrics(classes, configs, is_one)
+    )
+    check_block(options.block_s, requests.trace)
     enough = None
     if rule is not None:
-        asked = stopping_flags.names_of(given, setting.classes)
+        asked = stopping_flags.names_of(options.deciding, setting.classes)
         enough = EnoughSeeds(rule, asked, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
-    journal = common_options.journal_of("comparison", paths, spec, setting, names)
-    with journal.held("resume" in given):
-        _note_workloads(given, arms, setting.workload)
-        ran = _run(given, setting, (spec, names, journal), arms, criteria, draws, enough)
+    experiment = Experiment(requests, setting.targets, names)
+    journal = experiment.journal(paths.beside(".jsonl"), "comparison")
+    with journal.held(options.resume):
+        _note_workloads(options, arms, setting.workload)
+        ran = _run(options, setting, experiment, journal, arms, criteria, draws, enough)
         with phase("judging differences"):
-            document = to_document(ran.setting, ran.compared, is_ranked="routers" in given)
+            document = to_document(ran.setting, ran.compared, is_ranked=options.routers is not None)
+        document["num_runs"] = sum(map(len, ran.kept.runs.values()))
         if ran.drawn is not None:
             document["coefficients"] = ran.drawn
         if ran.stopping is not None:
             document["stopping"] = plain(ran.stopping)
 
-        def write_more() -> None:
-            from sweeps.reports.comparison import write_reports
+        return _written(
+            document,
+            ran.compared,
+            ran.kept.bench,
+            paths,
+            options,
+            arguments,
+            time.monotonic() - began,
+        )
 
-            runs = {one.arm.name: (one.arm.config, one.runs) for one in ran.compared}
-            write_reports(document, runs, ran.kept.bench, reports, cli.command_text(NAME, words))
 
-        return _written(given, document, paths, reports, write_more)
+def _compare_saved(options: CompareOptions, arguments: Sequence[str] | None, began: float) -> int:
+    """Judge the runs of saved sweeps in place of fresh ones; the exit code."""
+    from sweeps.compare import saved
+    from sweeps.compare.document import Compared, to_document
+
+    sweeps = saved.sweeps_of(options, options.arms)
+    placed = saved.arms_of(sweeps, NAME)
+    arms = [arm for _, _, arm in placed]
+    criteria = _criteria(options.criteria, arms)
+    setting = saved.setting_of(options, sweeps, arms)
+    paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
+    bench = saved.bench_of(setting, sweeps[0])
+    if paths.timeline is not None and bench is None:
+        raise ConfigError(
+            "--timeline: a run of a trace is made again from the trace; name the arms, with --trace"
+        )
+    prepare_backend(use_cache=not options.no_cache)
+    names = _needed(setting, criteria, ())
+    runs = {sweep.path: sweep.runs(names) for sweep in sweeps}
+    compared = [
+        Compared(arm, runs[sweep.path][place], (), criteria[arm.name])
+        for sweep, place, arm in placed
+    ]
+    with phase("judging differences"):
+        document = to_document(setting, compared)
+    document["datasets"] = [str(sweep.path) for sweep in sweeps]
+
+    return _written(document, compared, bench, paths, options, arguments, time.monotonic() - began)
 
 
-def _arms(given: Mapping[str, Any]) -> tuple[Arm, ...]:
+def _arms(options: CompareOptions) -> tuple[Arm, ...]:
     """The arms that are named, or one for each router on the arm that is named."""
     from sweeps.strategies.arms import arms_of
     from sweeps.strategies.routers import router_arms
 
-    texts = given.get("arms") or []
-    if "routers" not in given:
+    texts = options.arms
+    if options.routers is None:
         if len(texts) < 2:
             raise ConfigError(
                 f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
                 "see --help"
             )
-        return arms_of(texts, given.get("instances"))
+        return arms_of(texts, options.instances)
     if len(texts) > 1:
         raise ConfigError(
             f"--routers: {len(texts)} arms are given; give one whose router is replaced, or none"
         )
-    (base,) = arms_of(texts or [ROUTERS_ON], given.get("instances"))
-    return router_arms(given["routers"], base)
+    (base,) = arms_of(texts or (ROUTERS_ON,), options.instances)
+    return router_arms(options.routers, base)
 
 
-def _criteria(
-    given: Mapping[str, Any], arms: Sequence[Arm]
-) -> dict[str, tuple[SuccessCriterion, ...]]:
+def _criteria(criteria: str | None, arms: Sequence[Arm]) -> dict[str, tuple[SuccessCriterion, ...]]:
     """Success criteria by arm: the given strategy's for all, or each arm's own; their metrics checked."""
     from sweeps.search.objectives import Valuation
     from sweeps.strategies.file import load_strategy
 
-    if "criteria" in given:
-        strategy = load_strategy(given["criteria"])
-        Valuation(strategy, has_loads=True)
+    if criteria is not None:
+        strategy = load_strategy(criteria)
+        if strategy.objectives:
+            Valuation(strategy, has_loads=True)
         if not strategy.success_criteria:
-            raise ConfigError(f"--criteria: {given['criteria']} has no success criteria")
+            raise ConfigError(f"--criteria: {criteria} has no success criteria")
         return {arm.name: strategy.success_criteria for arm in arms}
     for arm in arms:
-        if arm.strategy is not None:
+        if arm.strategy is not None and arm.strategy.objectives:
             Valuation(arm.strategy, has_loads=True)
     return {arm.name: arm.strategy.success_criteria if arm.strategy else () for arm in arms}
 
@@ -196,19 +238,20 @@ def _needed(
     """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
     from blis_jax.metrics.scalars import pooled_latency
     from sweeps.compare.document import OF_CLASS, OF_RUN
-    from sweeps.tracks.success_criteria import metrics_of
+    from sweeps.tracks.criteria import success_metrics
 
-    usual = [f"{name}[{slo_class}]" for slo_class in setting.classes for name in OF_CLASS]
+    usual = list(names_in(OF_CLASS, setting.classes))
     names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics, *asked]
     for of_arm in criteria.values():
-        names += metrics_of(of_arm, setting.classes)
+        names += success_metrics(of_arm, setting.classes)
     return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)
 
 
-def _note_workloads(given: Mapping[str, Any], arms: Sequence[Arm], workload: str) -> None:
+def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str) -> None:
     """Arms made for several workloads are run on one; that is worth a word."""
     named = {str(arm.strategy.workload) for arm in arms if arm.strategy is not None}
-    if not {"workload", "trace"} & set(given) and len(named) > 1 and "quiet" not in given:
+    is_one = options.workload is not None or options.trace is not None or len(named) < 2
+    if not is_one and not options.quiet:
         cli.say(NAME, f"note: the arms' files name several workloads; all arms run on {workload}")
 
 
@@ -223,9 +266,10 @@ class _Ran(NamedTuple):
 
 
 def _run(
-    given: Mapping[str, Any],
+    options: CompareOptions,
     setting: ComparedSetting,
-    source: tuple[RequestSource, Sequence[str], Journal],
+    experiment: Experiment,
+    journal: Journal,
     arms: Sequence[Arm],
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
     draws: CoefficientDraws | None,
@@ -234,20 +278,17 @@ def _run(
     """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     from sweeps.compare.ablation.inert import features_of, findings
     from sweeps.compare.document import Compared
-    from sweeps.compare.result import kept_on_interruption
 
-    spec, names, journal = source
-    how = given.get("inert", "records" if "routers" in given else "mechanisms")
+    how = options.inert or ("mechanisms" if options.routers is None else "records")
     has_scorers = how == "scorers"
     count = len(arms) + sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
     count += len(arms) * len(draws.values) if draws is not None else 0
-    progress = common_options.ArmProgress(count)
-    kept = common_options.kept_runs(setting, spec, names, journal, progress)
-    with kept_on_interruption(journal, progress, NAME):
+    classes, is_one = setting.classes, setting.is_one_trace
+    with experiment.kept_runs(NAME, journal, count, classes, is_one) as kept:
         if enough is None:
             runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
         else:
-            runs, looks = enough.run(arms, kept, lambda: progress.expect(len(arms)))
+            runs, looks = enough.run(arms, kept)
             stopping = enough.document(arms, looks)
             setting = enough.used(setting, kept.seeds)
         source_of_inert = None if how == "records" else kept
@@ -268,19 +309,24 @@ def _run(
 
 
 def _written(
-    given: Mapping[str, Any],
-    document: Mapping[str, Any],
-    paths: Paths,
-    reports: ReportPaths,
-    write_reports: Callable[[], None],
+    document: dict[str, Any],
+    compared: Sequence[Compared],
+    bench: Bench | None,
+    paths: OutputPaths,
+    options: CompareOptions,
+    arguments: Sequence[str] | None,
+    seconds: float,
 ) -> int:
     """The files and the words; the exit code."""
-    from sweeps.compare.figure import draw
-    from sweeps.compare.report import show
-    from sweeps.compare.result import Outputs, write_result
+    from sweeps.compare.result import write_result
+    from sweeps.compare.study import findings_of, write_reports
+
+    def write_pages() -> None:
+        runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
+        write_reports(document, runs, bench, paths, cli.command_text(NAME, arguments))
 
     has_figures = any(one["difference"]["mean"] is not None for one in document["comparisons"])
-    write_result(given, document, Outputs(paths, reports, draw, write_reports, show), has_figures)
+    write_result(document, paths, options, findings_of, write_pages, has_figures, seconds)
     if has_figures:
         return 0
     cli.say(

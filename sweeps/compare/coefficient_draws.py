@@ -14,29 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.cli import Flag, whole
+from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.parser import whole
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import percentile_ends
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.calibrate.intervals.posterior import Posterior
-    from sweeps.runs.measured import KeptRuns, Measured
+    from blis_jax.calibrate.posterior import Posterior
+    from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
 NUM_DRAWS, NUM_RESAMPLES = 32, 200
 LEAST_DRAWS, MOST_DRAWS = 2, 10_000
-FLAGS = (
-    Flag(
-        "coefficients-from",
-        str,
-        None,
-        "FIT",
-        "coefficients of all arms from a result of blis_jax.calibrate, with their uncertainty",
-    ),
-    Flag("draws", whole, NUM_DRAWS, "N", "draws of the coefficients, with --coefficients-from"),
-)
+
+
+class CoefficientOptions(CommandOptions, title="latency coefficients"):
+    """Latency coefficients."""
+
+    coefficients_from: str | None = option(
+        str, None, "FIT", "coefficients of all arms from a result of blis_jax.calibrate, with their uncertainty",
+    )  # fmt: skip
+    draws: int | None = option(
+        whole, None, "N", "draws of the coefficients, with --coefficients-from", shown=NUM_DRAWS
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,19 +56,19 @@ class CoefficientDraws:
         )
 
 
-def draws_of(given: Mapping[str, Any]) -> CoefficientDraws | None:
-    """The draws that the options ask for; None without a calibration."""
-    if "coefficients_from" not in given:
-        if "draws" in given:
+def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws | None:
+    """Return the draws that the options ask for; None without a calibration."""
+    if options.coefficients_from is None:
+        if options.draws is not None:
             raise ConfigError("--draws: there is no --coefficients-from to draw from; give both")
         return None
-    from blis_jax.calibrate.intervals.posterior import load
+    from blis_jax.calibrate.posterior import load
 
-    count = given.get("draws", NUM_DRAWS)
+    count = NUM_DRAWS if options.draws is None else options.draws
     if not LEAST_DRAWS <= count <= MOST_DRAWS:
         raise ConfigError(f"--draws: got {count}, allowed is {LEAST_DRAWS} to {MOST_DRAWS}")
-    posterior = load(Path(given["coefficients_from"]))
-    return CoefficientDraws(posterior, posterior.draws(count, given.get("random_state", 0)))
+    posterior = load(Path(options.coefficients_from))
+    return CoefficientDraws(posterior, posterior.draws(count, random_state))
 
 
 def section(
@@ -96,10 +99,11 @@ def section(
 
 
 def _figures(
-    names: Sequence[str], runs: Sequence[Sequence[tuple[Measured, ...]]], name: str, seed: int
+    names: Sequence[str], runs: Sequence[Sequence[tuple[RunSummary, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
     """One metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
-    from blis_jax.metrics.scalars import LOWER, lookup
+    from blis_jax.metrics.metric import LOWER
+    from blis_jax.metrics.scalars import lookup
     from blis_jax.metrics.summaries import ALL
     from sweeps.runs.measured import metric_values
 

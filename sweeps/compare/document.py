@@ -12,26 +12,28 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.named_policies import numbered
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.core.kinds import NONE
+from blis_jax.files.atomic_write import plain
+from blis_jax.metrics.metric import names_in
+from blis_jax.metrics.run_summary import RunSummary, together
 from blis_jax.metrics.scalars import lookup
-from blis_jax.metrics.summaries import ALL
-from blis_jax.metrics.ttft_parts import VIEWS, grouped
-from blis_jax.policies.registry import NONE
-from blis_jax.results.records import TTFT_PARTS
+from blis_jax.metrics.summaries import ALL, VIEWS, grouped
+from blis_jax.records.record import TTFT_PARTS
 from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference
-from blis_jax.statistics.paired import Difference, joint_words
-from sweeps.compare import crossover
+from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
+from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
-from sweeps.compare.judge import Judge, judge_of
-from sweeps.compare.one_trace import OneTrace
+from sweeps.compare.crossover import Crossover, crossovers
+from sweeps.compare.judge import Judge, OneTrace, judge_of
 from sweeps.compare.ranking import ranking
-from sweeps.runs.failures import failure_of
-from sweeps.runs.measured import Measured, metric_values, same_lives
+from sweeps.runs.measured import failure_of, metric_values, same_lives
 from sweeps.search.result import arguments
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.file import SuccessCriterion
-from sweeps.tracks.success_criteria import JudgedCriterion, judged
+from sweeps.tracks.criteria import CriterionVerdict, judge_success
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
 POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
@@ -45,7 +47,7 @@ class Compared:
     """One arm with its runs, what its mechanisms did, and the criteria that it is judged by."""
 
     arm: Arm
-    runs: tuple[Measured, ...]
+    runs: tuple[RunSummary, ...]
     mechanisms: tuple[MechanismFinding, ...]
     criteria: tuple[SuccessCriterion, ...] = ()
 
@@ -91,9 +93,11 @@ def default_metrics(
         names.append("attainment" if is_one_trace and name == "goodput_rps" else name)
     if any(config.admission_policy != "always-admit" for config in configs):
         names.append("reject_rate")
-    by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in names]
+    by_class = names_in(names, classes)
     is_elastic = any(config.cluster_policy != NONE for config in configs) and not is_one_trace
-    return (*names, *OF_RUN, *(COST if is_elastic else ()), *by_class)
+    sources = (numbered(config).source for config in configs)
+    own = dict.fromkeys(name for one in sources if one is not None for name in one.figure_names)
+    return (*names, *OF_RUN, *(COST if is_elastic else ()), *own, *by_class)
 
 
 def to_document(
@@ -101,7 +105,6 @@ def to_document(
 ) -> dict[str, Any]:
     """The comparison; the first arm is the reference of the others."""
     reference, *others = compared
-    inference = setting.inference
     asked = [(other, name) for other in others for name in setting.metrics]
     judge = judge_of(setting, [one.runs for one in compared])
     found = judge.differences([(reference.runs, other.runs, name) for other, name in asked])
@@ -126,8 +129,8 @@ def to_document(
             "criteria": [
                 _judged(one.arm.name, entry)
                 for one in others
-                for entry in judged(
-                    one.criteria, setting.classes, one.runs, reference.runs, inference
+                for entry in judge_success(
+                    one.criteria, setting.classes, one.runs, reference.runs, setting.inference
                 )
             ],
         }
@@ -172,16 +175,15 @@ def _inference(
 ) -> dict[str, Any]:
     most = max((one.num_pairs for one in found), default=0)
     is_resampled = isinstance(judge, OneTrace)
-    is_anytime = setting.inference.is_anytime
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
-    test = f"anytime-valid {test}" if is_anytime else test
+    more, word = "" if is_resampled else f"; {OF_POOLED}", setting.run_word
+    test = ("anytime-valid " * setting.inference.is_anytime + test).replace("seed", word)
     return {
         **dataclasses.asdict(setting.inference),
         "family": f"{size} comparisons: every metric and class of every arm against the reference",
         "family_size": size,
-        "test": test.replace("seed", setting.run_word),
-        "p_values": f"{test.replace('seed', setting.run_word)}, two-sided; adjusted by Holm's method "
-        "over the family",
+        "test": test,
+        "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
         "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
@@ -212,7 +214,7 @@ def _arm(
     setting: ComparedSetting, one: Compared, compared: Sequence[Compared], judge: Judge
 ) -> dict[str, Any]:
     config, runs = one.arm.config, one.runs
-    failure = failure_of(setting.seeds, [run.outcome for run in runs])
+    failure = failure_of(setting.seeds, runs)
     default = ClusterConfig()
     return {
         "name": one.arm.name,
@@ -224,14 +226,14 @@ def _arm(
             if getattr(config, name) != getattr(default, name)
         },
         "cli_args": arguments(config),
-        "outcomes": [run.outcome for run in runs],
+        "outcomes": [run.outcome.name for run in runs],
         "fingerprint": _together(runs),
         "failure": failure.to_json() if failure is not None else None,
         "num_broken_invariants": sum(run.num_broken_invariants for run in runs),
         "acted": totals(runs),
         "figures": _figures(setting, runs, judge),
         "ttft_parts": {name: _parts(runs, name) for name in (ALL, *setting.classes)},
-        "crossovers": [_crossover(entry, runs) for entry in crossover.crossovers(config)],
+        "crossovers": [_crossover(entry, runs) for entry in crossovers(config)],
         "mechanisms": [dataclasses.asdict(finding) for finding in one.mechanisms],
         "same_as": [
             other.arm.name
@@ -241,19 +243,19 @@ def _arm(
     }
 
 
-def _together(runs: Sequence[Measured]) -> str:
+def _together(runs: Sequence[RunSummary]) -> str:
     """Equal for arms in which every request had the same life on every seed."""
     return hashlib.sha256(" ".join(run.fingerprint for run in runs).encode()).hexdigest()[:16]
 
 
-def totals(runs: Sequence[Measured]) -> dict[str, int]:
+def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
     """How often each mechanism that leaves a trace did something, over all seeds."""
     whole = [run.acted for run in runs if run.is_whole]
     return {name: sum(acted[name] for acted in whole) for name in (whole[0] if whole else ())}
 
 
 def _figures(
-    setting: ComparedSetting, runs: Sequence[Measured], judge: Judge
+    setting: ComparedSetting, runs: Sequence[RunSummary], judge: Judge
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in setting.metrics:
@@ -269,7 +271,7 @@ def _figures(
     return found
 
 
-def _parts(runs: Sequence[Measured], slo_class: str) -> dict[str, Any]:
+def _parts(runs: Sequence[RunSummary], slo_class: str) -> dict[str, Any]:
     """Per view of the TTFT the mean over the seeds of each part, ms, and of their sum."""
     found = {}
     for view in VIEWS:
@@ -287,17 +289,16 @@ def _parts(runs: Sequence[Measured], slo_class: str) -> dict[str, Any]:
     return found
 
 
-def part_table(runs: Sequence[Measured], slo_class: str, view: str) -> np.ndarray:
+def part_table(runs: Sequence[RunSummary], slo_class: str, view: str) -> np.ndarray:
     """Parts of a view, ms, `[seed part]`; NaN where a run has none."""
     nothing = [math.nan] * len(TTFT_PARTS)
-    rows = [run.ttft_parts.get(slo_class, {}).get(view, nothing) for run in runs]
-    return np.array(rows, np.float64)
+    return np.array([run.ttft_parts.get(slo_class, {}).get(view, nothing) for run in runs], float)
 
 
-def _crossover(entry: crossover.Crossover, runs: Sequence[Measured]) -> dict[str, Any]:
+def _crossover(entry: Crossover, runs: Sequence[RunSummary]) -> dict[str, Any]:
     key = f"{entry.lower}>{entry.higher}"
     seen = [run.overtaking[key] for run in runs if key in run.overtaking]
-    observed = dataclasses.asdict(crossover.together(seen)) if seen else None
+    observed = dataclasses.asdict(together(seen)) if seen else None
     return {**dataclasses.asdict(entry), "observed": observed}
 
 
@@ -370,29 +371,18 @@ def _part_changes(
     return found
 
 
-def _judged(arm: str, entry: JudgedCriterion) -> dict[str, Any]:
+def _judged(arm: str, entry: CriterionVerdict[SuccessCriterion]) -> dict[str, Any]:
+    verdict = entry.verdict
+    assert verdict.claim is not None and verdict.reading is not None
     return {
         "arm": arm,
         **entry.criterion.model_dump(exclude_none=True),
-        "metric": lookup(entry.metric)[0].name,
+        "metric": lookup(verdict.claim.metric)[0].name,
         "class": entry.slo_class,
         "is_asked": entry.is_asked,
-        "reached": interval_json(entry.reached),
-        "num_seeds": entry.num_seeds,
-        "num_seeds_met": entry.num_seeds_met,
-        "is_met": entry.is_met,
-        "is_sure": entry.is_sure,
+        "reached": interval_json(verdict.reading.mean),
+        "num_seeds": len(verdict.reading.per_seed) - verdict.reading.num_missing,
+        "num_seeds_met": verdict.num_holding,
+        "is_met": verdict.word == MET,
+        "is_sure": verdict.is_clear,
     }
-
-
-def plain(value: object) -> Any:
-    """JSON values alone: None for NaN and infinities, lists for tuples."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

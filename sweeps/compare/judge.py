@@ -1,22 +1,220 @@
-"""What makes intervals and verdicts of arms' runs: over seeds or windows, or over the requests of one trace."""
+"""What makes intervals and verdicts of arms' runs: over seeds or windows, or over the requests of one trace.
+
+The requests of one trace are resampled in blocks of arrival time, alike for all arms.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.run_summary import GOOD, REJECTED, RequestFigures
 from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import LATENCIES
 from blis_jax.statistics import intervals, paired
+from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Estimate, Inference
-from blis_jax.statistics.paired import Difference, Pair
-from sweeps.compare.one_trace import OneTrace
-from sweeps.runs.measured import Measured, metric_values, paired_values
+from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair
+from blis_jax.statistics.paired import Difference
+from sweeps.runs.measured import metric_values, pair_of
 
 if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.traces.source import TraceSource
     from sweeps.compare.document import ComparedSetting
+
+LATENCIES_LOOKED_AT = ("ttft", "e2e")
+TAIL = 0.99
+LEAST_OF_CLASS = 30  # requests from which a class has intervals; a P99 needs 100
+
+SHARES = {"attainment": (GOOD, 1.0), "slo_miss_rate": (GOOD, -1.0), "reject_rate": (REJECTED, 1.0)}
+
+
+def check_block(block_s: float | None, trace: TraceSource | None) -> None:
+    """Refuses a length of blocks that nothing would use, or of which the trace holds too few."""
+    if block_s is None:
+        return
+    if trace is None or trace.num_windows is not None:
+        why = "without --trace" if trace is None else "with --trace-windows, each a run"
+        raise ConfigError(f"--block-s has no meaning {why}; leave it out")
+    longest = trace.span_s / blocks.LEAST_BLOCKS
+    if not 0 < block_s <= longest:
+        raise ConfigError(
+            f"--block-s: got {block_s:g}, allowed is above 0 up to {longest:.4g}, so that the trace of "
+            f"{trace.span_s:.4g} s holds {blocks.LEAST_BLOCKS} blocks"
+        )
+
+
+class OneTrace:
+    """Differences and intervals of arms that were run on the same trace."""
+
+    def __init__(
+        self,
+        arms: Sequence[Sequence[RunSummary]],
+        inference: Inference,
+        block_s: float | None = None,
+    ) -> None:
+        """The runs of every arm, the reference first; their blocks follow from what differs."""
+        self.arms, self.inference = arms, inference
+        runs = [one.requests for arm in arms for one in arm]
+        self._kept: dict[tuple[int, Ingredient], Resampled] = {}
+        self.is_short = False  # against the time over which differences stay alike
+        self.num_requests = max((len(one) for one in runs if one is not None), default=0)
+        self.resamplings: list[BlockResampling] = []
+        self.chosen = np.ones((inference.num_resamples, 1), np.int64)
+        if self.num_requests >= blocks.LEAST_REQUESTS:
+            self._lay_blocks(arms, block_s)
+
+    def _lay_blocks(self, arms: Sequence[Sequence[RunSummary]], block_s: float | None) -> None:
+        by_seed = list(zip(*arms, strict=True))
+        present = [next((run.requests for run in runs if run.requests), None) for runs in by_seed]
+        bins = [blocks.time_bins(one.arrivals()) for one in present if one is not None]
+        if len(bins) < len(present):
+            return
+        num_bins = min(one.num_bins for one in bins)
+        if block_s is None:
+            series = _series(arms[0][0].requests, arms, num_bins)
+            length = blocks.usual_length(series)
+            self.is_short = blocks.longest_wanted(series) > length
+        else:
+            length = max(
+                min(math.ceil(block_s / bins[0].bin_s), num_bins // blocks.LEAST_BLOCKS), 1
+            )
+        weights = blocks.block_weights(num_bins, length, self.inference)
+        self.resamplings = [
+            BlockResampling(blocks.time_bins(one.arrivals(), num_bins), length, weights)
+            for one in present
+            if one is not None
+        ]
+        self.chosen = blocks.seed_counts(len(by_seed), self.inference)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the trace; 0 if its requests are too few."""
+        return self.resamplings[0].num_blocks if self.resamplings else 0
+
+    @property
+    def block_s(self) -> float | None:
+        """Seconds of a block."""
+        return self.resamplings[0].block_s if self.resamplings else None
+
+    def differences(
+        self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
+    ) -> list[Difference]:
+        """Second minus first of every entry (first, second, metric), judged together."""
+        pairs = [
+            ResampledPair(
+                self.resampled(first, name), self.resampled(second, name), lookup(name)[0].direction
+            )
+            for first, second, name in asked
+        ]
+        return blocks.differences(pairs, self.num_blocks, self.inference)
+
+    def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
+        """A figure of one arm."""
+        found = self.resampled(runs, name)
+        return blocks.interval_of(found, self.num_blocks, self.inference.confidence)
+
+    def resampled(self, runs: Sequence[RunSummary], name: str) -> Resampled:
+        """A metric as it was, and in every resample; the mean over the runs of several seeds."""
+        values = np.array([run.metrics.get(name, math.nan) for run in runs])
+        value, how = float(values.mean()), ingredient_of(name)
+        if how is None or not self.resamplings or any(run.requests is None for run in runs):
+            return blocks.only_a_value(value, self.inference.num_resamples)
+        parts = [
+            self._part(run.requests, resampling, how)
+            for run, resampling in zip(runs, self.resamplings, strict=True)
+            if run.requests is not None
+        ]
+        return dataclasses.replace(blocks.average(parts, self.chosen), value=value)
+
+    def _part(
+        self, requests: RequestFigures, resampling: BlockResampling, how: Ingredient
+    ) -> Resampled:
+        """Of one run; runs that stand for several seeds are resampled once."""
+        key = id(requests), how
+        if key not in self._kept:
+            column, least = requests.column(how.column, how.slo_class), LEAST_OF_CLASS
+            if how.level is None:
+                one = resampling.mean(column)
+            else:
+                one = resampling.quantile(column, how.level)
+                least = max(least, round(1 / (1 - how.level)))
+            if np.isfinite(column).sum() < least:  # a percentile of so few is one of them
+                one = blocks.only_a_value(one.value, self.inference.num_resamples)
+            self._kept[key] = one if how.sign > 0 else Resampled(1 - one.value, 1 - one.draws)
+        return self._kept[key]
+
+    def sentence(self) -> str:
+        """How single intervals are made."""
+        level = f"{100 * self.inference.confidence:g} %"
+        if not self.resamplings:
+            return (
+                f"none: {self.num_requests} requests are too few for an interval from one trace, which "
+                f"needs {blocks.LEAST_REQUESTS}"
+            )
+        one = self.resamplings[0]
+        warning = (
+            "; neighbouring requests are alike for longer than a block, so these intervals are too narrow; "
+            "a longer trace has better ones"
+        ) * self.is_short
+        return (
+            f"bootstrap of the trace in blocks of {one.block_s:.3g} s of arrivals, the same for all arms "
+            f"({one.num_blocks} blocks, {self.inference.num_resamples} resamples), {level}{warning}"
+        )
+
+
+def _series(
+    first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], num_bins: int
+) -> list[np.ndarray]:
+    """What differs from the reference by bin of time: latencies, and requests beyond the P99 of each arm."""
+    found: list[np.ndarray] = [np.zeros(num_bins)]
+    for arm in arms[1:]:
+        other = arm[0].requests
+        if first is None or other is None or len(first) != len(other):
+            continue
+        bins = blocks.time_bins(first.arrivals(), num_bins)
+        for name in LATENCIES_LOOKED_AT:
+            before, after = first.column(name, None), other.column(name, None)
+            for change in (after - before, _beyond(after) - _beyond(before)):
+                change = np.nan_to_num(change - np.nanmean(change))
+                found.append(np.bincount(bins.place, change, num_bins))
+    return found
+
+
+def _beyond(values: np.ndarray) -> np.ndarray:
+    return np.where(values > np.nanquantile(values, TAIL), 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """How a metric is made of requests: the mean, or a quantile, of a column."""
+
+    column: str
+    slo_class: str | None
+    level: float | None = None  # of a quantile
+    sign: float = 1.0  # −1: one minus the mean
+
+
+def ingredient_of(name: str) -> Ingredient | None:
+    """Of a metric, `[class]` included; None if it is not a figure of single requests."""
+    metric, slo_class = lookup(name)
+    if metric.name in SHARES:
+        column, sign = SHARES[metric.name]
+        return Ingredient(column, slo_class, sign=sign)
+    for latency in LATENCIES:
+        rest = metric.name.removeprefix(f"{latency}_")
+        if rest == "mean_ms":
+            return Ingredient(latency, slo_class)
+        if rest != metric.name and rest[0] == "p" and rest[1:-3].isdecimal():
+            return Ingredient(latency, slo_class, int(rest[1:-3]) / 100)
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,16 +224,13 @@ class BySeeds:
     inference: Inference
 
     def differences(
-        self, asked: Sequence[tuple[Sequence[Measured], Sequence[Measured], str]]
+        self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
         """Second minus first of every entry (first, second, metric), judged together."""
-        pairs = [
-            Pair(*paired_values(first, second, name), lookup(name)[0].direction)
-            for first, second, name in asked
-        ]
+        pairs = [pair_of(first, second, name) for first, second, name in asked]
         return paired.differences(pairs, self.inference)
 
-    def interval(self, runs: Sequence[Measured], name: str) -> Estimate:
+    def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
         """A figure of one arm."""
         values = metric_values(runs, name)
         known = values[np.isfinite(values)]
@@ -45,7 +240,7 @@ class BySeeds:
 Judge = BySeeds | OneTrace
 
 
-def judge_of(setting: ComparedSetting, arms: Sequence[Sequence[Measured]]) -> Judge:
+def judge_of(setting: ComparedSetting, arms: Sequence[Sequence[RunSummary]]) -> Judge:
     """For the runs of these arms, the reference first."""
     if setting.is_one_trace:
         return OneTrace(arms, setting.inference, setting.block_s)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.metrics.scalars import LOWER, lookup
+from blis_jax.metrics.metric import LOWER
+from blis_jax.metrics.scalars import lookup
+from blis_jax.reports.words import metric_name, number
 from blis_jax.statistics.paired import BETTER, WORSE
-from sweeps.reports.words import interval, number, short_title
+from sweeps.compare.report import quantity
 
 if TYPE_CHECKING:
     from blis_jax.statistics.paired import Difference
@@ -74,7 +76,7 @@ def ranking_lines(document: Mapping[str, Any]) -> list[str]:
         words = (
             "the reference"
             if difference is None
-            else f"{interval(difference['simultaneous_percent'])} % against {reference}"
+            else f"{quantity(difference['simultaneous_percent'])} % against {reference}"
         )
         ahead = entry["surely_ahead_of"]
         sure = f"; surely better than {', '.join(ahead)}" if ahead else ""
@@ -90,7 +92,7 @@ def ranking_lines(document: Mapping[str, Any]) -> list[str]:
     pairs = found["family_size"]
     together = f"hold for its {pairs} pairs together" if pairs > 1 else "are of one figure"
     lines.append(
-        f"Intervals of the ranking {together}; the tables below judge more figures together, so theirs "
+        f"Intervals of the ranking {together}; the tables judge more figures together, so theirs "
         "are wider."
     )
     return lines
@@ -100,13 +102,13 @@ def _answer(found: Mapping[str, Any], reference: str) -> str:
     """The best arm, by how much, and which others may be as good."""
     best, *others = found["order"]
     level = [one["arm"] for one in others if one["arm"] not in best["surely_ahead_of"]]
-    figure = f"{short_title(found['metric'])} of {found['class']} requests {number(best['value'])}"
+    figure = f"{metric_name(found['metric'])} of {found['class']} requests {number(best['value'])}"
     text = f"{figure}{_unit(found)}"
     if best["against_reference"] is not None:
-        change = interval(best["against_reference"]["simultaneous_percent"])
+        change = quantity(best["against_reference"]["simultaneous_percent"])
         text += f", {change} % against {reference}"
     else:
-        change = interval(others[0]["against_reference"]["simultaneous_percent"])
+        change = quantity(others[0]["against_reference"]["simultaneous_percent"])
         text += f"; the next, {others[0]['arm']}, has {change} %"
     if not level:
         return f"{best['arm']} is best: {text}."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.words import metric_name
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.sequential import (
     DECIDED,
@@ -18,8 +20,8 @@ from blis_jax.statistics.sequential import (
     look,
     rule_words,
 )
-from sweeps.reports.words import interval, short_title
-from sweeps.runs.measured import Measured, paired_values
+from sweeps.compare.report import quantity
+from sweeps.runs.measured import pair_of
 
 if TYPE_CHECKING:
     from sweeps.compare.document import ComparedSetting
@@ -42,11 +44,8 @@ class EnoughSeeds:
     confidence: float
 
     def run(
-        self,
-        arms: Sequence[Arm],
-        kept: KeptRuns,
-        on_more: Callable[[], None] = lambda: None,
-    ) -> tuple[list[tuple[Measured, ...]], list[Look]]:
+        self, arms: Sequence[Arm], kept: KeptRuns
+    ) -> tuple[list[tuple[RunSummary, ...]], list[Look]]:
         """The runs of every arm on all seeds that were needed, and what was seen at each look."""
         looks: list[Look] = []
         while True:
@@ -56,7 +55,7 @@ class EnoughSeeds:
             if found.end:
                 return runs, looks
             count = self.rule.next_count(len(kept.seeds), found.seen)
-            on_more()
+            kept.expect(len(arms))
             first = kept.seeds[0]
             kept.add_seeds(range(first + len(kept.seeds), first + count))
 
@@ -65,13 +64,9 @@ class EnoughSeeds:
         inference = replace(setting.inference, is_anytime=self.rule.decides)
         return replace(setting, seeds=tuple(seeds), inference=inference)
 
-    def _pairs(self, runs: Sequence[Sequence[Measured]]) -> list[Pair]:
+    def _pairs(self, runs: Sequence[Sequence[RunSummary]]) -> list[Pair]:
         reference, *others = runs
-        return [
-            Pair(*paired_values(reference, other, name), lookup(name)[0].direction)
-            for other in others
-            for name in self.names
-        ]
+        return [pair_of(reference, other, name) for other in others for name in self.names]
 
     def document(self, arms: Sequence[Arm], looks: Sequence[Look]) -> dict[str, Any]:
         """What was asked for, seen and used."""
@@ -107,10 +102,10 @@ def stopping_lines(document: Mapping[str, Any]) -> list[str]:
     return [
         f"{stopping['num_seeds']} seeds: {stopping['rule']}. Looks at {looks}; then {ENDS[stopping['end']]}.",
         *(
-            f"{one['arm']}, {short_title(one['metric'])} of {one['class']} requests: "
-            f"{interval(one['simultaneous_percent'])} %, {one['verdict']}"
+            f"{one['arm']}, {metric_name(one['metric'])} of {one['class']} requests: "
+            f"{quantity(one['simultaneous_percent'])} %, {one['verdict']}"
             for one in stopping["differences"]
         ),
-        f"These intervals hold for {len(stopping['differences'])} together; the table below judges more figures "
+        f"These intervals hold for {len(stopping['differences'])} together; the table judges more figures "
         "together, so its intervals are wider.",
     ]

@@ -19,27 +19,22 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from surrogate.columns import InputColumn, Kind
+from surrogate.columns import FEWEST_POINTS, UNLIMITED_SETTINGS, InputColumn, Kind
 from surrogate.data import (
     BASELINE,
     BRANCH_CALIBRATION,
     BRANCH_TEST,
     CALIBRATION,
-    FEWEST_POINTS,
     ROLES,
     TEST,
     TRAIN,
 )
 from sweeps.dataset.axes import DescriptorAxis
 from sweeps.strategies.arms import Arm
-from sweeps.strategies.space import Dimension, Space
+from sweeps.strategies.space import Dimension, Space, sobol_shares
 
 MOST_POINTS, MOST_SEEDS = 1_000_000, 100_000
 RUNS_PER_PART = 1024
-UNLIMITED_SETTINGS = (  # settings in which 0 means no limit
-    "long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_standard",
-    "slo_prefill_sheddable",
-)  # fmt: skip
 LIMITS_EVERY = 16  # one training point in so many has no such limit, another a tight one
 
 
@@ -215,14 +210,9 @@ def column_of(dimension: Dimension, space: Space) -> InputColumn:
 
 def _shares(role: str, count: int, num_columns: int, seed: list[int]) -> np.ndarray:
     """Points in the unit cube: a Sobol sequence to train on, independent draws elsewhere."""
-    from scipy.stats import qmc
-
-    rng = np.random.default_rng(seed)
     if role != TRAIN:
-        return rng.random((count, num_columns))
-    engine = qmc.Sobol(num_columns, scramble=True, rng=rng)
-    points: np.ndarray = engine.random_base2(max(count - 1, 1).bit_length())
-    return points[:count]
+        return np.random.default_rng(seed).random((count, num_columns))
+    return sobol_shares(num_columns, count, seed)
 
 
 def _set_limits(codes: np.ndarray, columns: Sequence[InputColumn], random_state: int) -> None:

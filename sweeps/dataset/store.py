@@ -1,27 +1,40 @@
-"""The store of a dataset: made empty, filled part by part, and checked before it is gone on with."""
+"""The store of a dataset: made empty, filled part by part with runs, and checked before it is gone on with."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from blis_jax import progress
 from blis_jax.cluster.setting_values import all_values
-from blis_jax.commands.store import Store
-from blis_jax.core.outcome import Outcome
+from blis_jax.commands import cli
+from blis_jax.commands.store import Store, unmade_parts
 from blis_jax.errors import reads_store
+from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
+from blis_jax.runs.driver import Runner
 from surrogate.columns import to_json
-from surrogate.data import KIND, NOT_PLANNED, OWN_KIND
-from surrogate.levels.covariates import COVARIATES
+from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
+from surrogate.levels.model import COVARIATES, covariates
+from sweeps.dataset.axes import BY_NAME, config_at, workload_at
 from sweeps.dataset.plan import DatasetPlan
-from sweeps.search.objectives import SeedResult
+from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
 
+if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.runs.simulation import Row
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.runs.experiment import Experiment
+
+MOST_REQUESTS_KEPT = 2_000_000  # of the tables that are drawn ahead
 ADVICE = "give --overwrite or another --output"
 
 
@@ -77,7 +90,7 @@ class DatasetStore(Store):
         return np.asarray((found["outcome"].values != NOT_RUN).all(axis=1))
 
     def fill(
-        self, first: int, runs: Sequence[Mapping[int, SeedResult]], covariates: np.ndarray
+        self, first: int, runs: Sequence[Mapping[int, RunSummary]], covariates: np.ndarray
     ) -> None:
         """Fills points from `first` on with their runs by place of the seed."""
         planned = self.plan.is_planned[first : first + len(runs)]
@@ -85,7 +98,7 @@ class DatasetStore(Store):
         value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
         for row, by_seed in enumerate(runs):
             for seed, run in by_seed.items():
-                outcome[row, seed] = Outcome[run.outcome]
+                outcome[row, seed] = run.outcome
                 if run.is_whole:
                     value[row, seed] = [run.metrics[name] for name in self.names]
         self.write(first, {"value": value, "covariates": covariates, "outcome": outcome})
@@ -94,3 +107,93 @@ class DatasetStore(Store):
         """What is asked of the dataset, by name, and a hash of it all."""
         asked: Mapping[str, Any] = json.loads(attributes["content"])
         return {**asked, "identity": attributes["identity"]}
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+class DatasetRunner:
+    """Runs points on their seeds; programs are compiled once a mechanism and number of instances."""
+
+    def __init__(self, plan: DatasetPlan, spec: WorkloadSpec, experiment: Experiment) -> None:
+        """`spec` is the experiment's workload before points change it."""
+        self.plan, self.spec, measure = plan, spec, experiment.measure
+        self.summary = RunFigures(experiment.names, measure.slo_targets(), measure)
+        self.drawn = DrawnRows(experiment.requests.stream, MOST_REQUESTS_KEPT)
+        self.runners: dict[int, Runner] = {}
+
+    def run(self, points: range) -> list[dict[int, RunSummary]]:
+        """The runs of each point by place of the seed."""
+        found: list[dict[int, RunSummary]] = [{} for _ in points]
+        by_instances: dict[int, list[tuple[int, int, Row]]] = {}
+        for place, point in enumerate(points):
+            for seed, row in self._rows(point):
+                rows = by_instances.setdefault(row.config.num_instances, [])
+                rows.append((place, seed, row))
+        for instances, entries in by_instances.items():
+            results = self._runner_for(instances).run([row for *_, row in entries], self.summary)
+            for (place, seed, _), result in zip(entries, results, strict=True):
+                found[place][seed] = result
+        return found
+
+    def _rows(self, point: int) -> list[tuple[int, Row]]:
+        requests: tuple[tuple[str, float], ...] = ()
+        if self.plan.roles[point] == BASELINE:
+            assert self.plan.baseline is not None
+            config, spec = self.plan.baseline.config, self.spec
+        else:
+            parameters, descriptors = self.plan.values(point)
+            spec = workload_at(self.spec, descriptors)
+            config = config_at(self.plan.space.config_with(parameters), descriptors)
+            requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
+        places, seeds = self._seeds_of(point)
+        return list(zip(places, self.drawn.rows(config, spec, seeds, requests), strict=True))
+
+    def _seeds_of(self, point: int) -> tuple[list[int], list[int]]:
+        """Return the planned places of a point, and their seeds."""
+        planned: list[int] = np.flatnonzero(self.plan.is_planned[point]).tolist()
+        every = self.plan.sizes.all_seeds
+        return planned, [every[self.plan.places[point, place]] for place in planned]
+
+    def covariates(self, points: range) -> np.ndarray:
+        """What the requests of the baseline's runs are like, `[point, place, covariate]`; else NaN."""
+        found = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
+        for row, point in enumerate(points):
+            if self.plan.roles[point] == BASELINE:
+                rate = self.spec.aggregate_rate
+                assert rate is not None
+                for place, run in self._rows(point):
+                    found[row, place] = covariates(run.table, rate)
+        return found
+
+    def _runner_for(self, instances: int) -> Runner:
+        if instances not in self.runners:
+            pools = [axis.low for axis in self.plan.axes if axis.kind.name == "kv_blocks"]
+            self.runners[instances] = part_runner(int(min(*pools, MOST_BLOCKS)) if pools else None)
+        return self.runners[instances]
+
+
+def fill(
+    plan: DatasetPlan,
+    spec: WorkloadSpec,
+    experiment: Experiment,
+    store: DatasetStore,
+    done: np.ndarray,
+    is_told: bool,
+) -> int:
+    """Run the parts that are not `done`, of a workload and what is kept of its runs; the exit code."""
+    runner = DatasetRunner(plan, spec, experiment)
+    num_planned = int(plan.is_planned.sum())
+    num_done = int(plan.is_planned[done].sum())
+    started, num_before = time.monotonic(), num_done
+    simulating = progress.phase("simulating", num_planned, done=num_done)
+    with cli.resumable("sweeps.dataset", store.path), simulating as work:
+        for points in unmade_parts(done, plan.points_per_part):
+            store.fill(points.start, runner.run(points), runner.covariates(points))
+            part = slice(points.start, points.stop)
+            num_done += int(plan.is_planned[part][~done[part]].sum())
+            work.show(num_done)
+    if is_told:
+        seconds = time.monotonic() - started
+        print(f"{num_planned - num_before} runs in {seconds:.0f} s. Written: {store.path}")
+    return 0

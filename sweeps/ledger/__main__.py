@@ -7,10 +7,21 @@ from collections.abc import Callable, Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import option, switch
+from blis_jax.commands.parser import Parser
 from blis_jax.errors import ConfigError, closest
-from sweeps.ledger.options import ACTIONS, NAME, id_of, ledger_of, parser_of
-from sweeps.ledger.rows.entry import add, note, plan
+from blis_jax.reports import render
+from sweeps.ledger.entry import (
+    ACTIONS,
+    NAME,
+    LedgerOptions,
+    RowOptions,
+    add,
+    described,
+    note,
+    plan,
+    shown_as,
+)
 
 EXIT_BROKEN = 1  # a check, a replay or a comparison that did not come out
 
@@ -70,112 +81,100 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
     )
 
 
+class _RenderOptions(
+    LedgerOptions, title="render", command=f"{NAME} render", description=described("render"),
+    examples=shown_as("\n--check"),
+):  # fmt: skip
+    """Options of `render`."""
+
+    check: bool = switch("exit 1 if ledger.md is not up to date")
+
+
+class _CheckOptions(
+    LedgerOptions, title="check", command=f"{NAME} check", description=described("check"),
+    examples=shown_as("\n--anchor 3f2a…"),
+):  # fmt: skip
+    """Options of `check`."""
+
+    anchor: str | None = option(
+        str, None, "HASH", "of a record, kept elsewhere, that must still be there"
+    )
+
+
+class _ReplayOptions(
+    RowOptions, command=f"{NAME} replay", description=described("replay"), examples=shown_as("12")
+):
+    """Options of `replay`."""
+
+
+class _StatusOptions(
+    LedgerOptions, title="status", command=f"{NAME} status", description=described("status"),
+    examples=shown_as("\n--null-limit 5"),
+):  # fmt: skip
+    """Options of `status`."""
+
+    null_limit: int | None = option(
+        cli.whole, None, "K", "null iterations to stop after (default: the track's)"
+    )
+    objective: str | None = option(
+        str, None, "METRIC", "what the best is best at (default: the track's)"
+    )
+
+
 # --- render, check, replay, status ----------------------------------------------------------------
 
 
 def _render(arguments: list[str]) -> int:
-    parser = parser_of("render", "\n--check")
-    parser.add_argument(
-        "--check", action="store_true", help="exit 1 if ledger.md is not up to date"
-    )
-    given = parser.given(arguments)
-    from sweeps.ledger import render
+    options = _RenderOptions.read(arguments)
+    from sweeps.ledger.render import page_text, rendered, write
 
-    ledger = ledger_of(given)
-    if "check" in given:
-        if ledger.page.exists() and render.rendered(ledger) == render.page_text(ledger):
+    ledger = options.ledger()
+    if options.check:
+        if ledger.page.exists() and rendered(ledger) == page_text(ledger):
             print(f"{ledger.page} matches the records")
             return 0
         cli.say(NAME, f"{ledger.page} does not match the records; run render")
         return EXIT_BROKEN
-    print(f"Written: {render.write(ledger)}")
+    print(f"Written: {write(ledger)}")
     return 0
 
 
 def _check(arguments: list[str]) -> int:
-    parser = parser_of("check", "\n--anchor 3f2a…")
-    flag = Flag(
-        "anchor", str, None, "HASH", "of a record, kept elsewhere, that must still be there"
-    )
-    parser.add_flags("check", (flag,))
-    given = parser.given(arguments)
+    options = _CheckOptions.read(arguments)
+    from sweeps.ledger.answers import of_check
     from sweeps.ledger.check import check
 
-    report = check(ledger_of(given), given.get("anchor"))
-    for remark in report.remarks:
-        print(f"note: {remark}")
+    ledger = options.ledger()
+    report = check(ledger, options.anchor)
     for problem in report.problems:
         cli.say(NAME, f"broken: {problem}")
-    if not report.problems:
-        print(f"{report.num_records} records, each as it was written")
+    render.show(of_check(report, ledger))
     return EXIT_BROKEN if report.problems else 0
 
 
 def _replay(arguments: list[str]) -> int:
-    parser = parser_of("replay", "12", has_id=True)
-    given = parser.given(arguments)
-    name = id_of(given)
+    options = _ReplayOptions.read(arguments)
+    name = options.row()
     prepare_backend()
-    from sweeps.ledger.rows.replay import replay
+    from sweeps.ledger.answers import of_replay
+    from sweeps.ledger.check import replay
 
-    found = replay(ledger_of(given), name)
-    for text in (*found.changed_arms, *found.other_versions):
-        print(f"note: {text}")
-    for text in found.differences:
-        print(f"differs: {text}")
-    same = found.num_figures - len(found.differences)
-    if not found.differences:
-        print(f"{name}: all {found.num_figures} figures come out again, exactly")
-    else:
-        count = len(found.differences)
-        print(
-            f"{name}: {count} differ, by up to {found.largest:.2g} relative; {same} figures compared equal"
-        )
-    return 0 if found.is_good else EXIT_BROKEN
+    replayed = replay(options.ledger(), name)
+    render.show(of_replay(replayed, name))
+    return 0 if replayed.is_good else EXIT_BROKEN
 
 
 def _status(arguments: list[str]) -> int:
-    parser = parser_of("status", "\n--null-limit 5")
-    flags = (
-        Flag(
-            "null-limit",
-            cli.whole,
-            None,
-            "K",
-            "null iterations to stop after (default: the track's)",
-        ),
-        Flag("objective", str, None, "METRIC", "what the best is best at (default: the track's)"),
-    )
-    parser.add_flags("status", flags)
-    given = parser.given(arguments)
-    if given.get("null_limit", 1) < 1:
-        raise ConfigError(f"--null-limit must be at least 1, got {given['null_limit']}")
-    from sweeps.ledger.status import MARGIN_PERCENT, standing
-    from sweeps.runs.metrics import found as known_metric
-    from sweeps.runs.metrics import our_name
+    options = _StatusOptions.read(arguments)
+    if options.null_limit is not None and options.null_limit < 1:
+        raise ConfigError(f"--null-limit must be at least 1, got {options.null_limit}")
+    from sweeps.ledger.answers import of_status
+    from sweeps.runs.metrics import known_metric, our_name
 
-    ledger = ledger_of(given)
-    objective = our_name(given.get("objective", ledger.problem.objective))
+    ledger = options.ledger()
+    objective = our_name(options.objective or ledger.problem.objective)
     known_metric(objective)
-    state = standing(ledger.rows(), objective)
-    verdicts = ", ".join(f"{count} {name}" for name, count in state.verdicts.items())
-    print(f"{state.num_rows} rows: {verdicts or 'no result yet'}")
-    if state.best is None:
-        print(f"best {objective}: no row is better than the baseline")
-    elif state.best_value is not None and state.baseline_value:
-        change = 100 * (state.best_value / state.baseline_value - 1)
-        best = state.best
-        print(
-            f"best {objective}: {state.best_value:.5g} in row {best.id} ({best.hypothesis.name}), "
-            f"{change:+.1f} % against the baseline"
-        )
-    limit, nulls = given.get("null_limit", ledger.problem.stop_after), state.null_iterations
-    names = f" ({', '.join(nulls)})" if nulls else ""
-    rule = f"stopping rule: {limit}, an improvement is more than {MARGIN_PERCENT:g} %"
-    print(f"null iterations in a row: {len(nulls)}{names}; {rule}")
-    print("stop: none of them improved anything" if len(nulls) >= limit else "go on")
-    for row in state.open_rows:
-        print(f"open: {row.id}, {row.hypothesis.statement} (since {row.planned['written']})")
+    render.show(of_status(ledger, objective, options.null_limit))
     return 0
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record
-from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
+from sweeps.claims.words import VERDICTS
+from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.tracks.problem import FILE, Problem, load_problem
-from sweeps.tracks.verdicts import VERDICTS
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
 HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
@@ -138,7 +138,7 @@ class Ledger:
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")
             if content.get("resolution"):
-                from sweeps.ledger.rows.hypothesis import check_resolution
+                from sweeps.ledger.hypothesis import check_resolution
 
                 check_resolution(content["resolution"], row.result["verdict"])
             return {"id": name, "result": row.result["hash"], **content}

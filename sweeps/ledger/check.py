@@ -1,22 +1,39 @@
-"""Proof that no record was changed: the chain, what records say of each other, anchors, git's history."""
+"""Proof that no record was changed, and a row's runs again: whether its numbers still come out."""
 
 from __future__ import annotations
 
 import math
-import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.router import with_weights
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record
+from blis_jax.metrics.scalars import lookup
+from sweeps.claims.grammar import CHANGED
+from sweeps.claims.judge import RELATIVE, RULE
 from sweeps.ledger.book import HYPOTHESIS, NOTE, RESULT, Ledger
+from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.render import anchor_in, page_text, rendered
-from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
-from sweeps.ledger.rows.result import conclusions, measured_from_record
-from sweeps.tracks.verdicts import RELATIVE, RULE
+from sweeps.ledger.result import conclusions, measured_from_record, measured_from_runs, runs_content
+from sweeps.ledger.trial import (
+    BASELINE,
+    REFERENCE,
+    STRATEGY,
+    Benches,
+    arm_records,
+    config_of,
+    git_says,
+    policy_seeds_of,
+    run_hypothesis,
+    versions,
+)
 
 MOST_RELATIVE_DIFFERENCE = 1e-7  # of conclusions drawn again; they are kept to nine digits
 
@@ -189,7 +206,7 @@ def _against_anchors(ledger: Ledger, contents: Contents, given: str | None) -> l
 def _against_history(path: Path) -> tuple[list[str], str]:
     """Whether every committed version is the beginning of the file; and how far that could be seen."""
     place = f"./{path.name}"
-    commits = _git(path.parent, "log", "--first-parent", "--format=%H", "--", place)
+    commits = git_says(path.parent, "log", "--first-parent", "--format=%H", "--", place)
     if commits is None:
         return [], "git's history: not available here"
     versions = commits.decode().split()
@@ -197,18 +214,124 @@ def _against_history(path: Path) -> tuple[list[str], str]:
         return [], "git's history: the file was never committed"
     data = path.read_bytes() if path.exists() else b""
     for commit in versions:
-        before = _git(path.parent, "show", f"{commit}:{place}")
+        before = git_says(path.parent, "show", f"{commit}:{place}")
         if before is not None and not data.startswith(before):
             what = f"what commit {commit[:12]} has of {path} is not the beginning of it"
             return [f"{what}: records were changed or removed since"], "git's history: broken"
     return [], f"git's history: {len(versions)} committed versions, each the beginning of the file"
 
 
-def _git(folder: Path, *words: str) -> bytes | None:
+NUMBERS = ("blis_jax", "jax", "numpy", "backend")  # what exact equality may depend on
+ROUNDING = 1e-9  # relative; what another version or backend may change
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How a repetition compares with the record."""
+
+    num_figures: int
+    differences: tuple[str, ...]  # one sentence each
+    largest: float  # relative difference
+    other_versions: tuple[str, ...]
+    changed_arms: tuple[str, ...]  # whose strategy file means something else by now
+    redefined: tuple[str, ...]  # metrics that meant something else then; they are not compared
+
+    @property
+    def is_good(self) -> bool:
+        """Equal on the same versions; up to rounding on others."""
+        if self.changed_arms:
+            return False
+        if self.other_versions:
+            return self.largest <= ROUNDING
+        return not self.differences
+
+
+def replay(ledger: Ledger, name: str) -> Replayed:
+    """Runs a row again from its recorded settings."""
+    row = ledger.row(name)
+    if row.result is None or not row.result.get("runs"):
+        what = "no result yet" if row.result is None else f"no runs: {row.result['evidence']}"
+        raise ConfigError(f"{name} has {what}; there is nothing to replay")
+    figures = row.result["runs"][STRATEGY]["figures"]
+    hypothesis = row.hypothesis.on(row.result.get("seeds", row.hypothesis.seeds))
+    benches = Benches([metric for metric in figures if metric != CHANGED])
+    runs = run_hypothesis(hypothesis, ledger.folder, benches, policy_seeds_of(row.result))
+    again = runs_content(runs, measured_from_runs(runs))
+    redefined = _redefined(figures, row.result["written"])
+    differences, count, largest = _differences(row.result["runs"], again, redefined)
+    before, now = row.result["versions"], versions()
+    other = tuple(
+        f"{key} {before.get(key)} → {now.get(key)}"
+        for key in NUMBERS
+        if before.get(key) != now.get(key)
+    )
+    changed = _changed_arms(ledger, name)
+    return Replayed(count, tuple(differences), largest, other, changed, redefined)
+
+
+def _redefined(names: Iterable[str], written: str) -> tuple[str, ...]:
+    """Return the metrics that have had another meaning since a record was written."""
+    time = datetime.fromisoformat(written)
+    metrics = {name: lookup(name)[0] for name in names if name != CHANGED}
+    return tuple(
+        name
+        for name, metric in metrics.items()
+        if metric.redefined and time < datetime.fromisoformat(metric.redefined)
+    )
+
+
+def _differences(
+    recorded: Mapping[str, Any], again: Mapping[str, Any], redefined: Collection[str]
+) -> tuple[list[str], int, float]:
+    """What differs, how many figures were compared, and the largest relative difference."""
+    found, count, largest = [], 0, 0.0
+    for role, arm in recorded.items():
+        if arm["outcomes"] != again[role]["outcomes"]:
+            found.append(f"{role}: outcomes {again[role]['outcomes']} instead of {arm['outcomes']}")
+            largest = float("inf")
+        for metric, values in arm["figures"].items():
+            if metric in redefined:
+                continue
+            now = again[role]["figures"].get(metric)
+            count += len(values)
+            if now == values:
+                continue
+            size = _relative(values, now)
+            largest = max(largest, size)
+            found.append(f"{role}: {metric} is {now} instead of {values}")
+    return found, count, largest
+
+
+def _relative(values: list[float | None], now: list[float | None] | None) -> float:
+    largest = 0.0
+    for one, other in zip(values, now or [None] * len(values), strict=True):
+        if one is None or other is None:
+            largest = largest if one is other else float("inf")
+        elif one != other:
+            largest = max(largest, abs(other - one) / max(abs(one), abs(other)))
+    return largest
+
+
+def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
+    """Arms whose text means other settings than were recorded."""
+    hypothesis = ledger.row(name).hypothesis
+    texts = {role: arm.text for role, arm in hypothesis.arms.items()}
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        now = arm_records(texts[STRATEGY], texts[BASELINE], texts.get(REFERENCE), hypothesis.over)
+    except ConfigError as error:
+        return (str(error),)
+    return tuple(
+        f"{role} {texts[role]} has other settings by now"
+        for role, arm in hypothesis.arms.items()
+        if not _means_the_same(config_of(now[role].settings), config_of(arm.settings))
+    )
+
+
+def _means_the_same(one: ClusterConfig, other: ClusterConfig) -> bool:
+    """Whether two configurations have equal settings, and equal numbers of policies, given or by default."""
+    numbers = {name for config in (one, other) for name, _ in config.policy_numbers}
+    plain = [
+        config.replace(policy_numbers=(), routing_scorers=with_weights(config.scorers(), {}))
+        for config in (one, other)
+    ]
+    return plain[0] == plain[1] and all(one.value(name) == other.value(name) for name in numbers)

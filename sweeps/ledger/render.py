@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_jax.cluster.named_policies import draws
+from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import write_text
 from blis_jax.files.chain import Contents, Record
 from blis_jax.metrics.scalars import TOKEN_RATES
-from blis_jax.policies.seeds import BY_WORKLOAD, draws
+from blis_jax.policies.seeds import BY_WORKLOAD
+from sweeps.claims.words import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, RETROSPECTIVE, UNCLEAR
 from sweeps.ledger.book import Ledger, LedgerRow, rows_of
-from sweeps.ledger.rows.published import MEAN, NO_BASIS, ROUNDED
-from sweeps.ledger.rows.trial import (
+from sweeps.ledger.result import MEAN, NO_BASIS, ROUNDED
+from sweeps.ledger.trial import (
     BASELINE,
     STRATEGY,
-    WHOLE,
     config_of,
     levels_of,
     policy_seeds_of,
 )
-from sweeps.ledger.rows.vocabulary import RETROSPECTIVE
-from sweeps.tracks.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
 from sweeps.tracks.templates import plain, render, signed
 
 BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
@@ -75,8 +75,7 @@ def write(ledger: Ledger) -> Path:
     with chain.locked(ledger.path):
         text = rendered(ledger, chain.parse(ledger.path.read_bytes()))
         if not ledger.page.exists() or page_text(ledger) != text:
-            with replacing(ledger.page) as path:
-                path.write_text(text, encoding="utf-8")
+            write_text(ledger.page, text)
     return ledger.page
 
 
@@ -307,7 +306,7 @@ def _failures(result: Record) -> list[str]:
     """Runs that did not come to their end, by arm."""
     found = []
     for role, arm in result.get("runs", {}).items():
-        bad = [name for name in arm["outcomes"] if name not in WHOLE]
+        bad = [name for name in arm["outcomes"] if name not in WHOLE_NAMES]
         if bad:
             names = ", ".join(dict.fromkeys(bad))
             found.append(f"{len(bad)} of {len(arm['outcomes'])} runs of the {role}: {names}")

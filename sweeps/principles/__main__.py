@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import AllSwitch, CommandOptions, PlainSwitches, option, switch
+from blis_jax.commands.options.seed_options import DrawnOptions, given_seeds, seeds_option
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import write_json
+from blis_jax.reports import render
 from sweeps.principles import USUAL_OUTPUT
-from sweeps.runs.options import RNG
 
 if TYPE_CHECKING:
     from sweeps.principles.catalogue import Catalogue, Entry
-    from sweeps.principles.record import PrinciplesRecord
+    from sweeps.principles.verdicts import PrinciplesRecord
 
 NAME = "sweeps.principles"
 LEAST_SEEDS = 3
@@ -45,41 +44,41 @@ examples:
     %(prog)s --strategy iter05_simplified
     %(prog)s --strategy "joint_all_layers:gate=50" --measure
 """
-_CHECKS = (
-    Flag("only", str, None, "ID,ID,…", "entries to check (default: all)"),
-    *seed_flags("at least 3; a number begins with each entry's first seed; default: each entry's"),
-    RNG,
-)
-_STRATEGY = (
-    Flag(
-        "strategy",
-        str,
-        None,
-        "ARM",
-        "strategy to hold against the catalogue: [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]",
-    ),
-)
-_OUTPUT = (Flag("output", str, None, "PATH", f"result, .json (default: {USUAL_OUTPUT})"),)
-_SWITCHES = {
-    "list": "print the entries and end",
-    "slow": "also run what takes minutes: the searches of S3",
-    "overwrite": "make all checks again",
-    **switches("quiet", "no-cache"),
-}
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_flags("checks", _CHECKS)
-    group = parser.add_flags("strategies", _STRATEGY)
-    group.add_argument(
-        "--measure",
-        action="store_true",
-        help="also run the strategy without the setting that a finding is about",
+class _Checks(DrawnOptions, title="checks"):
+    """Which checks are made, and on which seeds."""
+
+    only: str | None = option(str, None, "ID,ID,…", "entries to check (default: all)")
+
+
+class _Strategy(CommandOptions, title="strategies"):
+    """The strategy that is held against the catalogue."""
+
+    strategy: str | None = option(
+        str, None, "ARM", "strategy to hold against the catalogue: [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]",
+    )  # fmt: skip
+    measure: bool = switch("also run the strategy without the setting that a finding is about")
+
+
+class _Switches(PlainSwitches, title="switches"):
+    """What is run."""
+
+    list: bool = switch("print the entries and end")
+    slow: bool = switch("also run what takes minutes: the searches of S3")
+    overwrite: bool = switch("make all checks again")
+
+
+class PrinciplesOptions(
+    _Checks, _Strategy, _Switches, AllSwitch,
+    title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    seeds: str | None = seeds_option(
+        "at least 3; a number begins with each entry's first seed; default: each entry's"
     )
-    parser.add_flags("output", _OUTPUT)
-    parser.add_switches("switches", _SWITCHES)
-    return parser
+    output: str | None = option(str, None, "PATH", f"result, .json (default: {USUAL_OUTPUT})")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,54 +87,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _principles(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    prepare_backend(use_cache="no_cache" not in given)
+    options = PrinciplesOptions.read(arguments)
+    prepare_backend(use_cache=not options.no_cache)
     from sweeps.principles.catalogue import chosen, load_catalogue
 
     catalogue = load_catalogue()
-    entries = chosen(catalogue, given.get("only"))
-    if "list" in given:
+    entries = chosen(catalogue, options.only)
+    if options.list:
         from sweeps.principles.report import listing
 
         print("\n".join(listing(entries)))
         return 0
-    if "measure" in given and "strategy" not in given:
+    if options.measure and options.strategy is None:
         raise ConfigError("--measure belongs to --strategy; give the strategy to measure")
-    seeds = _seeds(given)
-    if "strategy" in given:
+    seeds = _seeds(options)
+    if options.strategy is not None:
         from sweeps.principles.advice import advise
 
-        return advise(given, entries, seeds)
-    return _checked(given, catalogue, entries, seeds)
+        output = None if options.output is None else Path(options.output)
+        return advise(
+            options.strategy, output, entries, seeds, options.stream, is_measured=options.measure
+        )
+    return _checked(options, catalogue, entries, seeds)
 
 
-def _seeds(given: Mapping[str, Any]) -> tuple[int, ...] | int | None:
+def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
     """Seeds for all entries, how many each is to have, or None for the entries' own."""
-    seeds = given_seeds(given)
+    seeds = given_seeds(options, options.stream)
     if seeds is None:
         return None
     if len(seeds) < LEAST_SEEDS:
         raise ConfigError(f"--seeds: got {len(seeds)}, a check needs at least {LEAST_SEEDS}")
-    is_counted = "," not in given.get("seeds", "") and not {"seeds", "num_seeds"} <= set(given)
-    if is_counted and "first_seed" not in given:
+    has_both = options.seeds is not None and options.num_seeds is not None
+    is_counted = "," not in (options.seeds or "") and not has_both
+    if is_counted and options.first_seed is None:
         return len(seeds)
     from sweeps.runs.bench import check_seeds
 
-    check_seeds(seeds, given.get("rng", "reference"))
+    check_seeds(seeds, options.stream)
     return seeds
 
 
-def seeds_of(entry: Entry, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
+def seeds_of(entry: Entry, asked: tuple[int, ...] | int | None) -> tuple[int, ...]:
     """The seeds of one entry."""
-    if given is None:
+    if asked is None:
         return entry.seeds
-    if isinstance(given, int):
-        return tuple(range(entry.seeds[0], entry.seeds[0] + given))
-    return given
+    if isinstance(asked, int):
+        return tuple(range(entry.seeds[0], entry.seeds[0] + asked))
+    return asked
 
 
-def _output(given: Mapping[str, Any]) -> Path:
-    path = Path(given.get("output", USUAL_OUTPUT))
+def _output(output: str | None) -> Path:
+    path = Path(USUAL_OUTPUT if output is None else output)
     if path.suffix != ".json":
         raise ConfigError(f"--output: {str(path)!r} must end in .json")
     cli.check_writable(path)
@@ -145,31 +148,30 @@ def _output(given: Mapping[str, Any]) -> Path:
 
 
 def _checked(
-    given: Mapping[str, Any],
+    options: PrinciplesOptions,
     catalogue: Catalogue,
     entries: Sequence[Entry],
     seeds: tuple[int, ...] | int | None,
 ) -> int:
-    from sweeps.principles.record import PrinciplesRecord, code_hash
-    from sweeps.principles.report import print_table, summary
+    from sweeps.principles.report import findings_of
+    from sweeps.principles.verdicts import PrinciplesRecord, code_hash
 
-    path = _output(given)
+    path = _output(options.output)
     record = PrinciplesRecord(path.with_suffix(".jsonl"))
-    with record.held(is_resumed="overwrite" not in given):
+    with record.held(is_resumed=not options.overwrite):
         record.begin()
         code = code_hash()
-        checks = _run(given, catalogue, entries, seeds, record, code)
+        checks = _run(options, catalogue, entries, seeds, record, code)
         with cli.writing(path):
             write_json(path, {"principles": checks, "code": code})
-        if "quiet" not in given:
-            print_table(checks, sys.stdout)
-            print("\n".join(summary(checks)))
+        if not options.quiet:
+            render.show(findings_of(checks), options.all)
             print(f"Written: {path}")
         return 0
 
 
 def _run(
-    given: Mapping[str, Any],
+    options: PrinciplesOptions,
     catalogue: Catalogue,
     entries: Sequence[Entry],
     seeds: tuple[int, ...] | int | None,
@@ -177,11 +179,10 @@ def _run(
     code: str,
 ) -> list[dict[str, Any]]:
     """The checks in order, those in the record as they are."""
-    from sweeps.principles.experiments.lab import Lab
-    from sweeps.principles.record import identity, to_document
-    from sweeps.principles.verdicts import check, metrics_of
+    from sweeps.principles.lab import Lab
+    from sweeps.principles.verdicts import check, identity, metrics_of, to_document
 
-    stream, is_slow = given.get("rng", "reference"), "slow" in given
+    stream, is_slow = options.stream, options.slow
     lab = Lab(stream, metrics_of(entries))
     work = progress.begin("checking", len(entries), "principles")
     checks = []

@@ -12,12 +12,15 @@ import numpy as np
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
+from blis_jax.metrics.metric import name_in
+from blis_jax.metrics.run_summary import RunSummary, share_differing
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sentence
 from sweeps.principles import USUAL_OUTPUT
 from sweeps.principles.catalogue import Entry, load_catalogue
 from sweeps.principles.rules import instances as instance_rules
 from sweeps.principles.rules import routing as routing_rules
-from sweeps.principles.rules.facts import Case, facts_of
-from sweeps.principles.rules.touch import Touch
+from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of
 
 if TYPE_CHECKING:
     from sweeps.strategies.arms import Arm
@@ -28,13 +31,17 @@ MEASURED = ("ttft_p99_ms", "completion_rate")
 
 
 def advise(
-    given: Mapping[str, Any], entries: Sequence[Entry], seeds: tuple[int, ...] | int | None
+    strategy: str,
+    path: Path | None,
+    entries: Sequence[Entry],
+    seeds: tuple[int, ...] | int | None,
+    stream: str,
+    is_measured: bool,
 ) -> int:
-    """Prints what the rules find on a strategy; the exit code."""
+    """Print what the rules find on a strategy; the exit code."""
     from sweeps.strategies.arms import arm_of
 
-    arm = arm_of(given["strategy"])
-    path = Path(given["output"]) if "output" in given else None
+    arm = arm_of(strategy)
     if path is not None:
         if path.suffix != ".json":
             raise ConfigError(f"--output: {str(path)!r} must end in .json")
@@ -43,16 +50,15 @@ def advise(
     case = case_of(arm, on[0])
     wanted = {entry.id: entry for entry in entries}
     found = [touch for touch in touches(case) if touch.principle in wanted]
-    verdicts = _verdicts(given)
+    verdicts = _verdicts(stream)
     measured: list[list[dict[str, Any]]] = [[] for _ in found]
-    if "measure" in given:
-        measured = _measured(given, case, found, on)
+    if is_measured:
+        measured = _measured(stream, case, found, on)
     documents = [
         _document(touch, wanted[touch.principle], verdicts, rows)
         for touch, rows in zip(found, measured, strict=True)
     ]
-    for line in _lines(arm.name, documents):
-        print(line)
+    render.show(findings_of(arm.name, documents, on, is_measured))
     if path is not None:
         with cli.writing(path):
             write_json(path, {"strategy": arm.name, "seeds": on, "findings": documents})
@@ -68,14 +74,9 @@ def touches(case: Case) -> list[Touch]:
 
 def case_of(arm: Arm, seed: int) -> Case:
     """An arm with its workload: that of its strategy file, or `mixed`."""
-    from blis_jax.workload.spec import load_builtin
-    from sweeps.runs.bench import workload_of
-    from sweeps.strategies.space import space_of
+    from sweeps.runs.experiment import strategies_of, workload_for
 
-    if arm.strategy is None:
-        spec = load_builtin("mixed")
-    else:
-        spec = workload_of(arm.strategy, space_of(arm.strategy).num_requests)
+    spec, _ = workload_for(None, strategies_of([arm]), None)
     return Case(arm.config, spec, facts_of(arm.config, spec, seed), arm.strategy)
 
 
@@ -86,9 +87,9 @@ def _seeds(arm: Arm, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
     return tuple(range(own[0], own[0] + given)) if isinstance(given, int) else given
 
 
-def _verdicts(given: Mapping[str, Any]) -> dict[str, str]:
+def _verdicts(stream: str) -> dict[str, str]:
     """What checks on this code gave, as far as they were made with the entries' own seeds."""
-    from sweeps.principles.record import PrinciplesRecord, code_hash, identity
+    from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
 
     record = PrinciplesRecord(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
     try:
@@ -98,7 +99,7 @@ def _verdicts(given: Mapping[str, Any]) -> dict[str, str]:
     catalogue, code = load_catalogue(), code_hash()
     found = {}
     for entry in catalogue.entries.values():
-        key = identity(catalogue, entry, entry.seeds, given.get("rng", "reference"), False, code)
+        key = identity(catalogue, entry, entry.seeds, stream, False, code)
         if key in checks:
             found[entry.id] = str(checks[key]["verdict"])
     return found
@@ -116,39 +117,60 @@ def _document(
     }
 
 
-def _lines(name: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not documents:
-        return [f"{name}: no principle is touched."]
-    lines = [f"{name} touches {len({entry['principle'] for entry in documents})} principles:"]
-    for entry in documents:
-        verdict = entry["verdict"] or f"{entry['catalogue_verdict']} in the catalogue, not run here"
-        lines += [
-            f"  {entry['setting']} {entry['relation']} {entry['principle']} ({verdict}): "
-            f"{entry['statement']}",
-            f"      {entry['advice']}",
-        ]
-        lines += [f"      {row['text']}" for row in entry["measured"]]
-    return lines
+def findings_of(
+    name: str, documents: Sequence[Mapping[str, Any]], seeds: Sequence[int], is_measured: bool
+) -> Findings:
+    """Return which principles a strategy touches, with advice and measurements."""
+    count = len({entry["principle"] for entry in documents})
+    against = [entry["principle"] for entry in documents if entry["relation"] == AGAINST]
+    num_run = sum(entry["verdict"] is not None for entry in documents)
+    return Findings(
+        Answer(
+            asked=f"Which principles does {name} rely on or contradict?",
+            verdict=(
+                Sentence.of(f"{name} touches ", Quantity.whole(count), " principles."),
+                *([Sentence.of(f"It contradicts {', '.join(against)}.")] if against else ()),
+            ),
+            sure=Sentence.of(
+                Quantity.whole(num_run), " of ", Quantity.whole(len(documents)),
+                " principles were checked with this code, the others as the catalogue has them.",
+            ),
+            price=Sentence.of(
+                *((Quantity.whole(len(seeds)), " runs each.") if is_measured else ("no run.",))
+            ),
+            next="say it beside the results." if is_measured else "--measure runs it without each setting.",
+        ),
+        [
+            Remarks((entry["advice"], *(row["text"] for row in entry["measured"])), _title(entry), True)
+            for entry in documents
+        ],
+    )  # fmt: skip
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    verdict = entry["verdict"] or f"{entry['catalogue_verdict']} in the catalogue, not run here"
+    says = f"{entry['setting']} {entry['relation']} {entry['principle']} ({verdict})"
+    return f"{says}: {entry['statement'].rstrip('.')}"
 
 
 # --- measurement ----------------------------------------------------------------------------------
 
 
 def _measured(
-    given: Mapping[str, Any], case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
+    stream: str, case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
     """For every finding the strategy against itself with the settings that the finding proposes."""
     from sweeps.principles.figures import figures_of
     from sweeps.runs.bench import Bench
 
-    classes = list(dict.fromkeys(client.slo_class or "default" for client in case.spec.clients))
-    names = [f"{name}[{slo_class}]" for name in MEASURED for slo_class in classes]
+    classes = case.spec.slo_classes
+    names = [name_in(name, slo_class) for name in MEASURED for slo_class in classes]
     names += list(MEASURED)
     others = {
         at: case.config.replace(**touch.instead) for at, touch in enumerate(found) if touch.instead
     }
     configs = list(dict.fromkeys([case.config, *others.values()]))
-    bench = Bench(case.spec, seeds, given.get("rng", "reference"), (), None, len(configs))
+    bench = Bench(case.spec, seeds, stream, (), None, len(configs))
     made = bench.summaries(configs, lambda record: figures_of(record, names, True))
     runs = dict(zip(configs, made, strict=True))
     rows: list[list[dict[str, Any]]] = [[] for _ in found]
@@ -158,17 +180,20 @@ def _measured(
 
 
 def _compared(
-    first: Sequence[Any], second: Sequence[Any], classes: Sequence[str], instead: Mapping[str, Any]
+    first: Sequence[RunSummary],
+    second: Sequence[RunSummary],
+    classes: Sequence[str],
+    instead: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Rows by class: the strategy, the strategy changed, and the paired difference."""
     from blis_jax.statistics.intervals import BY_STUDENT
     from blis_jax.statistics.paired import Pair, differences
 
     changed = ", ".join(f"{name}={value}" for name, value in instead.items())
-    failed = [run.outcome for run in (*first, *second) if not run.is_whole]
+    failed = [run.outcome.name for run in (*first, *second) if not run.is_whole]
     if failed:
         return [{"instead": changed, "text": f"{changed}: a run ended with {failed[0]}"}]
-    if all(np.array_equal(a.requests, b.requests) for a, b in zip(first, second, strict=True)):
+    if not any(share_differing(a, b) for a, b in zip(first, second, strict=True)):
         return [{"instead": changed, "text": f"{changed}: every request exactly as before"}]
     metrics = {name: f"ttft_p99_ms[{name}]" for name in classes} | {"all": "ttft_p99_ms"}
     pairs = [

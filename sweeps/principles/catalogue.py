@@ -11,28 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from sweeps.claims.words import TYPES_OF, UNTESTED
+from sweeps.strategies.file import ClosedPart, Text
 
 FILES = ("routing", "scheduling", "findings", "candidates")
-HOLDS, NARROWER, REFUTED = "holds", "holds, narrower", "not supported"
-UNTESTED, PROCESS, STATED = "untested", "process", "stated"
 CORE, SCOPE, CONTROL, CONTEXT = "core", "scope", "control", "context"
-# the pairs of the hypothesis format; Workload and Structural model allow every type but these two
-ALLOWED_TYPES = {
-    "Scheduler invariants": ("Deterministic",),
-    "Performance-regime": ("Monotonicity", "Equivalence", "Pareto"),
-    "Cross-policy comparative": ("Dominance", "Equivalence", "Pareto"),
-    "Robustness/failure-mode": ("Deterministic", "Dominance"),
-    "Structural model": ("Deterministic", "Dominance", "Monotonicity"),
-    "Workload/arrival": ("Deterministic", "Dominance", "Monotonicity"),
-}
-Text = Annotated[str, Field(min_length=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Range(_Part):
+class Range(ClosedPart):
     """What a value must be: `min` and `max` belong to it, `above` and `below` do not."""
 
     min: float | None = None
@@ -61,7 +47,7 @@ class Range(_Part):
         return " and ".join(f"{word} {limit:g}" for word, limit in named if limit is not None)
 
 
-class WorkloadChoice(_Part):
+class WorkloadChoice(ClosedPart):
     """A workload by name, with some of its numbers replaced."""
 
     name: Text
@@ -72,7 +58,7 @@ class WorkloadChoice(_Part):
     prefixes: bool = True  # false: no client has a prefix group
 
 
-class ArmSpec(_Part):
+class ArmSpec(ClosedPart):
     """One configuration: groups of settings in order, then single ones, on a workload."""
 
     groups: tuple[Text, ...] = Field(default=(), alias="from")
@@ -80,7 +66,7 @@ class ArmSpec(_Part):
     workload: WorkloadChoice | None = None  # None: the entry's
 
 
-class PrincipleClaim(_Part):
+class PrincipleClaim(ClosedPart):
     """One figure and what is expected of it.
 
     `role`: a `core` claim decides whether the entry holds, a `scope` claim whether it does as widely
@@ -119,7 +105,7 @@ def _names(value: object) -> list[str]:
     return []
 
 
-class Entry(_Part):
+class Entry(ClosedPart):
     """A principle, a prior finding or a candidate, with its check."""
 
     id: Text
@@ -127,7 +113,7 @@ class Entry(_Part):
     evidence: Text
     seen: str = ""  # what earlier re-runs gave
     verdict: Literal["holds", "holds, narrower", "not supported", "untested", "process", "stated"]
-    family: Literal[tuple(ALLOWED_TYPES)]  # type: ignore[valid-type]
+    family: Literal[tuple(TYPES_OF)]  # type: ignore[valid-type]
     vvuq: Literal["Verification", "Validation", "UQ"]
     type: Literal["Deterministic", "Dominance", "Monotonicity", "Equivalence", "Pareto"]
     falsified_if: Text
@@ -147,8 +133,8 @@ class Entry(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Entry:
-        if self.type not in ALLOWED_TYPES[self.family]:
-            allowed = ", ".join(ALLOWED_TYPES[self.family])
+        if self.type not in TYPES_OF[self.family]:
+            allowed = ", ".join(TYPES_OF[self.family])
             raise ValueError(f"type {self.type} does not go with {self.family}; use {allowed}")
         if self.verdict != UNTESTED and len(self.seeds) < 3:
             raise ValueError("seeds: a check needs at least 3 seeds")

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+import sweeps.runs.metrics  # noqa: F401  (registers the metrics of searches)
+from blis_jax.core.arrays import ratio
+from blis_jax.core.outcome import WHOLE
+from blis_jax.core.types import CLASS_NAMES
 from blis_jax.metrics.kv import cached_tokens
-from blis_jax.metrics.reference import CLASS_NAMES, class_code
-from blis_jax.metrics.scalars import evaluate, lookup
-from blis_jax.metrics.summaries import ALL, SloTargets, Target, select
-from blis_jax.metrics.tails import kept_tails, tails_of_runs
-from blis_jax.results.records import RequestRecords, RunRecord, Status
-from blis_jax.statistics.pooled import contributions_ms
-from sweeps.runs.metrics import worst_p99_ms
+from blis_jax.metrics.metric import (
+    ALL,
+    HIGHER,
+    LOWER,
+    MeasuredRequests,
+    Metric,
+    name_in,
+    names_in,
+    split_name,
+)
+from blis_jax.metrics.run_summary import RunSummary, kept_tails, lives_of
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import SloTargets, Target, select
+from blis_jax.records.record import RunRecord, Status
+from sweeps.runs.measured import metric_values
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
     from blis_jax.workload.spec import WorkloadSpec
 
@@ -36,122 +46,53 @@ TRACK_TARGETS = SloTargets(
     }
 )
 POOLED = "pooled_ttft_p99_ms"
-ENDED = ("COMPLETED", "HORIZON")
 OF_ARM = ("ttft_p99_ms", "worst_ttft_p99_ms", "completion_rate", "rejected_share")
 OF_CLASS = ("ttft_p99_ms", "completion_rate", "rejected_share")
 
 
-@dataclass(frozen=True)
-class LabFigures:
-    """One run: how it ended, its figures by name, and what is recorded of every request."""
-
-    outcome: str
-    values: Mapping[str, float]
-    requests: Int[np.ndarray, "request field"] | None = None  # kept where runs are compared whole
-    tails: Mapping[str, Sequence[int]] = field(
-        default_factory=dict
-    )  # of TTFT by class, `kept_tails`
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it came to its end."""
-        return self.outcome in ENDED
-
-    def value(self, metric: str) -> float:
-        """One figure by name; NaN if the run did not come to its end."""
-        return self.values.get(metric, math.nan)
-
-
-def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) -> LabFigures:
-    """The named figures of a run, `[class]` behind a name or not."""
-    outcome = record.outcome.name
-    if outcome not in ENDED:
-        return LabFigures(outcome, {}, None)
-    values = {name: _value(record, name) for name in names}
+def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) -> RunSummary:
+    """Return the named figures of a run, `[class]` behind a name or not."""
+    if record.outcome not in WHOLE:
+        return RunSummary(record.outcome)
     classes = [CLASS_NAMES[code] for code in np.unique(record.requests.slo_class).tolist()]
-    tails = kept_tails(select(record), classes)["ttft"]
-    return LabFigures(outcome, values, whole_requests(record) if keeps_requests else None, tails)
-
-
-def pooled_figures(
-    runs: Sequence[LabFigures], spec: WorkloadSpec
-) -> dict[str, Float[np.ndarray, "seed"]]:
-    """What each seed contributes to the TTFT P99 of the requests of all runs, of all and by class."""
-    classes = dict.fromkeys(client.slo_class or "default" for client in spec.clients)
-    return {
-        POOLED if of == ALL else f"{POOLED}[{of}]": contributions_ms(
-            tails_of_runs([run.tails.get(of) if run.is_whole else None for run in runs])
-        )
-        for of in (ALL, *classes)
-    }
-
-
-def whole_requests(record: RunRecord) -> Int[np.ndarray, "request field"]:
-    """All that is recorded of every request, side by side; -1 where a run has no such record."""
-    requests = record.requests
-    missing = np.full(len(requests.arrival_us), -1)
-    columns = [getattr(requests, field.name) for field in dataclasses.fields(RequestRecords)]
-    return np.column_stack(
-        [np.asarray(missing if one is None else one, np.int64) for one in columns]
+    return RunSummary(
+        record.outcome,
+        {name: _value(record, name) for name in names},
+        tails=kept_tails(select(record), classes),
+        lives=lives_of(record) if keeps_requests else None,
     )
 
 
+def pooled_figures(
+    runs: Sequence[RunSummary], spec: WorkloadSpec
+) -> dict[str, Float[np.ndarray, "seed"]]:
+    """Return what each seed contributes to the TTFT P99 of the requests of all runs, of all and by class."""
+    names = names_in([POOLED], (ALL, *spec.slo_classes))
+    return {name: metric_values(runs, name) for name in names}
+
+
 def _value(record: RunRecord, metric: str) -> float:
-    base, bracket, rest = metric.partition("[")
-    if base in OWN:
-        return OWN[base](record, rest[:-1] if bracket else None)
-    return evaluate(record, [metric], TRACK_TARGETS)[metric]
+    found, slo_class = metric_of(metric)
+    return float(found.compute(select(record, TRACK_TARGETS).of_name(slo_class or ALL)))
 
 
 def reported_names(spec: WorkloadSpec) -> tuple[str, ...]:
-    """What every check reports of an arm: both P99, completion and rejections, for all and by class."""
-    classes = list(dict.fromkeys(client.slo_class or "default" for client in spec.clients))
-    by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in OF_CLASS]
-    return (*OF_ARM, *by_class)
+    """Return what every check reports of an arm: both P99, completion and rejections, for all and by class."""
+    return (*OF_ARM, *names_in(OF_CLASS, spec.slo_classes))
 
 
-def check_metric(name: str) -> None:
-    """Refuses a metric that nobody computes."""
-    base, bracket, rest = name.partition("[")
-    if base not in OWN:
-        lookup(name)
-    elif bracket:
-        class_code(rest[:-1])
-        if base not in WITH_CLASSES:
-            raise ConfigError(f"metric {base!r} covers the whole cluster; leave [{rest} out")
+def metric_of(name: str) -> tuple[Metric, str | None]:
+    """Return the metric that a name of the catalogue means, and its class; refuses one that nobody computes."""
+    base, slo_class = split_name(name)
+    return lookup(name_in(THEIR_NAMES.get(base, base), slo_class), OWN)
 
 
-def _chosen(record: RunRecord, slo_class: str | None) -> Bool[np.ndarray, "request"]:
-    codes = record.requests.slo_class
-    return np.ones(len(codes), bool) if slo_class is None else codes == class_code(slo_class)
+def _completion_rate(measured: MeasuredRequests) -> float:
+    """Return completed ÷ all requests."""
+    return float(ratio(measured.count(Status.COMPLETED), measured.num_requests, math.nan))
 
 
-def _worst_ttft_p99_ms(record: RunRecord, slo_class: str | None) -> float:
-    """The largest of the instances' TTFT P99 and the cluster's."""
-    return worst_p99_ms(record, record.requests.ttft_us, _chosen(record, slo_class))
-
-
-def _completion_rate(record: RunRecord, slo_class: str | None) -> float:
-    """Completed ÷ all requests."""
-    is_chosen = _chosen(record, slo_class)
-    is_done = is_chosen & (record.requests.status == Status.COMPLETED)
-    return float(is_done.sum() / is_chosen.sum()) if is_chosen.any() else math.nan
-
-
-def _share_rejected(record: RunRecord, slo_class: str | None) -> float:
-    """Rejected ÷ all requests."""
-    is_chosen = _chosen(record, slo_class)
-    is_out = is_chosen & (record.requests.status == Status.REJECTED)
-    return float(is_out.sum() / is_chosen.sum()) if is_chosen.any() else math.nan
-
-
-def _goodput_share(record: RunRecord, slo_class: str | None) -> float:
-    """Completed within the track's TTFT budgets ÷ all requests."""
-    suffix = f"[{slo_class}]" if slo_class else ""
-    return evaluate(record, [f"attainment{suffix}"], TRACK_TARGETS)[f"attainment{suffix}"]
-
-
-def _mean_waiting(record: RunRecord, slo_class: str | None) -> float:
+def _mean_waiting(record: RunRecord) -> float:
     """Wait-queue length in the mean over the steps begun until the last arrival."""
     steps = record.steps
     is_early = steps.start_us <= int(record.requests.arrival_us.max(initial=0))
@@ -159,20 +100,20 @@ def _mean_waiting(record: RunRecord, slo_class: str | None) -> float:
     return float((steps.waiting * weight).sum() / weight.sum()) if weight.any() else 0.0
 
 
-def _busiest_share(record: RunRecord, slo_class: str | None) -> float:
+def _busiest_share(record: RunRecord) -> float:
     """Requests of the busiest instance ÷ those of an instance in the mean: 1 is even."""
     instance = record.requests.instance
     counts = np.bincount(instance[instance >= 0], minlength=len(record.instances.step_count))
     return float(counts.max() / counts.mean()) if counts.any() else math.nan
 
 
-def _same_instance_rate(record: RunRecord, slo_class: str | None) -> float:
+def _same_instance_rate(record: RunRecord) -> float:
     """How often a request goes to the instance of the one before it."""
     instance = record.requests.instance[record.requests.instance >= 0]
     return float(np.mean(instance[1:] == instance[:-1])) if len(instance) > 1 else math.nan
 
 
-def _load_swing(record: RunRecord, slo_class: str | None) -> float:
+def _load_swing(record: RunRecord) -> float:
     """Largest minus smallest number of requests on an instance ÷ their mean, over all arrivals."""
     requests = record.requests
     counts = []
@@ -186,7 +127,7 @@ def _load_swing(record: RunRecord, slo_class: str | None) -> float:
     return float(apart.mean() / max(loads.mean(), 1e-9)) if loads.size else math.nan
 
 
-def _utilization_spread(record: RunRecord, slo_class: str | None) -> float:
+def _utilization_spread(record: RunRecord) -> float:
     """Largest difference between two instances' KV utilisation, over the starts of all steps."""
     steps, total = record.steps, record.instances.total_kv_blocks
     order = np.argsort(steps.start_us, kind="stable")
@@ -198,7 +139,7 @@ def _utilization_spread(record: RunRecord, slo_class: str | None) -> float:
     return widest
 
 
-def _phantom_request_rate(record: RunRecord, slo_class: str | None) -> float:
+def _phantom_request_rate(record: RunRecord) -> float:
     """Scheduled requests that found fewer cached tokens than the router predicted ÷ scheduled ones."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     is_phantom = cached_tokens(record).phantom > 0
@@ -220,7 +161,7 @@ def _entropy(shares: Float[np.ndarray, "label"]) -> float:
     return float(-(shares * np.log2(shares)).sum())
 
 
-def _token_hit_rate(record: RunRecord, slo_class: str | None) -> float:
+def _token_hit_rate(record: RunRecord) -> float:
     """Prompt tokens found in the cache ÷ prompt tokens of the scheduled requests."""
     is_scheduled = record.requests.first_sched_delay_us >= 0
     prompts = int(record.requests.input_len[is_scheduled].sum())
@@ -232,13 +173,13 @@ def _routed(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
     return record.requests.slo_class[is_routed], record.requests.instance[is_routed]
 
 
-def _class_information(record: RunRecord, slo_class: str | None) -> float:
+def _class_information(record: RunRecord) -> float:
     """What the instance says of the class ÷ what there is to say: 1 if classes have their own."""
     bits, entropy = information(*_routed(record))
     return bits / entropy if entropy else math.nan
 
 
-def _shuffled_information(record: RunRecord, slo_class: str | None) -> float:
+def _shuffled_information(record: RunRecord) -> float:
     """The same with the classes shuffled, the largest of 200: what chance alone reaches."""
     codes, instance = _routed(record)
     generator = np.random.default_rng(SHUFFLE_SEED)
@@ -246,24 +187,31 @@ def _shuffled_information(record: RunRecord, slo_class: str | None) -> float:
     return max(bits for bits, _ in found) / found[0][1] if found[0][1] else math.nan
 
 
-def _num_preemptions(record: RunRecord, slo_class: str | None) -> float:
-    return float(record.instances.preemption_count.sum())
+def _own() -> Iterator[Metric]:
+    yield Metric("completion_rate", _completion_rate, "1", HIGHER, "completed ÷ all requests")
+    for figure, direction in {
+        _mean_waiting: LOWER,
+        _busiest_share: LOWER,
+        _same_instance_rate: LOWER,
+        _load_swing: LOWER,
+        _utilization_spread: LOWER,
+        _token_hit_rate: HIGHER,
+        _phantom_request_rate: LOWER,
+        _class_information: HIGHER,
+        _shuffled_information: HIGHER,
+    }.items():
+        name, what = figure.__name__.removeprefix("_"), (figure.__doc__ or "").rstrip(".")
+        yield Metric(name, partial(_of_run, figure), "1", direction, what, has_classes=False)
 
 
-OWN: Mapping[str, Callable[[RunRecord, str | None], float]] = {
-    "worst_ttft_p99_ms": _worst_ttft_p99_ms,
-    "completion_rate": _completion_rate,
-    "rejected_share": _share_rejected,
-    "goodput_share": _goodput_share,
-    "mean_waiting": _mean_waiting,
-    "busiest_share": _busiest_share,
-    "same_instance_rate": _same_instance_rate,
-    "load_swing": _load_swing,
-    "utilization_spread": _utilization_spread,
-    "token_hit_rate": _token_hit_rate,
-    "phantom_request_rate": _phantom_request_rate,
-    "class_information": _class_information,
-    "shuffled_information": _shuffled_information,
-    "preemptions": _num_preemptions,
+def _of_run(figure: Callable[[RunRecord], float], measured: MeasuredRequests) -> float:
+    return figure(measured.record)
+
+
+OWN: Mapping[str, Metric] = {metric.name: metric for metric in _own()}
+# names of the catalogue for metrics that there are
+THEIR_NAMES = {
+    "rejected_share": "reject_rate",
+    "goodput_share": "attainment",
+    "preemptions": "num_preemptions",
 }
-WITH_CLASSES = ("worst_ttft_p99_ms", "completion_rate", "rejected_share", "goodput_share")

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.scalars import HIGHER, lookup
+from blis_jax.metrics.metric import HIGHER
+from blis_jax.metrics.run_summary import RunSummary, share_differing
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import difference
 from sweeps.principles.catalogue import PrincipleClaim
-from sweeps.principles.figures import OWN, LabFigures
+from sweeps.principles.figures import metric_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from sweeps.principles.experiments.lab import Lab
+    from sweeps.principles.lab import Lab
 
-Runs = Mapping[str, tuple[LabFigures, ...]]  # by arm
-HIGHER_IS_BETTER = ("completion_rate", "goodput_share")
+Runs = Mapping[str, tuple[RunSummary, ...]]  # by arm
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def compute(bound: Bound) -> Statistic:
 def _failures(runs: Runs, arms: Sequence[str]) -> str:
     found = []
     for arm in arms:
-        outcomes = [run.outcome for run in runs[arm] if not run.is_whole]
+        outcomes = [run.outcome.name for run in runs[arm] if not run.is_whole]
         counts = [f"{outcomes.count(name)} × {name}" for name in dict.fromkeys(outcomes)]
         if counts:
             found.append(f"{arm} did not end ({', '.join(counts)})")
@@ -119,8 +119,7 @@ def _differing(bound: Bound) -> Statistic:
     """Share of requests of which anything recorded differs between two arms."""
     shares = []
     for one, other in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
-        assert one.requests is not None and other.requests is not None
-        shares.append(float((one.requests != other.requests).any(axis=1).mean()))
+        shares.append(share_differing(one, other))
     return _of_seeds(np.array(shares))
 
 
@@ -190,17 +189,12 @@ def _ended(bound: Bound) -> Statistic:
     return Statistic(float(values.mean()), tuple(values.tolist()), parts=parts)
 
 
-def _is_better_high(metric: str) -> bool:
-    base = metric.partition("[")[0]
-    return base in HIGHER_IS_BETTER if base in OWN else lookup(metric)[0].direction == HIGHER
-
-
 def _rank_changes(bound: Bound) -> Statistic:
     """Pairs of arms that two metrics, `options.metrics`, rank differently."""
     metrics = bound.claim.options["metrics"]
     worth = {
         metric: np.array([bound.values(arm, metric) for arm in bound.claim.of])
-        * (-1 if _is_better_high(metric) else 1)
+        * (-1 if metric_of(metric)[0].direction == HIGHER else 1)
         for metric in metrics
     }
 
@@ -221,7 +215,7 @@ def _rank_changes(bound: Bound) -> Statistic:
 
 def _probe(bound: Bound) -> Statistic:
     """A figure that needs no runs of arms; see probes.py."""
-    from sweeps.principles.experiments.probes import PROBES
+    from sweeps.principles.probes import PROBES
 
     options = dict(bound.claim.options)
     name = options.pop("name")
@@ -233,7 +227,7 @@ def _probe(bound: Bound) -> Statistic:
 
 def _tuner_spread(bound: Bound) -> Statistic:
     """Spread of the best values that a search finds, at more parameters against fewer."""
-    from sweeps.principles.experiments.tuner import spread_ratio
+    from sweeps.principles.probes import spread_ratio
 
     value, parts = spread_ratio(**bound.claim.options)
     return Statistic(value, parts=parts)

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.files.atomic_write import plain
+from blis_jax.files.journal import Journal
+from sweeps.claims.words import (
+    BETWEEN,
+    FALSIFIED,
+    HOLDS,
+    MET,
+    NARROWER,
+    NOT_MET,
+    NOT_RUN,
+    NOT_SUPPORTED,
+    PROCESS,
+    REPORTED,
+    STATED,
+    UNTESTED,
+)
 from sweeps.principles.catalogue import (
     CONTROL,
     CORE,
-    HOLDS,
-    NARROWER,
-    PROCESS,
-    REFUTED,
     SCOPE,
-    STATED,
-    UNTESTED,
     Catalogue,
     Entry,
     PrincipleClaim,
+    content_of,
 )
 
 if TYPE_CHECKING:
-    from sweeps.principles.experiments.lab import Lab, LabArm
+    from sweeps.principles.lab import Lab, LabArm
     from sweeps.principles.statistics import Statistic
-
-MET, MISSED, UNMET = "met", "falsified", "not met"  # UNMET: of a claim that cannot refute
-BETWEEN, NOT_RUN = "between", "not run"
-REPORTED = "reported"
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Verdict:
 
 def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
     """Every figure that claims of these entries ask for."""
-    from sweeps.principles.figures import check_metric
+    from sweeps.principles.figures import metric_of
 
     names: list[str] = []
     for entry in entries:
@@ -76,7 +87,7 @@ def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
             wanted = [claim.metric, *claim.options.get("metrics", ())]
             names += [name for name in wanted if name not in names]
     for name in names:
-        check_metric(name)
+        metric_of(name)
     return tuple(names)
 
 
@@ -88,8 +99,7 @@ def check(
     is_slow: bool = False,
 ) -> Verdict:
     """Runs what an entry's claims need, and judges them."""
-    from sweeps.principles.experiments.lab import arm_of
-    from sweeps.principles.rules.fairness import check_fair
+    from sweeps.principles.lab import arm_of, check_fair
     from sweeps.principles.statistics import Bound, compute
 
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
@@ -124,13 +134,13 @@ def _judged(claim: PrincipleClaim, statistic: Statistic | None, reason: str) -> 
     is_core = claim.role == CORE
     if statistic.failure or math.isnan(statistic.value):
         reason = statistic.failure or "there is no figure"
-        return EntryFinding(claim, NOT_RUN if is_core else UNMET, statistic, reason)
+        return EntryFinding(claim, NOT_RUN if is_core else NOT_MET, statistic, reason)
     if claim.expected.holds(statistic.value):
         return EntryFinding(claim, MET, statistic)
     if not is_core:
-        return EntryFinding(claim, UNMET, statistic)
+        return EntryFinding(claim, NOT_MET, statistic)
     is_between = claim.falsified is not None and not claim.falsified.holds(statistic.value)
-    return EntryFinding(claim, BETWEEN if is_between else MISSED, statistic)
+    return EntryFinding(claim, BETWEEN if is_between else FALSIFIED, statistic)
 
 
 def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
@@ -144,13 +154,13 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
     states: dict[str, set[str]] = {CORE: set(), SCOPE: set(), CONTROL: set()}
     for finding in findings:
         states.setdefault(finding.claim.role, set()).add(finding.state)
-    if MISSED in states[CORE]:
-        return REFUTED
+    if FALSIFIED in states[CORE]:
+        return NOT_SUPPORTED
     if entry.verdict == PROCESS:
         return PROCESS
     if NOT_RUN in states[CORE] or not states[CORE] or states[CONTROL] - {MET}:
         return UNTESTED
-    if BETWEEN in states[CORE] or UNMET in states[SCOPE]:
+    if BETWEEN in states[CORE] or NOT_MET in states[SCOPE]:
         return NARROWER
     return HOLDS
 
@@ -170,7 +180,7 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     if arm.config.variant != "scheduling":
         described["variant"] = arm.config.variant
     if runs:
-        described["outcomes"] = [run.outcome for run in runs]
+        described["outcomes"] = [run.outcome.name for run in runs]
         described["figures"] = {
             name: [run.value(name) for run in runs] for name in reported_names(arm.spec)
         }
@@ -211,3 +221,96 @@ def _number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:.0f}"
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+PACKAGES = ("blis_jax", "sweeps")
+
+
+def code_hash() -> str:
+    """Equal while no source and no data file of the simulator and of the checks has changed."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        root = Path(str(resources.files(package)))
+        files = (path for path in root.rglob("*") if path.suffix in (".py", ".yaml", ".npz"))
+        for path in sorted(files):
+            digest.update(str(path.relative_to(root)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def identity(
+    catalogue: Catalogue, entry: Entry, seeds: tuple[int, ...], stream: str, slow: bool, code: str
+) -> str:
+    """Equal for two checks that run the same and judge it in the same way."""
+    is_slow = slow and any(claim.is_slow for claim in entry.claims)
+    parts = [content_of(catalogue, entry), list(seeds), stream, is_slow, code]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+class PrinciplesRecord(Journal):
+    """Checks by identity, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        """At a path that need not exist."""
+        super().__init__(path, "check of principles", {})
+        self.checks: dict[str, dict[str, Any]] = {}
+
+    def begin(self) -> None:
+        """Takes over the checks that the file has."""
+        self.checks = dict(self.lines())
+        super().begin()
+
+    def add(self, key: str, check: Mapping[str, Any]) -> None:
+        """Appends a check."""
+        self.checks[key] = dict(check)
+        self.append([key, self.checks[key]])
+
+
+def to_document(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON: what was expected, what was found, and what every arm did."""
+    entry = verdict.entry
+    return {
+        "id": entry.id,
+        "statement": entry.statement,
+        "evidence": entry.evidence,
+        "seen": entry.seen,
+        "recorded_verdict": entry.verdict,
+        "verdict": verdict.verdict,
+        "agrees": verdict.agrees,
+        "family": entry.family,
+        "vvuq": entry.vvuq,
+        "type": entry.type,
+        "falsified_if": entry.falsified_if,
+        "remark": entry.remark,
+        "seeds": list(verdict.seeds),
+        "rng": verdict.stream,
+        "claims": [_claim(finding) for finding in verdict.findings],
+        "arms": plain(verdict.arms),
+    }
+
+
+def _claim(finding: EntryFinding) -> dict[str, Any]:
+    claim, statistic = finding.claim, finding.statistic
+    document: dict[str, Any] = {
+        "says": claim.says,
+        "role": claim.role,
+        "kind": claim.kind,
+        "metric": claim.metric,
+        "of": claim.of,
+        "to": claim.to,
+        "options": claim.options,
+        "expected": claim.expected and claim.expected.words(),
+        "falsified": claim.falsified and claim.falsified.words(),
+        "state": finding.state,
+        "reason": finding.reason,
+        "text": words_of(finding),
+    }
+    if statistic is not None:
+        document |= {
+            "value": statistic.value,
+            "low": statistic.low,
+            "high": statistic.high,
+            "per_seed": statistic.per_seed,
+            "parts": statistic.parts,
+        }
+    return {key: plain(value) for key, value in document.items()}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.flags import seed_options
+from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
-from sweeps.promote import options
+from sweeps.promote import DEFAULT_TARGET, options
 
 NAME = options.NAME
 EXIT_GATE_CLOSED = 3
@@ -36,13 +36,21 @@ exit codes: 0, 2 for input that cannot be used, 3 at a closed gate.
 """
 
 
+class PromoteOptions(
+    options.ValidateOptions, command=NAME, description=_DESCRIPTION,
+    examples=f"{options.actions_text()}{_EXAMPLES}",
+    usage="%(prog)s STRATEGY[@POINT] [options]\n       %(prog)s ACTION [options]",
+):  # fmt: skip
+    """Hold the options of a promotion from its first stage on."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _dispatch, arguments)
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
-    from sweeps.promote.gates import GateClosedError
+    from sweeps.promote.promotion import GateClosedError
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     actions: dict[str, Callable[[list[str]], int]] = {
@@ -63,42 +71,39 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
 
 
 def _whole(words: list[str]) -> int:
-    given = options.whole_parser(_DESCRIPTION, _EXAMPLES).given(words)
-    folder = options.folder_of(given)
-    evidence = options.evidence_options(given)
-    prepare_backend(use_cache="no_cache" not in given)
+    asked = PromoteOptions.read(words)
+    folder, evidence = asked.folder(), asked.evidence()
+    prepare_backend(use_cache=not asked.no_cache)
     from sweeps.promote.running import run_all
     from sweeps.promote.store import PromotionStore
 
     store = PromotionStore(folder)
     with store.writing():
-        promotion = options.promotion_of(given, store)
-        run_all(store, promotion, evidence, print, may_overwrite="overwrite" in given)
+        promotion = asked.promotion(store)
+        run_all(store, promotion, evidence, print, may_overwrite=asked.overwrite)
     print(f"Done: {folder}/bundle is the change, {folder}/bundle/pr-body.md its text")
     return 0
 
 
 def _stage(name: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
-        """Makes this one stage and prints the paths of its files."""
-        given = options.parser_of(name).given(words)
-        folder = options.folder_of(given)
-        evidence = options.evidence_options(given) if name == "validate" else {}
+        """Make this stage and print the paths of its files."""
+        kind = options.ValidateOptions if name == "validate" else options.StageOptions
+        asked = options.read_action(kind, name, words)
+        folder = asked.folder()
+        evidence = asked.evidence() if isinstance(asked, options.ValidateOptions) else {}
         if name == "validate" and not evidence:
             raise ConfigError(
                 "give --reports DIR with benchmark reports, or --dry-run to make them by simulation"
             )
-        prepare_backend(use_cache="no_cache" not in given)
+        prepare_backend(use_cache=not asked.no_cache)
         from sweeps.promote.running import run_stage
-        from sweeps.promote.stages import BY_NAME
         from sweeps.promote.store import PromotionStore
 
         store = PromotionStore(folder)
         with store.writing():
-            promotion = options.promotion_of(given, store)
-            made = run_stage(
-                store, promotion, BY_NAME[name], evidence, may_overwrite="overwrite" in given
-            )
+            promotion = asked.promotion(store)
+            made = run_stage(store, promotion, name, evidence, may_overwrite=asked.overwrite)
         for path in made:
             if not path.startswith("evidence/reports/"):
                 print(folder / path)
@@ -108,34 +113,31 @@ def _stage(name: str) -> Callable[[list[str]], int]:
 
 
 def _gate(words: list[str]) -> int:
-    given = options.parser_of("gate").given(words)
-    gate = options.gate_of(given)
-    from sweeps.promote.gates import check, count_of, counted, gate_state
-    from sweeps.promote.running import described
-    from sweeps.promote.stages import findings_path
-    from sweeps.promote.store import PromotionStore
+    asked = options.read_action(options.GateOptions, "gate", words)
+    gate = asked.number()
+    from sweeps.promote.running import check, count_of, counted, described, gate_state
+    from sweeps.promote.store import PromotionStore, findings_path
 
-    store = PromotionStore(options.folder_of(given))
+    store = PromotionStore(asked.folder())
     with store.writing():
-        found = check(store, options.promotion_of(given, store), gate)
+        findings = check(store, options.promotion_of(store), gate)
         state = gate_state(store, gate)
-    for one in found:
-        print(described(one))
-    print(f"gate {gate}: {counted(count_of(found))}; {findings_path(gate)}")
-    print(f"gate {gate} is {'open' if state.is_open else 'closed'}: {state.detail}")
+    for finding in findings:
+        print(described(finding))
+    print(f"gate {gate}: {counted(count_of(findings))}; {findings_path(gate)}")
+    print(f"gate {gate} is {state.word}: {state.detail}")
     return 0 if state.is_open else EXIT_GATE_CLOSED
 
 
 def _decide(decision: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
-        """Writes this decision about a gate as a signed-off file."""
-        given = options.parser_of(decision).given(words)
-        gate, (by, reason) = options.gate_of(given), options.signed(given)
-        from sweeps.promote.gates import decide
-        from sweeps.promote.stages import decision_path
-        from sweeps.promote.store import PromotionStore
+        """Write this decision about a gate as a signed-off file."""
+        asked = options.read_action(options.DecisionOptions, decision, words)
+        gate, (by, reason) = asked.number(), asked.signed()
+        from sweeps.promote.running import decide
+        from sweeps.promote.store import PromotionStore, decision_path
 
-        store = PromotionStore(options.folder_of(given))
+        store = PromotionStore(asked.folder())
         store.identity()
         with store.writing():
             decide(store, gate, decision, by, reason)
@@ -146,36 +148,34 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
 
 
 def _status(words: list[str]) -> int:
-    given = options.parser_of("status").given(words)
+    asked = options.read_action(options.FolderOptions, "status", words)
     from sweeps.promote.running import status_lines
     from sweeps.promote.store import PromotionStore
 
-    print("\n".join(status_lines(PromotionStore(options.folder_of(given)))))
+    print("\n".join(status_lines(PromotionStore(asked.folder()))))
     return 0
 
 
 def _survival(words: list[str]) -> int:
-    given = options.parser_of("survival").given(words)
-    strategies = given.get("strategies")
-    if not strategies:
+    asked = options.read_action(options.SurvivalOptions, "survival", words)
+    if not asked.strategies:
         raise ConfigError("no strategy is given; write one, such as iter13_class_lead@found")
-    page = Path(given.get("output", "out/survival.md"))
+    page = Path(asked.output)
     if page.suffix != ".md":
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
     cli.check_writable(page)
-    prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache=not asked.no_cache)
     from sweeps.promote.evidence.concerns import concern_named
     from sweeps.promote.evidence.survival import write_page
+    from sweeps.promote.promotion import make_promotion
 
-    names = [one.strip() for one in given.get("concerns", "").split(",") if one.strip()]
+    names = [one.strip() for one in (asked.concerns or "").split(",") if one.strip()]
     only = [concern_named(one).name for one in names]
-
-    target = given.get("target", options.DEFAULT_TARGET)
-    baseline = given.get("baseline")
-    promotions = [options.make_promotion(one, baseline, target) for one in strategies]
-    seeds = seed_options.seeds_of(given, options.NUM_SURVIVAL_SEEDS, "reference")
+    target = asked.target or DEFAULT_TARGET
+    promotions = [make_promotion(one, asked.baseline, target) for one in asked.strategies]
+    seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
-    write_page(page, promotions, seeds, given.get("num_requests"), command, only)
+    write_page(page, promotions, seeds, asked.num_requests, command, only)
     print(page)
     return 0
 

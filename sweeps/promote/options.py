@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags import seed_options
+from blis_jax.commands.options import CommandOptions, option, switch, word, words
+from blis_jax.commands.options.seed_options import (
+    RequestCount,
+    SeedOptions,
+    given_seeds,
+    seeds_of,
+    seeds_option,
+)
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
+from sweeps.promote import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from sweeps.promote.promotion import Promotion
     from sweeps.promote.store import PromotionStore
 
 NAME = "sweeps.promote"
-DEFAULT_TARGET = "llm-d-router@0.10.0"
-USUAL_BASELINE = "iter00_baseline"
 FOLDER = "out/promotion"
 NUM_SEEDS = 16
 NUM_SURVIVAL_SEEDS = 64
@@ -38,37 +43,6 @@ ACTIONS = {
     "survival": "does the gain survive what a real cluster has? by simulation, as a page",
 }
 STAGE_ACTIONS = tuple(list(ACTIONS)[:7])
-_OUTPUT = Flag("output", str, None, "DIR", f"folder of the promotion (default: {FOLDER})")
-_OF = (
-    Flag("target", str, DEFAULT_TARGET, "NAME@VERSION", "version of llm-d that is written for"),
-    Flag(
-        "baseline",
-        str,
-        None,
-        "ARM",
-        "what the strategy is compared with (default: that of its file)",
-    ),
-)
-EVIDENCE = (
-    Flag("reports", str, None, "DIR", "measured reports, as SCENE/ARM/RUN.yaml below the folder"),
-    *seed_options.seed_flags(f"of the dry run; default: {NUM_SEEDS}"),
-    Flag(
-        "survival-seeds",
-        cli.at_least(3),
-        NUM_SURVIVAL_SEEDS,
-        "N",
-        "seeds of the table of what the gain survives",
-    ),
-    Flag("num-requests", cli.at_least(1), None, "N", "requests in place of the workloads' numbers"),
-)
-_CONCERNS = Flag(
-    "concerns", str, None, "A,B,…", "rows of the page, by the names in Map C (default: all of them)"
-)
-_SWITCHES = {
-    "overwrite": "make stages again that a person has edited",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
-}
-_DRY = {"dry-run": "make the reports by simulation; everything that follows says so"}
 _EXAMPLES = {
     "maps": "iter13_class_lead@found --output out/promotion",
     "translate": "--output out/promotion",
@@ -87,83 +61,155 @@ _EXAMPLES = {
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
 
 
-def parser_of(action: str) -> Parser:
-    """The parser of one action."""
-    about = ACTIONS[action]
-    parser = Parser(
-        prog=f"python -m {NAME} {action}",
-        description=f"{about[0].upper()}{about[1:]}.",
-        epilog="examples:\n"
-        + "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n")),
+class FolderOptions(CommandOptions, title="output"):
+    """Hold the folder of a promotion."""
+
+    output: str = option(str, FOLDER, "DIR", "folder of the promotion")
+
+    def folder(self) -> Path:
+        """Return the folder, checked."""
+        folder = Path(self.output)
+        cli.check_writable(folder, is_folder=True)
+        return folder
+
+
+class TargetOptions(CommandOptions, title="promotion"):
+    """Hold the version of llm-d that is written for, and the strategy that is compared with."""
+
+    target: str | None = option(
+        str, None, "NAME@VERSION", "version of llm-d that is written for", shown=DEFAULT_TARGET
     )
-    if action in STAGE_ACTIONS or action == "survival":
-        if action == "survival":
-            parser.add_argument("strategies", metavar="STRATEGY", nargs="*", help=_FORM)
-        else:
-            parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
-        parser.add_flags("promotion", _OF)
-    if action in ("gate", "approve", "reject"):
-        parser.add_argument("gate", metavar="GATE", nargs="?", help="1, 2 or 3")
-    if action == "survival":
-        page = Flag(
-            "output", str, None, "PATH", "page to write, .md; its numbers go beside it as .json"
-        )
-        parser.add_flags("output", (page,))
-        parser.add_flags("concerns", (_CONCERNS,))
-        parser.add_flags(
-            "runs", (*seed_options.seed_flags(f"default: {NUM_SURVIVAL_SEEDS}"), EVIDENCE[-1])
-        )
-        parser.add_switches("switches", {"no-cache": _SWITCHES["no-cache"]})
-        return parser
-    parser.add_flags("output", (_OUTPUT,))
-    if action == "validate":
-        parser.add_flags("evidence", EVIDENCE)
-    if action in ("approve", "reject"):
-        parser.add_flags("decision", _DECISION)
-    if action in STAGE_ACTIONS:
-        switches = _DRY | _SWITCHES if action == "validate" else _SWITCHES
-        parser.add_switches("switches", switches)
-    return parser
+    baseline: str | None = option(
+        str, None, "ARM", "what the strategy is compared with (default: that of its file)"
+    )
 
 
-_DECISION = (
-    Flag("by", str, None, "NAME", "who decides"),
-    Flag("reason", str, None, "TEXT", "why"),
-)
+class _StageSwitches(CommandOptions, title="switches"):
+    """Hold which stages and programs are made again."""
+
+    overwrite: bool = switch("make stages again that a person has edited")
+    no_cache: bool = switch()
 
 
-def whole_parser(description: str, examples: str) -> Parser:
-    """The parser of a promotion from its first stage on."""
+class StageOptions(TargetOptions, FolderOptions, _StageSwitches):
+    """Hold the options of a stage."""
+
+    strategy: str | None = word("STRATEGY", _FORM)
+
+    def promotion(self, store: PromotionStore) -> Promotion:
+        """Return what is promoted."""
+        return promotion_of(store, self.strategy, self.baseline, self.target)
+
+
+class Evidence(RequestCount, SeedOptions, title="evidence"):
+    """Hold what hypotheses are judged by."""
+
+    reports: str | None = option(
+        str, None, "DIR", "measured reports, as SCENE/ARM/RUN.yaml below the folder"
+    )
+    seeds: str | None = seeds_option(f"of the dry run; default: {NUM_SEEDS}")
+    survival_seeds: int = option(
+        cli.at_least(3), NUM_SURVIVAL_SEEDS, "N", "seeds of the table of what the gain survives"
+    )
+    dry_run: bool = switch("make the reports by simulation; everything that follows says so")
+
+    def evidence(self) -> dict[str, Any]:
+        """Return what the evidence is made of, as plain values; reports as their texts."""
+        if self.dry_run and self.reports is not None:
+            raise ConfigError(
+                "--reports: --dry-run makes the reports by simulation; give one of them"
+            )
+        common: dict[str, Any] = {
+            "survival_seeds": self.survival_seeds,
+            "num_requests": self.num_requests,
+        }
+        if not self.dry_run and given_seeds(self) is not None:
+            raise ConfigError("--seeds are those of --dry-run; give that too, or leave them out")
+        if self.dry_run:
+            return common | {"seeds": list(seeds_of(self, NUM_SEEDS))}
+        return {} if self.reports is None else common | {"reports": reports_in(Path(self.reports))}
+
+
+class ValidateOptions(StageOptions, Evidence):
+    """Hold the options of the stages that judge by evidence."""
+
+
+class GateOptions(FolderOptions):
+    """Hold the gate that an action is about."""
+
+    gate: str | None = word("GATE", "1, 2 or 3")
+
+    def number(self) -> int:
+        """Return the gate's number."""
+        if self.gate not in ("1", "2", "3"):
+            raise ConfigError(
+                f"gate {self.gate!r} is unknown; give 1, 2 or 3"
+                if self.gate
+                else "no gate is given; give 1, 2 or 3"
+            )
+        return int(self.gate)
+
+
+class DecisionOptions(GateOptions, title="decision"):
+    """Hold a person's decision about a gate."""
+
+    by: str | None = option(str, None, "NAME", "who decides")
+    reason: str | None = option(str, None, "TEXT", "why")
+
+    def signed(self) -> tuple[str, str]:
+        """Return who decides, and why."""
+        for name, text in (("by", self.by), ("reason", self.reason)):
+            if not text:
+                raise ConfigError(
+                    f"--{name} is missing; a decision has a name (--by) and a reason (--reason)"
+                )
+        return str(self.by), str(self.reason)
+
+
+class SurvivalOptions(TargetOptions, RequestCount, SeedOptions, title="page"):
+    """Hold the options of `survival`."""
+
+    strategies: tuple[str, ...] = words("STRATEGY", _FORM)
+    output: str = option(
+        str, "out/survival.md", "PATH", "page to write, .md; its numbers go beside it as .json"
+    )
+    concerns: str | None = option(
+        str, None, "A,B,…", "rows of the page, by the names in Map C (default: all of them)"
+    )
+    seeds: str | None = seeds_option(f"default: {NUM_SURVIVAL_SEEDS}")
+    no_cache: bool = switch()
+
+
+Kind = TypeVar("Kind", bound=CommandOptions)
+
+
+def read_action(kind: type[Kind], action: str, arguments: Sequence[str]) -> Kind:
+    """Return the options of an action in the words behind its name."""
+    about = ACTIONS[action]
+    examples = "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n"))
+    description = f"{about[0].upper()}{about[1:]}."
+    return kind.called(f"{NAME} {action}", description, f"examples:\n{examples}").read(arguments)
+
+
+def actions_text() -> str:
+    """Return the actions and what they do, for the help of a promotion from its first stage on."""
     width = max(map(len, ACTIONS)) + 2
     actions = "".join(f"  {name:<{width}}{text}\n" for name, text in ACTIONS.items())
-    parser = Parser(
-        prog=f"python -m {NAME}",
-        usage="%(prog)s STRATEGY[@POINT] [options]\n       %(prog)s ACTION [options]",
-        description=description,
-        epilog=f"actions, each with a --help of its own:\n{actions}\n{examples}",
-    )
-    parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
-    parser.add_flags("promotion", _OF)
-    parser.add_flags("output", (_OUTPUT,))
-    parser.add_flags("evidence", EVIDENCE)
-    parser.add_switches("switches", _DRY | _SWITCHES)
-    return parser
+    return f"actions, each with a --help of its own:\n{actions}\n"
 
 
 # --- what they are about --------------------------------------------------------------------------
 
 
-def folder_of(given: Mapping[str, Any]) -> Path:
-    """The folder of the promotion."""
-    folder = Path(given.get("output", FOLDER))
-    cli.check_writable(folder, is_folder=True)
-    return folder
-
-
-def promotion_of(given: Mapping[str, Any], store: PromotionStore) -> Promotion:
-    """What is promoted: what is given, and else what the folder is of; the folder is begun or compared."""
+def promotion_of(
+    store: PromotionStore,
+    strategy: str | None = None,
+    baseline: str | None = None,
+    target: str | None = None,
+) -> Promotion:
+    """Return what is promoted: what is given, else what the folder is of; the folder is begun or compared."""
     before = store.identity() if store.is_begun else {}
-    strategy = given.get("strategy") or before.get("strategy")
+    strategy = strategy or before.get("strategy")
     if strategy is None:
         raise ConfigError(
             "no strategy is given; name one of the library, a .yaml file or the .json of a search, as in "
@@ -171,96 +217,19 @@ def promotion_of(given: Mapping[str, Any], store: PromotionStore) -> Promotion:
         )
     if strategy in ACTIONS:
         raise ConfigError(f"{strategy} is an action; write it first, before the strategy")
+    from sweeps.promote.promotion import identity_of, make_promotion
+
     promotion = make_promotion(
         strategy,
-        given.get("baseline") or before.get("baseline"),
-        given.get("target") or before.get("target") or DEFAULT_TARGET,
+        baseline or before.get("baseline"),
+        target or before.get("target") or DEFAULT_TARGET,
     )
     store.begin(identity_of(promotion))
     return promotion
 
 
-def make_promotion(given: str, baseline: str | None, target: str) -> Promotion:
-    """Of texts; the baseline is that of the strategy's file if none is given."""
-    from sweeps.promote.promotion import Promotion
-    from sweeps.strategies.arms import arm_of
-
-    arm = arm_of(given)
-    usual = arm.strategy.baseline if arm.strategy is not None else USUAL_BASELINE
-    other = arm_of(baseline or usual)
-    if target.count("@") != 1 or not all(target.split("@")):
-        raise ConfigError(f"--target: {target!r} is not NAME@VERSION, such as {DEFAULT_TARGET}")
-    return Promotion(given, arm, other, target)
-
-
-def identity_of(promotion: Promotion) -> dict[str, Any]:
-    """What a promotion's artifacts depend on, by its name in words."""
-    from blis_jax.files.resuming import fingerprint
-    from sweeps.runs.measured import key_of
-
-    return {
-        "strategy": promotion.given,
-        "baseline": promotion.baseline.name,
-        "target": promotion.target,
-        "content of the strategy": key_of(promotion.arm.config),
-        "content of the baseline": key_of(promotion.baseline.config),
-        "content of policy files": fingerprint(policy_files(promotion)),
-    }
-
-
-def policy_files(promotion: Promotion) -> dict[str, str]:
-    """The texts of users' files that the arms name, by the file's name."""
-    import dataclasses
-    import re
-
-    found = {}
-    for arm in (promotion.arm, promotion.baseline):
-        for field in dataclasses.fields(arm.config):
-            value = getattr(arm.config, field.name)
-            for path in re.findall(r"([^\s,]+\.py):", value) if isinstance(value, str) else ():
-                found[Path(path).name] = input_files.read_text(Path(path), "a policy")
-    return found
-
-
-def gate_of(given: Mapping[str, Any]) -> int:
-    """The gate that an action is about."""
-    text = str(given.get("gate", ""))
-    if text not in ("1", "2", "3"):
-        raise ConfigError(
-            f"gate {text!r} is unknown; give 1, 2 or 3"
-            if text
-            else "no gate is given; give 1, 2 or 3"
-        )
-    return int(text)
-
-
-def signed(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Who decides, and why."""
-    for name in ("by", "reason"):
-        if not given.get(name):
-            raise ConfigError(
-                f"--{name} is missing; a decision has a name (--by) and a reason (--reason)"
-            )
-    return given["by"], given["reason"]
-
-
-def evidence_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the evidence is made of, as plain values; reports as their texts."""
-    if "dry_run" in given and "reports" in given:
-        raise ConfigError("--reports: --dry-run makes the reports by simulation; give one of them")
-    common: dict[str, Any] = {
-        "survival_seeds": given.get("survival_seeds", NUM_SURVIVAL_SEEDS),
-        "num_requests": given.get("num_requests"),
-    }
-    if "dry_run" in given:
-        return common | {"seeds": list(seed_options.seeds_of(given, NUM_SEEDS, "reference"))}
-    if "reports" not in given:
-        return {}
-    return common | {"reports": reports_in(Path(given["reports"]))}
-
-
 def reports_in(folder: Path) -> dict[str, str]:
-    """The texts of all reports below a folder, by path."""
+    """Return the texts of all reports below a folder, by path."""
     if not folder.is_dir():
         raise ConfigError(
             f"--reports: {folder} is not a folder; give one with SCENE/ARM/RUN.yaml below it"

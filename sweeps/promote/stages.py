@@ -1,7 +1,7 @@
-"""The stages in their order, what each is made of, and what state each is in.
+"""List the stages in their order, and tell what state each is in.
 
-A stage is a pure function: the files of all earlier stages and the options in, files out. It is current as long as
-these inputs are what they were when it was made.
+A stage is a value: a name, the gate before it, and a pure function from the files of all earlier stages and the
+options to files. It is current as long as these inputs have the hashes that they had when it was made.
 """
 
 from __future__ import annotations
@@ -10,134 +10,93 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeps.promote.configs.arms import config_files
+from sweeps.promote.documents.bundle import bundle_files
+from sweeps.promote.documents.pages import document_files
+from sweeps.promote.evidence.verdicts import evidence_files
+from sweeps.promote.golang.plugins import plugins_of
+from sweeps.promote.hypotheses.document import hypotheses_path
+from sweeps.promote.hypotheses.files import hypothesis_files, profile_files, script_files
+from sweeps.promote.maps.rows import maps_files
 from sweeps.promote.promotion import Files, Promotion
-from sweeps.promote.store import BEGAN, MADE, Hashes, PromotionStore, hashes_of
+from sweeps.promote.store import (
+    BEGAN,
+    GATES,
+    MADE,
+    Hashes,
+    PromotionStore,
+    decision_path,
+    findings_path,
+    hashes_of,
+)
 
 NOT_MADE, INCOMPLETE, STALE, EDITED, DONE = "not made", "incomplete", "stale", "edited", "done"
+VALIDATE = "validate"
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """What a stage may look at."""
+    """Hold what a stage may look at; the options are plain values and part of what it is made of."""
 
     promotion: Promotion
-    files: Files  # of all earlier stages, findings and decisions included
-    options: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # plain values; part of what it is made of
+    files: Files  # of all earlier stages, behind the last gate findings and decisions too
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A step that makes files; `behind` is the gate that must be open before it, 0 if none."""
+    """Describe a step that makes files; `behind` is the gate that must be open before it, 0 for none."""
 
     name: str
-    about: str
     behind: int
     make: Callable[[StageWork], Files]
 
 
-# --- what the stages do ---------------------------------------------------------------------------
-# Imported when a stage runs: a command that only asks for the status needs none of it.
-
-
-def _maps(work: StageWork) -> Files:
-    from sweeps.promote.maps.stage import maps_files
-
-    return maps_files(work.promotion)
-
-
 def _translate(work: StageWork) -> Files:
-    from sweeps.promote.configs.stage import config_files
-    from sweeps.promote.golang.plugins import plugins_of
-
     plugins = plugins_of(work.promotion)
     return joined(plugins.files, config_files(work.promotion, plugins.generated))
 
 
-def _hypothesise(work: StageWork) -> Files:
-    from sweeps.promote.hypotheses.stage import hypothesis_files
-
-    return hypothesis_files(work.promotion, work.files)
-
-
 def _tests(work: StageWork) -> Files:
-    from sweeps.promote.evidence.hypothesis import hypotheses_path
-    from sweeps.promote.evidence.script import script_files
-    from sweeps.promote.hypotheses.profiles import profile_files
+    hypotheses = work.files[hypotheses_path(work.files)]
+    return joined(profile_files(hypotheses), script_files(work.promotion))
 
-    return joined(
-        profile_files(work.files[hypotheses_path(work.files)]), script_files(work.promotion)
+
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("maps", 0, lambda work: maps_files(work.promotion)),
+        Stage("translate", 0, _translate),
+        Stage("hypothesise", 1, lambda work: hypothesis_files(work.promotion, work.files)),
+        Stage("tests", 2, _tests),
+        Stage(VALIDATE, 2, lambda work: evidence_files(work.promotion, work.files, work.options)),
+        Stage("document", 3, lambda work: document_files(work.promotion, work.files)),
+        Stage("bundle", 3, lambda work: bundle_files(work.promotion, work.files)),
     )
-
-
-def _validate(work: StageWork) -> Files:
-    from sweeps.promote.evidence.stage import evidence_files
-
-    return evidence_files(work.promotion, work.files, work.options)
-
-
-def _document(work: StageWork) -> Files:
-    from sweeps.promote.documents.stage import document_files
-
-    return document_files(work.promotion, work.files)
-
-
-def _bundle(work: StageWork) -> Files:
-    from sweeps.promote.documents.bundle import bundle_files
-
-    return bundle_files(work.promotion, work.files)
-
-
-STAGES = (
-    Stage("maps", "which interface, signal and gap each part of the strategy meets", 0, _maps),
-    Stage("translate", "Go plugins, EndpointPickerConfig, objectives, vLLM flags", 0, _translate),
-    Stage("hypothesise", "what must hold on a cluster, what may break it, what must not change", 1, _hypothesise),
-    Stage("tests", "benchmark profiles and the evaluation script", 2, _tests),
-    Stage("validate", "a verdict on every hypothesis from benchmark reports", 2, _validate),
-    Stage("document", "findings, promotion report, feedback", 3, _document),
-    Stage("bundle", "the change as a branch, a patch and a text for reviewers", 3, _bundle),
-)  # fmt: skip
-BY_NAME = {stage.name: stage for stage in STAGES}
-GATES = (1, 2, 3)
-LAST_BEFORE = {
-    1: "translate",
-    2: "hypothesise",
-    3: "validate",
-}  # the last stage that a gate looks at
-
-
-def findings_path(gate: int) -> str:
-    """Where the findings of a gate are."""
-    return f"gates/gate-{gate}.findings.yaml"
-
-
-def decision_path(gate: int) -> str:
-    """Where a person's decision on a gate is."""
-    return f"gates/gate-{gate}.decision.yaml"
+}
 
 
 def joined(*parts: Files) -> dict[str, str]:
-    """All files; the same path from two parts is a defect."""
-    found: dict[str, str] = {}
-    for part in parts:
-        for path, text in part.items():
-            if path in found:
-                raise AssertionError(f"two parts of a promotion write {path}")
-            if not text.endswith("\n"):
-                raise AssertionError(f"{path} does not end with a newline")
-            found[path] = text
-    return dict(sorted(found.items()))
+    """Return all files; the same path from two parts is a defect."""
+    files: dict[str, str] = {}
+    for path, text in ((path, text) for part in parts for path, text in part.items()):
+        if path in files:
+            raise AssertionError(f"two parts of a promotion write {path}")
+        if not text.endswith("\n"):
+            raise AssertionError(f"{path} does not end with a newline")
+        files[path] = text
+    return dict(sorted(files.items()))
 
 
-def before(name: str) -> tuple[Stage, ...]:
-    """The stages before one."""
-    return STAGES[: STAGES.index(BY_NAME[name])]
+def before(name: str) -> tuple[str, ...]:
+    """Return the names of the stages before a stage."""
+    names = tuple(STAGES)
+    return names[: names.index(name)]
 
 
-def up_to(name: str) -> tuple[Stage, ...]:
-    """The stages up to one, itself included."""
-    return (*before(name), BY_NAME[name])
+def before_gate(gate: int) -> tuple[str, ...]:
+    """Return the names of the stages that a gate looks at."""
+    return tuple(name for name, stage in STAGES.items() if stage.behind < gate)
 
 
 # --- their state ----------------------------------------------------------------------------------
@@ -145,72 +104,71 @@ def up_to(name: str) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True)
 class StageState:
-    """What became of a stage: one of the words above, and a sentence where there is more to say."""
+    """Hold what became of a stage: one of the words above, and a sentence where there is more to say."""
 
     word: str
     detail: str = ""
 
     @property
     def is_usable(self) -> bool:
-        """Whether later stages may build on its files; a person may have edited them."""
+        """Return whether later stages may build on its files; a person may have edited them."""
         return self.word in (DONE, EDITED)
 
+    @property
+    def words(self) -> str:
+        """Return the word, with the sentence in brackets."""
+        return self.word + (f" ({self.detail})" if self.detail else "")
 
-def outputs_of(store: PromotionStore, stages: tuple[Stage, ...]) -> dict[str, str]:
-    """The hashes that the stages' files had when they were last made."""
-    found: dict[str, str] = {}
-    for stage in stages:
-        made = store.last(MADE, stage=stage.name)
-        found |= made["outputs"] if made else {}
-    return found
+
+def outputs_of(store: PromotionStore, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the hashes that the stages' files had when they were last made."""
+    made = (store.last(MADE, stage=name) for name in names)
+    return {path: digest for record in made if record for path, digest in record["outputs"].items()}
 
 
 def files_before(store: PromotionStore, name: str) -> dict[str, str]:
-    """The files on disk that a stage is made of: those of earlier stages; behind the last gate, of all gates too."""
-    names = list(outputs_of(store, before(name)))
-    if BY_NAME[name].behind == GATES[-1]:
-        names += [path(gate) for gate in GATES for path in (findings_path, decision_path)]
-    return store.read(names)
+    """Return the files on disk that a stage is made of: those of earlier stages; behind the last gate, of all gates."""
+    paths = list(outputs_of(store, before(name)))
+    if STAGES[name].behind == GATES[-1]:
+        paths += [path(gate) for gate in GATES for path in (findings_path, decision_path)]
+    return store.read(paths)
 
 
 def state_of(
-    store: PromotionStore, stage: Stage, options: Mapping[str, Any] | None = None
+    store: PromotionStore, name: str, options: Mapping[str, Any] | None = None
 ) -> StageState:
-    """What became of a stage; `options`, where they are given, must be those that it was made with."""
-    began, made = store.last(BEGAN, stage=stage.name), store.last(MADE, stage=stage.name)
+    """Return what became of a stage; `options`, unless None, must be those that it was made with."""
+    began, made = store.last(BEGAN, stage=name), store.last(MADE, stage=name)
     if began is None:
         return StageState(NOT_MADE)
     if made is None or made["number"] < began["number"]:
         return StageState(INCOMPLETE, _how_far(store, began["outputs"]))
     there = hashes_of(store.read(made["outputs"]))
-    missing = [name for name in made["outputs"] if name not in there]
+    missing = [path for path in made["outputs"] if path not in there]
     if missing:
         return StageState(INCOMPLETE, f"{missing[0]} is missing")
-    inputs = hashes_of(files_before(store, stage.name))
+    inputs = hashes_of(files_before(store, name))
     if inputs != made["inputs"]:
         return StageState(STALE, f"{_first_change(made['inputs'], inputs)} has changed since")
     if options is not None and dict(options) != made["options"]:
-        name = _first_change(made["options"], options)
-        return StageState(STALE, f"it was made with another {name}")
-    edited = [name for name, digest in made["outputs"].items() if there[name] != digest]
-    if edited:
-        return StageState(EDITED, f"{', '.join(edited)} edited by hand")
-    return StageState(DONE)
+        changed = _first_change(made["options"], options)
+        return StageState(STALE, f"it was made with another {changed}")
+    edited = [path for path, digest in made["outputs"].items() if there[path] != digest]
+    return StageState(EDITED, f"{', '.join(edited)} edited by hand") if edited else StageState(DONE)
 
 
-def edited_files(store: PromotionStore, stage: Stage) -> list[str]:
-    """Files of a stage with a text that it never wrote: what a person would lose if it is made again."""
-    known = store.ever_written(stage.name)
+def edited_files(store: PromotionStore, name: str) -> list[str]:
+    """Return files of a stage with a text that it never wrote: what a person would lose if it is made again."""
+    known = store.ever_written(name)
     there = hashes_of(store.read(tuple(known)))
-    return [name for name, digest in there.items() if digest not in known[name]]
+    return [path for path, digest in there.items() if digest not in known[path]]
 
 
 def _how_far(store: PromotionStore, planned: Hashes) -> str:
     there = hashes_of(store.read(planned))
-    count = sum(there.get(name) == digest for name, digest in planned.items())
+    count = sum(there.get(path) == digest for path, digest in planned.items())
     return f"it was cut off, {count} of {len(planned)} files are written"
 
 
 def _first_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    names = sorted({*old, *new})
-    return next(name for name in names if old.get(name) != new.get(name))
+    return next(name for name in sorted({*old, *new}) if old.get(name) != new.get(name))

@@ -16,29 +16,38 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
-from blis_jax.files.atomic_write import clear_leftovers, replacing
-from blis_jax.files.process_lock import sole_writer
-from blis_jax.files.resuming import refuse_other_work
+from blis_jax.files.atomic_write import clear_leftovers, refuse_other_work, replacing, sole_writer
 from sweeps.promote.promotion import Files
 
 HISTORY = "history.jsonl"
+GATES = (1, 2, 3)
 BEGAN, MADE, CHECKED, DECIDED = "began", "made", "checked", "decided"
 Hashes = Mapping[str, str]  # path -> SHA-256 of the text
 
 
+def findings_path(gate: int) -> str:
+    """Return where the findings of a gate are."""
+    return f"gates/gate-{gate}.findings.yaml"
+
+
+def decision_path(gate: int) -> str:
+    """Return where a person's decision on a gate is."""
+    return f"gates/gate-{gate}.decision.yaml"
+
+
 def sha256(text: str) -> str:
-    """Of a text in UTF-8."""
+    """Return the hash of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hashes_of(files: Files) -> dict[str, str]:
-    """Of every text, in the order of the paths."""
+    """Return the hash of every text, in the order of the paths."""
     return {path: sha256(files[path]) for path in sorted(files)}
 
 
 @dataclass(frozen=True)
 class PromotionStore:
-    """A promotion's folder; see the module."""
+    """Hold a promotion's folder; see the module."""
 
     folder: Path
 
@@ -46,21 +55,21 @@ class PromotionStore:
 
     @property
     def history(self) -> Path:
-        """The file of the records."""
+        """Return the file of the records."""
         return self.folder / HISTORY
 
     def records(self) -> tuple[chain.Record, ...]:
-        """What happened so far; a broken history is refused."""
+        """Return what happened so far; a broken history is refused."""
         contents = chain.read(self.history)
         chain.check_sound(self.history, contents)
         return contents.records
 
     def append(self, kind: str, content: Mapping[str, Any]) -> None:
-        """One more record, with the time."""
+        """Append a record, with the time."""
         chain.append(self.history, kind, lambda _: content)
 
     def last(self, kind: str, **having: Any) -> chain.Record | None:
-        """The last record of a kind with these values."""
+        """Return the last record of a kind with these values."""
         for record in reversed(self.records()):
             if record["kind"] == kind and all(
                 record.get(name) == value for name, value in having.items()
@@ -72,11 +81,11 @@ class PromotionStore:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the folder holds a promotion."""
+        """Return whether the folder holds a promotion."""
         return bool(self.records()) if self.history.exists() else False
 
     def begin(self, identity: Mapping[str, Any]) -> None:
-        """Begins a promotion, or goes on with the one that is there if it is of the same.
+        """Begin a promotion, or go on with the one that is there if it is of the same.
 
         Args:
             identity: what the artifacts depend on, by its name in words.
@@ -96,7 +105,7 @@ class PromotionStore:
         self.append(chain.BEGIN, {"version": chain.VERSION, "promotion": dict(identity)})
 
     def identity(self) -> dict[str, Any]:
-        """What the folder is a promotion of."""
+        """Return what the folder is a promotion of."""
         records = self.records() if self.history.exists() else ()
         if not records or "promotion" not in records[0]:
             raise ConfigError(
@@ -107,21 +116,21 @@ class PromotionStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keeps other processes from writing the same folder."""
+        """Keep other processes from writing the same folder."""
         with sole_writer(self.history):
             yield
 
     # --- files ------------------------------------------------------------------------------------
 
     def path(self, name: str) -> Path:
-        """The place of a file; names that lead out of the folder are refused."""
+        """Return the place of a file; names that lead out of the folder are refused."""
         parts = PurePosixPath(name)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts:
             raise ConfigError(f"{name!r} is not a path below the folder of a promotion")
         return self.folder.joinpath(*parts.parts)
 
     def read(self, names: Sequence[str] | Hashes) -> dict[str, str]:
-        """The texts that are there, by path."""
+        """Return the texts that are there, by path."""
         found = {}
         for name in sorted(names):
             try:
@@ -134,8 +143,12 @@ class PromotionStore:
                 ) from None
         return found
 
+    def holds(self, name: str, digest: str) -> bool:
+        """Return whether a file is there with this hash."""
+        return hashes_of(self.read([name])).get(name) == digest
+
     def write(self, name: str, text: str) -> None:
-        """One file, whole or not at all; one that is the same already is left."""
+        """Write a file, whole or not at all; one that is the same already is left."""
         path = self.path(name)
         if path.is_file() and path.read_bytes() == text.encode():
             clear_leftovers(path)
@@ -146,7 +159,7 @@ class PromotionStore:
     def write_stage(
         self, stage: str, inputs: Hashes, options: Mapping[str, Any], files: Files
     ) -> None:
-        """The files of a stage, between two records; files that it had before and has no more are removed."""
+        """Write the files of a stage, between two records; files that it had before and has no more are removed."""
         outputs = hashes_of(files)
         content = {
             "stage": stage, "inputs": dict(inputs), "options": dict(options), "outputs": outputs,
@@ -161,7 +174,7 @@ class PromotionStore:
         self.append(MADE, content)
 
     def ever_written(self, stage: str) -> dict[str, set[str]]:
-        """Every path that a stage has ever been about to write, with the hashes it had."""
+        """Return every path that a stage has ever been about to write, with the hashes it had."""
         found: dict[str, set[str]] = {}
         for record in self.records():
             if record["kind"] == BEGAN and record["stage"] == stage:

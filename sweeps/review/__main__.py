@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
-from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.options import CommandOptions, PlainSwitches, option, words
+from blis_jax.commands.options.outputs import output_path, outputs_of
+from blis_jax.commands.options.seed_options import CountedRequests, given_seeds, seeds_option
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
-from sweeps.runs.options import RNG
+from blis_jax.files.atomic_write import plain, write_json
 
 if TYPE_CHECKING:
-    from sweeps.review.candidates import Candidate
-    from sweeps.review.opinion import Opinion
+    from sweeps.review.candidates import Candidate, Opinion
     from sweeps.search.objectives import Valuation
 
 NAME = "sweeps.review"
@@ -44,33 +42,38 @@ examples:
   whether a recorded review is still about the same candidates:
     %(prog)s --check out/review.json
 """
-_JUDGES = (
-    Flag("judges", str, None, "NAME,…", "judges to ask (default: all)"),
-    Flag("external", str, None, "FILE,…", "verdicts of other reviewers, .yaml or .json"),
-    *seed_flags("default: the first candidate's"),
-    Flag("num-requests", cli.whole, None, "N", "requests of every run (default: the workload's)"),
-    RNG,
-)
-_FILES = (
-    Flag("output", str, None, "PATH", f"record to write, .json (default: {USUAL_OUTPUT})"),
-    Flag(
-        "template", str, None, "PATH", "write an empty verdict file for another reviewer, and end"
-    ),
-    Flag("check", str, None, "RECORD", "verify that a recorded review matches its candidates"),
-)
-_SWITCHES = {
-    "overwrite": "replace an existing output",
-    **switches("quiet", "no-cache"),
-}
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("candidates", metavar="CANDIDATE", nargs="*", help="two or three arms")
-    parser.add_flags("judges", _JUDGES)
-    parser.add_flags("files", _FILES)
-    parser.add_switches("switches", _SWITCHES)
-    return parser
+class _Judges(CountedRequests, title="judges"):
+    """Who judges, and by which runs."""
+
+    judges: str | None = option(str, None, "NAME,…", "judges to ask (default: all)")
+    external: str | None = option(
+        str, None, "FILE,…", "verdicts of other reviewers, .yaml or .json"
+    )
+
+
+class _Files(CommandOptions, title="files"):
+    """What is written, and what is verified."""
+
+    output: str | None = option(
+        str, None, "PATH", f"record to write, .json (default: {USUAL_OUTPUT})"
+    )
+    template: str | None = option(
+        str, None, "PATH", "write an empty verdict file for another reviewer, and end"
+    )
+    check: str | None = option(
+        str, None, "RECORD", "verify that a recorded review matches its candidates"
+    )
+
+
+class ReviewOptions(
+    _Judges, _Files, PlainSwitches, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    candidates: tuple[str, ...] = words("CANDIDATE", "two or three arms")
+    seeds: str | None = seeds_option("default: the first candidate's")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,62 +82,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _review(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    prepare_backend(use_cache="no_cache" not in given)
-    texts: list[str] = given.get("candidates") or []
-    if "check" in given:
-        return _check(given, texts)
+    options = ReviewOptions.read(arguments)
+    prepare_backend(use_cache=not options.no_cache)
+    if options.check is not None:
+        return _check(options.check, options.candidates)
     from sweeps.review.candidates import candidates_of
 
-    num_requests = given.get("num_requests")
-    if num_requests is not None and num_requests < 1:
-        raise ConfigError(f"--num-requests must be at least 1, got {num_requests}")
-    candidates = candidates_of(texts, num_requests)
-    if "template" in given:
-        return _template(given, candidates)
-    return _judged(given, candidates)
+    candidates = candidates_of(options.candidates, options.num_requests)
+    if options.template is not None:
+        return _template(options.template, options.overwrite, candidates)
+    return _judged(options, candidates)
 
 
-def _check(given: Mapping[str, Any], texts: Sequence[str]) -> int:
+def _check(record: str, texts: Sequence[str]) -> int:
     from sweeps.review.consensus import check_record
 
     if texts:
         raise ConfigError("--check takes the candidates from the record; leave them out")
-    for line in check_record(Path(given["check"])):
+    for line in check_record(Path(record)):
         print(line)
     return 0
 
 
-def _template(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
-    from sweeps.review.external import write_template
+def _template(template: str, overwrite: bool, candidates: Sequence[Candidate]) -> int:
+    from sweeps.review.consensus import write_template
 
-    path = Path(given["template"])
-    if path.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"--template: {str(path)!r} must end in .yaml")
-    cli.check_writable(path)
-    if path.exists() and "overwrite" not in given:
-        raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --template")
+    path = output_path(template, "--template", (".yaml", ".yml"), overwrite)
     with cli.writing(path):
         write_template(path, candidates)
     print(f"Written: {path}; give it back with --external when it is filled in")
     return 0
 
 
-def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
-    from sweeps.principles.record import plain
-    from sweeps.review.consensus import to_record
-    from sweeps.review.external import read_reviews
-    from sweeps.review.judges import JUDGES, judges_named
+def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
+    from sweeps.review.consensus import read_reviews, to_record
+    from sweeps.review.judges import JUDGES, exhibit_of, judges_named
     from sweeps.runs.bench import check_seeds
 
-    judges = judges_named(given.get("judges"))
-    stream = given.get("rng", "reference")
-    seeds = given_seeds(given) or candidates[0].seeds
+    judges = judges_named(options.judges)
+    stream = options.stream
+    seeds = given_seeds(options, stream) or candidates[0].seeds
     check_seeds(seeds, stream)
-    files = [Path(part.strip()) for part in given.get("external", "").split(",") if part.strip()]
+    files = [Path(part.strip()) for part in (options.external or "").split(",") if part.strip()]
     imported = read_reviews(files, candidates, tuple(JUDGES))
-    path = _output(given)
-    from sweeps.review.judges import exhibit_of
+    path = outputs_of(options, USUAL_OUTPUT).result
 
     valuation = _valuation(candidates)
     scores: dict[str, float | None] = {}
@@ -150,11 +141,11 @@ def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
     work.clear()
     on = {candidate.name: seeds for candidate in candidates}
     record = plain(
-        to_record(candidates, [*opinions, *imported], on, stream, given.get("num_requests"), scores)
+        to_record(candidates, [*opinions, *imported], on, stream, options.num_requests, scores)
     )
     with cli.writing(path):
         write_json(path, record)
-    if "quiet" not in given:
+    if not options.quiet:
         for line in _lines(record):
             print(line)
         print(f"Written: {path}")
@@ -167,17 +158,8 @@ def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
 
     strategy = candidates[0].strategy
     is_common = all(candidate.spec == candidates[0].spec for candidate in candidates)
-    return Valuation(strategy) if strategy is not None and is_common else None
-
-
-def _output(given: Mapping[str, Any]) -> Path:
-    path = Path(given.get("output", USUAL_OUTPUT))
-    if path.suffix != ".json":
-        raise ConfigError(f"--output: {str(path)!r} must end in .json")
-    cli.check_writable(path)
-    if path.exists() and "overwrite" not in given:
-        raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --output")
-    return path
+    is_valued = strategy is not None and bool(strategy.objectives) and is_common
+    return Valuation(strategy) if strategy is not None and is_valued else None
 
 
 def _lines(record: Mapping[str, Any]) -> list[str]:

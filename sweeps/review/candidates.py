@@ -1,20 +1,29 @@
-"""Candidates under review, each bound to a hash of what it is."""
+"""Candidates under review, bound to a hash of what they are; judges, and the opinions that they form."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.router import weights_of
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.errors import ConfigError
-from blis_jax.workload.spec import WorkloadSpec, load_builtin
+from blis_jax.metrics.run_summary import share_differing
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.claims.words import OPINIONS, PASS
 from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.space import SCORERS, Dimension, Space, space_of
+
+if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.review.routing import RunDecisions
 
 LEAST, MOST = 2, 3
 USUAL_SEEDS = (42, 43, 44)
@@ -64,33 +73,25 @@ class Candidate:
     @property
     def classes(self) -> tuple[str, ...]:
         """SLO classes of the workload, in its order."""
-        names = [client.slo_class or "default" for client in self.spec.clients]
-        return tuple(dict.fromkeys(names))
+        return self.spec.slo_classes
 
     def space(self) -> Space | None:
         """Its search space, if it came from a file with one."""
         return None if self.strategy is None else space_of(self.strategy)
 
 
-def candidates_of(texts: list[str], num_requests: int | None = None) -> tuple[Candidate, ...]:
+def candidates_of(texts: Sequence[str], num_requests: int | None = None) -> tuple[Candidate, ...]:
     """The candidates of two or three texts."""
     if not LEAST <= len(texts) <= MOST:
         raise ConfigError(
             f"{LEAST} or {MOST} candidates are needed, got {len(texts)}; give strategy files or arms"
         )
     arms = arms_of(texts)
-    from sweeps.runs.bench import workload_of  # brings jax, which refusals should not wait for
+    from sweeps.runs.experiment import strategies_of, workload_for  # jax: refusals do not wait
 
     found = []
     for text, arm in zip(texts, arms, strict=True):
-        if arm.strategy is None:
-            spec = load_builtin("mixed")
-        else:
-            spec = workload_of(arm.strategy, space_of(arm.strategy).num_requests)
-        if num_requests is not None:
-            from blis_jax.workload.spec import override
-
-            spec = override(spec, num_requests=num_requests)
+        spec, _ = workload_for(None, strategies_of([arm]), num_requests)
         found.append(Candidate(text, arm, spec))
     hashes = [candidate.hash for candidate in found]
     for candidate in found:
@@ -103,5 +104,90 @@ def value_of(dimension: Dimension, config: ClusterConfig) -> Any:
     """What a configuration has where a parameter acts."""
     setting, dot, scorer = dimension.target.partition(".")
     if dot and setting == SCORERS:
-        return dict(config.scorers()).get(scorer)
-    return getattr(config, dimension.target)
+        return weights_of(config.scorers()).get(scorer)
+    return config.value(dimension.target)
+
+
+Runs = tuple["RunSummary", ...]  # one a seed
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """Hold what one judge says of one candidate."""
+
+    judge: str
+    candidate: str
+    verdict: str
+    reasons: tuple[str, ...]
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    probe: str = ""  # how the evidence was made
+    is_reproducible: bool = True  # by running the probe again; false of imported ones
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """Hold a candidate with all that was run for the judges."""
+
+    candidate: Candidate
+    seeds: tuple[int, ...]
+    runs: Mapping[ClusterConfig, Runs]
+    decisions: RunDecisions | None = None  # of the first seed; None unless routing is weighted
+    score: float | None = None  # by the first candidate's objectives and constraints
+
+    def of(self, config: ClusterConfig) -> Runs:
+        """Return the runs of a configuration, one a seed."""
+        return self.runs[config]
+
+    @property
+    def own(self) -> Runs:
+        """Return the runs of the candidate itself."""
+        return self.runs[self.candidate.config]
+
+    def mean(self, config: ClusterConfig, metric: str) -> float:
+        """Return a metric's mean over the seeds; NaN if a run did not come to its end."""
+        runs = self.runs[config]
+        return sum(run.value(metric) for run in runs) / len(runs)
+
+    def differing(self, config: ClusterConfig) -> float:
+        """Return the share of requests of which anything differs from the candidate's own runs; 1 if one failed."""
+        shares = []
+        for one, other in zip(self.own, self.runs[config], strict=True):
+            shares.append(share_differing(one, other))
+        return 1.0 if any(map(math.isnan, shares)) else sum(shares) / len(shares)
+
+
+Looked = tuple[Sequence[tuple[str, str]], Mapping[str, Any]]  # verdicts with reasons; evidence
+
+
+def nothing(candidate: Candidate) -> Mapping[str, ClusterConfig]:
+    """Return no runs, for judges that need the candidate's alone."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Describe a judge: what it looks at in the runs of a candidate, and how.
+
+    Attributes:
+        fine: the reason where nothing is wrong.
+        probe: how the evidence is made.
+        configs: what else is run for a candidate.
+    """
+
+    name: str
+    fine: str
+    probe: str
+    look: Callable[[Exhibit], Looked]
+    configs: Callable[[Candidate], Mapping[str, ClusterConfig]] = nothing
+
+    def judge(self, exhibit: Exhibit) -> Opinion:
+        """Return the worst of the verdicts, with all reasons."""
+        verdicts, evidence = self.look(exhibit)
+        reasons = tuple(reason for _, reason in verdicts if reason) or (self.fine,)
+        verdict = worst([verdict for verdict, _ in verdicts])
+        return Opinion(self.name, exhibit.candidate.name, verdict, reasons, evidence, self.probe)
+
+
+def worst(verdicts: list[str]) -> str:
+    """Return the worst of several verdicts; pass if there are none."""
+    return max(verdicts, key=OPINIONS.index, default=PASS)

@@ -1,4 +1,4 @@
-"""From opinions to one outcome for each candidate and one choice, bound to the candidates' hashes."""
+"""From opinions, imported ones too, to one outcome for each candidate and one choice, bound to hashes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,126 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from blis_jax.commands.flags.seed_options import seeds_text
-from blis_jax.errors import ConfigError
-from blis_jax.files.input_files import read_json
-from sweeps.review.candidates import Candidate, candidates_of
-from sweeps.review.opinion import CONCERN, REJECT, VERDICTS, Opinion
+import yaml
+from pydantic import Field, ValidationError
 
-ACCEPTED, REJECTED = "accepted", "rejected"
+from blis_jax.commands.options.seed_options import seeds_text
+from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import replacing
+from blis_jax.files.input_files import read_json, read_text
+from blis_jax.files.strict_yaml import read_mapping, sentence
+from sweeps.claims.words import ACCEPTED, CONCERN, OPINIONS, REJECT, REJECTED
+from sweeps.review.candidates import Candidate, Opinion, candidates_of
+from sweeps.strategies.file import ClosedPart, Text
+
+
+class ExternalVerdict(ClosedPart):
+    """One candidate's verdict; null until the reviewer has filled it in."""
+
+    candidate: Text
+    hash: Text
+    verdict: Literal["pass", "concern", "reject"] | None = None
+    reasons: tuple[Text, ...] = ()
+
+
+class ExternalReview(ClosedPart):
+    """A reviewer's file."""
+
+    judge: str
+    verdicts: Annotated[tuple[ExternalVerdict, ...], Field(min_length=1)]
+
+
+def read_reviews(
+    paths: Sequence[Path], candidates: Sequence[Candidate], taken: Sequence[str]
+) -> list[Opinion]:
+    """The opinions in several files; refuses any that is not about exactly these candidates.
+
+    `taken` are names of judges that exist already.
+    """
+    opinions: list[Opinion] = []
+    names = list(taken)
+    for path in paths:
+        review = _read_review(path)
+        if review.judge in names:
+            raise ConfigError(
+                f"{path}: judge: {review.judge!r} is another judge's name; give it its own"
+            )
+        names.append(review.judge)
+        opinions += [_opinion(path, review, verdict, candidates) for verdict in review.verdicts]
+        judged = [verdict.candidate for verdict in review.verdicts]
+        for candidate in candidates:
+            if judged.count(candidate.name) != 1:
+                how = "has no verdict" if candidate.name not in judged else "has two verdicts"
+                raise ConfigError(f"{path}: candidate {candidate.name!r} {how}; give it one")
+    return opinions
+
+
+def _read_review(path: Path) -> ExternalReview:
+    data = read_mapping(read_text(path, "another reviewer's verdicts"), str(path))
+    try:
+        review = ExternalReview.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {sentence(error)}") from None
+    if not review.judge.strip():
+        raise ConfigError(f"{path}: judge: is empty; write who judges")
+    return review
+
+
+def _opinion(
+    path: Path, review: ExternalReview, verdict: ExternalVerdict, candidates: Sequence[Candidate]
+) -> Opinion:
+    by_name = {candidate.name: candidate for candidate in candidates}
+    if verdict.candidate not in by_name:
+        raise ConfigError(
+            f"{path}: candidate {verdict.candidate!r} is not under review; there are "
+            f"{', '.join(by_name)}{closest(verdict.candidate, by_name)}"
+        )
+    found = by_name[verdict.candidate].hash
+    if verdict.hash != found:
+        raise ConfigError(
+            f"{path}: the verdict on {verdict.candidate!r} is about another version: it has hash "
+            f"{_short(verdict.hash)}, the candidate under review has {_short(found)}; have it reviewed "
+            "again"
+        )
+    if verdict.verdict is None:
+        raise ConfigError(
+            f"{path}: the verdict on {verdict.candidate!r} is not filled in; write pass, concern or reject"
+        )
+    if verdict.verdict != "pass" and not verdict.reasons:
+        raise ConfigError(
+            f"{path}: the verdict on {verdict.candidate!r} is {verdict.verdict} without a reason; give one"
+        )
+    return Opinion(
+        review.judge,
+        verdict.candidate,
+        verdict.verdict,
+        verdict.reasons,
+        probe=f"imported from {path.name}",
+        is_reproducible=False,
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
+def write_template(path: Path, candidates: Sequence[Candidate]) -> None:
+    """An empty file for another reviewer, with the right hashes."""
+    document: dict[str, Any] = {
+        "judge": "",
+        "verdicts": [
+            {"candidate": one.name, "hash": one.hash, "verdict": None, "reasons": []}
+            for one in candidates
+        ],
+    }
+    head = "# judge: who judges. verdict: pass, concern or reject, the last two with reasons.\n"
+    with replacing(path) as written:
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
+        written.write_text(head + text, encoding="utf-8")
+
+
 VERSION = 1
 RULE = (
     "A candidate is rejected if a judge whose probe can be repeated rejects it, or if more than half of "
@@ -94,7 +205,7 @@ def consensus(
     outcomes: dict[str, dict[str, Any]] = {}
     for name in scores:
         on = [opinion for opinion in opinions if opinion["candidate"] == name]
-        counts = {verdict: sum(o["verdict"] == verdict for o in on) for verdict in VERDICTS}
+        counts = {verdict: sum(o["verdict"] == verdict for o in on) for verdict in OPINIONS}
         is_repeatable = any(o["verdict"] == REJECT and o["is_reproducible"] for o in on)
         is_rejected = is_repeatable or 2 * counts[REJECT] > len(on)
         dissent = [o["judge"] for o in on if (o["verdict"] == REJECT) != is_rejected]

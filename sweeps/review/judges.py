@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.review.bounds import BOUNDS
-from sweeps.review.candidates import Candidate
-from sweeps.review.inert import INERT
-from sweeps.review.opinion import Exhibit, Judge
-from sweeps.review.oscillation import METRICS, OSCILLATION
-from sweeps.review.proxy import PROXY
-from sweeps.review.signal import SIGNAL
-from sweeps.review.stability import STABILITY
-from sweeps.review.starvation import STARVATION
+from sweeps.review.candidates import Candidate, Exhibit, Judge
+from sweeps.review.classes import INERT, PROXY, STARVATION
+from sweeps.review.numbers import BOUNDS, STABILITY
+from sweeps.review.routing import METRICS, OSCILLATION, SIGNAL, RunDecisions, decisions_of
 
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
-    from sweeps.review.decisions import RunDecisions
     from sweeps.search.objectives import Valuation
 
 JUDGES = {
@@ -66,7 +60,7 @@ def exhibit_of(
     bench = Bench(candidate.spec, seeds, stream, wanted, measure)
     made = bench.summaries(configs, lambda record: figures_of(record, names, True))
     worth = None if valuation is None else valuation.worth(bench.run([candidate.config])[0])
-    table = bench.tables[candidate.config.block_size_in_tokens][0]
+    table = bench.drawn.table(bench.spec, bench.seeds[0], candidate.config.block_size_in_tokens)
     return Exhibit(
         candidate,
         seeds,
@@ -79,7 +73,5 @@ def exhibit_of(
 def _decisions(
     candidate: Candidate, table: RequestTable, seed: int, judges: Sequence[Judge]
 ) -> RunDecisions | None:
-    from sweeps.review.decisions import decisions_of
-
     needed = {judge.name for judge in judges} & {SIGNAL.name, STABILITY.name}
     return decisions_of(candidate.config, table, seed) if needed else None

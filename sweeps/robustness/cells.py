@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import qmc
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.option_values import number_within
+from blis_jax.cluster.step_times import model_of
+from blis_jax.commands.parser import number_within
 from blis_jax.errors import ConfigError, closest
-from blis_jax.latency.registry import model_of
+from sweeps.strategies.space import sobol_shares
 
 if TYPE_CHECKING:
     from blis_jax.traces.source import TraceSource
@@ -258,12 +260,8 @@ def _sampled(
 
 def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:
     """Points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
-    from scipy.stats import qmc
-
     if design == "sobol":
-        engine = qmc.Sobol(num_axes, scramble=True, rng=np.random.default_rng(seed))
-        points: np.ndarray = engine.random_base2(count.bit_length() - 1)
-        return points
+        return sobol_shares(num_axes, count, seed)
     rng = np.random.default_rng([seed, round_index])
     hypercube: np.ndarray = qmc.LatinHypercube(num_axes, rng=rng).random(count)
     return hypercube

@@ -5,83 +5,56 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.sweep.data import slo_targets
+from blis_jax.commands.store import unmade_parts
 from blis_jax.core.outcome import Outcome
-from blis_jax.policies.seeds import policy_seed
+from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.simulation import Row
-from blis_jax.workload.source import until_horizon
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.robustness.stopping import next_counts
-from sweeps.robustness.store import SKIPPED_NAME, SPARED_NAME, MapStore, part_of
-from sweeps.runs.bench import placed, table_of
-from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
-from sweeps.runs.seed_results import seed_results
-from sweeps.search.objectives import SeedResult
+from sweeps.robustness.store import MapStore, Unrun, part_of
+from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
 
 if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
-    from blis_jax.workload.table import RequestTable
 
 MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead
 
 
 @dataclass
 class MapTiming:
-    """Wall time of a study by what was done, in seconds."""
+    """Hold the wall time of a study by what was done, in seconds."""
 
     run_s: float = 0.0  # everything
     compile_s: float = 0.0  # calls that compiled a program, with their first runs
     num_runs: int = 0
 
 
-@dataclass
-class _Tables:
-    """Requests by workload and seed."""
-
-    plan: MapPlan
-    drawn: DrawnTables = field(default_factory=lambda: DrawnTables(MOST_REQUESTS_KEPT))
-    specs: dict[Any, RequestSource] = field(default_factory=dict)
-
-    def spec(self, place: Place) -> RequestSource:
-        """The workload of a cell."""
-        key = place["shape"], place["rate"], place["arrival_cv"]
-        if key not in self.specs:
-            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent)
-        return self.specs[key]
-
-    def table(self, place: Place, seed: int, block_size: int) -> RequestTable:
-        """The cell's requests, drawn if they are not at hand."""
-        workload = place["shape"], place["rate"], place["arrival_cv"]
-        return self.drawn.table(
-            (*workload, seed, block_size),
-            lambda: table_of(self.spec(place), seed, block_size, self.plan.stream),
-        )
-
-
 class MapRunner:
-    """Makes the runs of a map's cells."""
+    """Make the runs of a map's cells."""
 
     def __init__(self, plan: MapPlan) -> None:
         self.plan = plan
-        self.tables = _Tables(plan)
+        self.drawn = DrawnRows(plan.stream, MOST_REQUESTS_KEPT)
+        self.specs: dict[tuple[Any, ...], RequestSource] = {}
         self.timing = MapTiming()
         self.group: tuple[Any, ...] | None = None
         self.runner: Runner | None = None
         self.summaries = {
-            name: seed_results(plan.names, one, slo_targets(one))
+            name: RunFigures(plan.names, one.slo_targets(), one)
             for name, one in plan.measures.items()
         }
 
-    def run(self, cells: Sequence[Place]) -> list[list[list[SeedResult]]]:
-        """The runs of some cells in order, by cell, strategy and seed."""
-        found: list[list[list[SeedResult]]] = []
+    def run(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
+        """Return the runs of some cells in order, by cell, strategy and seed."""
+        found: list[list[list[RunSummary]]] = []
         for _, alike in itertools.groupby(cells, self._kind):
             found += self._run_alike(list(alike))
         return found
@@ -90,7 +63,7 @@ class MapRunner:
         """What must be equal in cells for their runs to be made in one go."""
         return self.plan.engine_group(place), self.plan.measures[place["shape"]]
 
-    def _run_alike(self, cells: Sequence[Place]) -> list[list[list[SeedResult]]]:
+    def _run_alike(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
         """Cells of one engine shape that are measured in the same way."""
         began = time.perf_counter()
         runner = self._runner_for(cells[0])
@@ -109,7 +82,7 @@ class MapRunner:
         self,
         runner: Runner,
         entries: Sequence[tuple[Place, int]],
-        found: Sequence[list[SeedResult]],
+        found: Sequence[list[RunSummary]],
         asked: Iterable[int],
         count: int,
     ) -> None:
@@ -118,7 +91,7 @@ class MapRunner:
         for at in asked:
             runs = found[at]
             if self._is_skipped(runs):
-                runs += [SeedResult(SKIPPED_NAME)] * (count - len(runs))
+                runs += [RunSummary(Unrun.SKIPPED)] * (count - len(runs))
             elif len(runs) < count:
                 by_begin.setdefault(len(runs), []).append(at)
         for begin, places in by_begin.items():
@@ -127,15 +100,15 @@ class MapRunner:
             for at, more in zip(places, results, strict=True):
                 found[at] += more
 
-    def _is_skipped(self, runs: Sequence[SeedResult]) -> bool:
+    def _is_skipped(self, runs: Sequence[RunSummary]) -> bool:
         is_first_told = bool(runs) and not self.plan.is_every_seed_run
-        return is_first_told and runs[0].outcome == Outcome.LIVELOCK.name
+        return is_first_told and runs[0].outcome == Outcome.LIVELOCK
 
     def _add_seeds(
         self,
         runner: Runner,
         entries: Sequence[tuple[Place, int]],
-        found: Sequence[list[SeedResult]],
+        found: Sequence[list[RunSummary]],
     ) -> None:
         """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
         each, most = len(self.plan.arms), len(self.plan.seeds)
@@ -150,11 +123,11 @@ class MapRunner:
                 self._go_on(runner, entries, found, asked, count)
             open_cells = [cell for cell, one in zip(open_cells, counts, strict=True) if one]
         for one in found:
-            one += [SeedResult(SPARED_NAME)] * (most - len(one))
+            one += [RunSummary(Unrun.SPARED)] * (most - len(one))
 
     def _first_seeds(
         self, runner: Runner, entries: Sequence[tuple[Place, int]]
-    ) -> list[list[SeedResult]]:
+    ) -> list[list[RunSummary]]:
         """Runs on the first seed: strategies that livelock there are not run on the others."""
         if self.plan.is_every_seed_run:
             return [[] for _ in entries]
@@ -162,7 +135,7 @@ class MapRunner:
 
     def _results(
         self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
-    ) -> list[list[SeedResult]]:
+    ) -> list[list[RunSummary]]:
         """The runs of cells' strategies on some seeds."""
         rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
         if not rows:
@@ -172,15 +145,12 @@ class MapRunner:
         return [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
 
     def _rows(self, place: Place, arm: int, seeds: Sequence[int]) -> list[Row]:
-        """A cell's runs of one strategy."""
-        spec = self.tables.spec(place)
-        config = until_horizon(config_in(self.plan.arms[arm].config, place), spec)
-        block_size = config.block_size_in_tokens
-        tables = [self.tables.table(place, seed, block_size) for seed in seeds]
-        return [
-            Row(config, placed(table, spec, seed, config), policy_seed(seed))
-            for table, seed in zip(tables, seeds, strict=True)
-        ]
+        """Return a cell's runs of one strategy."""
+        key = place["shape"], place["rate"], place["arrival_cv"]
+        if key not in self.specs:
+            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent)
+        config = config_in(self.plan.arms[arm].config, place)
+        return self.drawn.rows(config, self.specs[key], seeds, key)
 
     def _runner_for(self, place: Place) -> Runner:
         """The runner of the cell's engine shape; programs of others are let go."""
@@ -207,14 +177,12 @@ def run_map(
     cells_per_part: int,
     on_part: Callable[[int, MapTiming], None],
 ) -> MapTiming:
-    """Runs the parts that are not `done` and writes each; `on_part` is told how many cells there are."""
+    """Run the parts that are not `done` and write each; `on_part` is told how many cells there are."""
     runner = MapRunner(plan)
     num_done = int(done.sum())
-    for first in range(0, len(plan.cells), cells_per_part):
-        last = min(first + cells_per_part, len(plan.cells))
-        if done[first:last].all():
-            continue
-        store.write(first, part_of(plan, runner.run(plan.cells[first:last])))
-        num_done += last - first - int(done[first:last].sum())
+    for rows in unmade_parts(done, cells_per_part):
+        part = slice(rows.start, rows.stop)
+        store.write(rows.start, part_of(plan, runner.run(plan.cells[part])))
+        num_done += len(rows) - int(done[part].sum())
         on_part(num_done, runner.timing)
     return runner.timing

@@ -11,17 +11,49 @@ from typing import Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.metric import Metric
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.sequential import StoppingRule
+from sweeps.claims.grammar import Claim, parse_constraint
 from sweeps.robustness.cells import MapAxis, Place, config_in
-from sweeps.robustness.question import Question
 from sweeps.robustness.workloads import Extent, Shape, TraceShape
 from sweeps.runs.metrics import reported_names
 from sweeps.strategies.arms import Arm
 
+OBJECTIVE = "ttft_p99_ms[critical]"
+CONSTRAINTS = ("ttft_p99_ms[sheddable]<=200%", "tokens_per_sec>=95%")
 FEWEST_OF_CLASS = 30  # requests of a class from which its P99 is more than its worst request
+
+
+@dataclass(frozen=True)
+class Question:
+    """Hold what is asked of a map: the objective, constraints, and how sure an answer must be.
+
+    Constraints in % are of the first strategy's mean.
+    """
+
+    objective: str = OBJECTIVE
+    constraints: tuple[Claim, ...] = tuple(map(parse_constraint, CONSTRAINTS))
+    confidence: float = 0.95
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse unknown metrics and impossible confidence."""
+        lookup(self.objective)
+        if not 0.5 < self.confidence < 1:
+            raise ConfigError(f"--confidence must be between 0.5 and 1, got {self.confidence:g}")
+
+    @property
+    def metric(self) -> Metric:
+        """Return the objective's metric; its direction says what is better."""
+        return lookup(self.objective)[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every metric that is needed."""
+        return tuple(dict.fromkeys((self.objective, *(one.metric for one in self.constraints))))
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.statistics.sequential import Seen
+from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.store import empty_dataset, part_of
-from sweeps.robustness.verdict import NONE, UNDECIDED, answer, values_of
+from sweeps.robustness.verdict import NONE, answer, values_of
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from blis_jax.metrics.run_summary import RunSummary
     from sweeps.robustness.cells import Place
     from sweeps.robustness.plan import MapPlan
-    from sweeps.search.objectives import SeedResult
 
-Runs = Sequence[Sequence["SeedResult"]]  # of a cell, by strategy and seed
+Runs = Sequence[Sequence["RunSummary"]]  # of a cell, by strategy and seed
 
 
 def next_counts(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[int]:

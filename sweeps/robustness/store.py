@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,24 +15,27 @@ import yaml
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
-from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
 from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.plan import MapPlan
-from sweeps.search.objectives import SeedResult
 
 KIND = "robustness map"
 WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
-SKIPPED = -2  # code beside the outcomes and NOT_RUN
-SKIPPED_NAME = "SKIPPED"  # not run on this seed, since the first one livelocked
-SPARED = -3  # the same of seeds that the rule for stopping did without
-SPARED_NAME = "SPARED"
+
+
+class Unrun(IntEnum):
+    """Codes beside the outcomes and NOT_RUN."""
+
+    SKIPPED = -2  # not run on this seed, since the first one livelocked
+    SPARED = -3  # the same of seeds that the rule for stopping did without
+
+
 DIMS = ("cell", "strategy", "seed")
 _CHECKS = "num_broken_invariants"
-_CODES = {SKIPPED_NAME: SKIPPED, SPARED_NAME: SPARED} | {one.name: int(one) for one in Outcome}
 
 
 def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
@@ -52,7 +56,9 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
         dataset[name].encoding = {"chunks": (*chunk, *size[3:])}
     dataset[_CHECKS] = (DIMS, np.zeros(shape, np.int64), {"units": "1"})
     dataset["outcome"] = (DIMS, np.full(shape, NOT_RUN, np.int8))
-    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, spared=SPARED, not_run=NOT_RUN)
+    dataset["outcome"].attrs = outcome_attributes(
+        skipped=Unrun.SKIPPED, spared=Unrun.SPARED, not_run=NOT_RUN
+    )
     for name in (_CHECKS, "outcome"):
         dataset[name].encoding = {"chunks": chunk}
     return dataset
@@ -108,7 +114,7 @@ class MapStore(Store):
             )
 
 
-def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[SeedResult]]]) -> dict[str, np.ndarray]:
+def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[RunSummary]]]) -> dict[str, np.ndarray]:
     """The arrays of a part from its runs by cell, strategy and seed."""
     shape = (len(runs), len(plan.arms), len(plan.seeds))
     classes = {name: place for place, name in enumerate(plan.classes)}
@@ -120,7 +126,7 @@ def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[SeedResult]]]) -> di
     arrays["outcome"] = np.zeros(shape, np.int8)
     for index in np.ndindex(*shape):
         run = runs[index[0]][index[1]][index[2]]
-        arrays["outcome"][index] = _CODES[run.outcome]
+        arrays["outcome"][index] = run.outcome
         arrays[_CHECKS][index] = run.num_broken_invariants
         for name, value in run.metrics.items():
             metric, slo_class = lookup(name)

@@ -22,21 +22,18 @@ import xarray as xr
 
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.scalars import HIGHER, LOWER, lookup
+from blis_jax.metrics.metric import LOWER
+from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Pair, differences
-from sweeps.robustness.question import (
-    CONSTRAINTS,
-    OBJECTIVE,
-    MapConstraint,
-    Question,
-    read_constraint,
-)
-from sweeps.robustness.store import SKIPPED, SKIPPED_NAME, SPARED, is_done
+from sweeps.claims.grammar import Claim, parse_constraint
+from sweeps.claims.words import UNDECIDED
+from sweeps.robustness.plan import CONSTRAINTS, OBJECTIVE, Question
+from sweeps.robustness.store import Unrun, is_done
 from sweeps.runs.metrics import our_name
 
-UNDECIDED, NONE = "undecided", "none"
+NONE = "none"
 BEST = "best within the constraints"
 ONLY_WITHIN = "only one within the constraints"
 ONLY_RUNNING = "only one that runs"
@@ -75,7 +72,7 @@ def recommend(
     random_state: int = 0,
 ) -> xr.Dataset:
     """The verdict on every cell that has been run, with the axes as coordinates."""
-    limits = tuple(map(read_constraint, constraints))
+    limits = tuple(map(parse_constraint, constraints))
     return answer(dataset, Question(our_name(objective), limits, confidence, random_state))
 
 
@@ -102,7 +99,7 @@ def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
 
 def num_seeds_of(dataset: xr.Dataset) -> np.ndarray:
     """How many seeds each cell was run on, `[cell]`; the rule for stopping may have spared some."""
-    counts: np.ndarray = (dataset["outcome"].values != SPARED).all(axis=1).sum(axis=1)
+    counts: np.ndarray = (dataset["outcome"].values != Unrun.SPARED).all(axis=1).sum(axis=1)
     return counts
 
 
@@ -144,8 +141,8 @@ def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarra
     outcome = dataset["outcome"].values
     is_whole = np.isin(outcome, [int(code) for code in WHOLE])
     endings = {one.name.lower(): outcome == one for one in Outcome if (outcome == one).any()}
-    if (outcome == SKIPPED).any():
-        endings[SKIPPED_NAME.lower()] = outcome == SKIPPED
+    if (outcome == Unrun.SKIPPED).any():
+        endings["skipped"] = outcome == Unrun.SKIPPED
     if "num_dropped" in dataset:
         endings[DROPPED] = is_whole & (values_of(dataset, "num_dropped") > 0)
     has_dropped = endings.get(DROPPED, np.zeros_like(is_whole))
@@ -174,7 +171,7 @@ class _Judged:
         kept = np.ones((len(weights), *failed.shape, len(self.bounded)), bool)
         for place, constraint in enumerate(self.question.constraints):
             means = _weighted(self.bounded[place][cells], weights)
-            kept[..., place] = constraint.keeps(np.where(failed, np.nan, means))
+            kept[..., place] = _keeps(constraint, np.where(failed, np.nan, means))
         within = kept.all(axis=-1) & ~failed
         means = _weighted(self.objective[cells], weights)
         return kept, np.where(within, means, np.inf)
@@ -192,6 +189,12 @@ class _Judged:
             count = np.maximum(is_best.sum(axis=-1, keepdims=True), 1)
             shares.append((is_best / count).mean(axis=0))
         return np.concatenate(shares) if shares else np.zeros(self.has_failed.shape)
+
+
+def _keeps(constraint: Claim, means: np.ndarray) -> np.ndarray:
+    """Return which strategies keep a constraint, `[…, strategy]`; all where there is nothing to compare."""
+    limits = constraint.limits(means, means[..., :1])
+    return ~(means > limits if constraint.is_upper else means < limits)
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -248,7 +251,7 @@ class _Bounds:
     """The constraints as differences by seed: a strategy's value against the bound."""
 
     values: Sequence[np.ndarray]  # [cell, strategy, seed], one a constraint
-    constraints: Sequence[MapConstraint]
+    constraints: Sequence[Claim]
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> _Bounds:
@@ -262,11 +265,9 @@ class _Bounds:
 
     def pair(self, cell: int, arm: int, place: int) -> Pair:
         """The bound and a strategy's values; nothing is left of a relative bound where the first strategy fails."""
-        one, values = self.constraints[place], self.values[place][cell]
-        bound = (
-            one.limit / 100 * values[0] if one.is_relative else np.full(len(values[arm]), one.limit)
-        )
-        return Pair(bound, values[arm], LOWER if one.is_upper else HIGHER)
+        constraint, values = self.constraints[place], self.values[place][cell]
+        limits = constraint.limits(values[arm], values[0])
+        return Pair(limits, values[arm], constraint.better)
 
 
 def _add_choice(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure, read_window
 from blis_jax.traces.source import TraceSource
-from blis_jax.workload.spec import WorkloadSpec, load_spec, override
-from sweeps.runs.workload_names import list_workloads, load_workload
+from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.runs.bench import workload_from
 
 PUBLISHED_DURATION_S = 0.5  # 1,000 requests at 2,000 a second
 MOST_REQUESTS = 1_000_000
@@ -28,7 +27,7 @@ class Extent:
         """Refuses what holds no request."""
         if self.num_requests is not None and not 1 <= self.num_requests <= MOST_REQUESTS:
             raise ConfigError(
-                f"--requests must be between 1 and {MOST_REQUESTS}, got {self.num_requests}"
+                f"--num-requests must be between 1 and {MOST_REQUESTS}, got {self.num_requests}"
             )
         if self.duration_s is not None and not 0 < self.duration_s <= 1e6:
             raise ConfigError(
@@ -119,15 +118,7 @@ class TraceShape:
 
 def load_shape(name: str) -> Shape:
     """A workload by its name, or a .yaml file, as a shape."""
-    if name in list_workloads():
-        spec = load_workload(name)
-    elif name.endswith((".yaml", ".yml")):
-        spec = load_spec(Path(name))
-    else:
-        raise ConfigError(
-            f"--shape: workload {name!r} is unknown; use one of {', '.join(list_workloads())}, or a "
-            f".yaml file{closest(name, list_workloads())}"
-        )
+    spec = workload_from(name, "--shape")
     if not spec.clients or spec.servegen_data or spec.inference_perf:
         raise ConfigError(
             f"--shape: {name} has no clients of its own, so its rate cannot be set; give a workload "

@@ -1,9 +1,10 @@
-"""Configurations × seeds of one workload in compiled calls: requests drawn once a seed."""
+"""Configurations × seeds in compiled calls: requests drawn once a seed, rows, and what runs them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +28,7 @@ from sweeps.strategies.file import Strategy
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
     from blis_jax.runs.driver import Runner
     from blis_jax.runs.runs import Row
     from blis_jax.workload.source import RequestSource
@@ -39,18 +40,18 @@ MOST_JAX_SEEDS = 2**32
 
 
 def workload_of(strategy: Strategy, num_requests: int | None = None) -> WorkloadSpec:
-    """The workload that a strategy names, checked; paths begin at the file, then where one is."""
-    return workload_from(strategy.workload, strategy.source, strategy.folder, num_requests)
+    """Return the workload that a strategy names, checked; paths begin at the file, then where one is."""
+    where = f"{strategy.source}: workload"
+    return workload_from(strategy.workload, where, strategy.folder, num_requests)
 
 
 def workload_from(
     given: str | Mapping[str, Any],
-    source: str = "",
+    where: str = "workload",
     folder: Path | None = None,
     num_requests: int | None = None,
 ) -> WorkloadSpec:
-    """A workload by its name, one in a file, or the content of one; `source` names its key in errors."""
-    where = f"{source}: workload" if source else "workload"
+    """Return a workload by its name, from a file, or of its content; `where` begins errors."""
     if not isinstance(given, str):
         spec = parse_spec(yaml.safe_dump(dict(given)), where)
     elif given in list_workloads():
@@ -58,6 +59,13 @@ def workload_from(
     else:
         spec = load_spec(_workload_path(given, where, folder or Path()))
     return override(spec, num_requests=num_requests) if num_requests else spec
+
+
+def workload_content(spec: RequestSource) -> dict[str, Any]:
+    """Return a workload as part of an identity; with what rates count in its window, if it has one."""
+    window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
+    rates = {"rates": window["rates"]} if "rates" in window else {}
+    return spec.content() | rates
 
 
 def _workload_path(given: str, where: str, folder: Path) -> Path:
@@ -72,21 +80,77 @@ def _workload_path(given: str, where: str, folder: Path) -> Path:
 
 
 def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
-    """The SLO targets of a strategy, ms by class; the default ones if its file has none."""
+    """Return the SLO targets of a strategy, ms by class; the default ones if its file has none."""
     if strategy.targets is None:
         return DEFAULT_TARGETS
     return {name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()}
 
 
 def measure_of(targets: Mapping[str, Mapping[str, float]], spec: RequestSource) -> Measure:
-    """The SLO targets and the measured part of the arrivals."""
+    """Return the SLO targets with the measured part of the arrivals, checked."""
     measure = Measure(targets, spec.measure.warm_up_s, spec.measure.cool_down_s)
     measure.check(spec)
     return measure
 
 
+class DrawnRows:
+    """Make the rows of runs; the requests of each source, seed and size of a block are drawn once."""
+
+    def __init__(
+        self, stream: str, most_requests: int | None = None, policy_seeds: str = BY_WORKLOAD
+    ) -> None:
+        """`stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
+
+        Beyond `most_requests` in all tables together those used longest ago are dropped. `policy_seeds` is the rule
+        that gives random policies their seed, of policies/seeds.py.
+        """
+        self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
+        self.kept: OrderedDict[Hashable, RequestTable] = OrderedDict()
+        self.num_requests = 0
+
+    def rows(
+        self,
+        config: ClusterConfig,
+        source: RequestSource,
+        seeds: Sequence[int],
+        key: Hashable = None,
+    ) -> list[Row]:
+        """Return the runs of a configuration on these seeds; `key` tells the sources apart."""
+        from blis_jax.runs.simulation import Row
+
+        config = until_horizon(config, source)
+        size = config.block_size_in_tokens
+        if any((key, seed, size) not in self.kept for seed in seeds):
+            with progress.phase("drawing requests", len(seeds), "seeds") as work:
+                for seed in seeds:
+                    self.table(source, seed, size, key)
+                    work.advance()
+        return [
+            Row(
+                config,
+                placed(self.table(source, seed, size, key), source, seed, config),
+                policy_seed_under(self.policy_seeds, seed),
+            )
+            for seed in seeds
+        ]
+
+    def table(
+        self, source: RequestSource, seed: int, block_size: int, key: Hashable = None
+    ) -> RequestTable:
+        """Return the requests of one run, drawn if they are not at hand."""
+        place = key, seed, block_size
+        if place not in self.kept:
+            self.kept[place] = table_of(source, seed, block_size, self.stream)
+            self.num_requests += self.kept[place].num_rows
+        self.kept.move_to_end(place)
+        most = self.num_requests if self.most_requests is None else self.most_requests
+        while self.num_requests > most and len(self.kept) > 1:
+            self.num_requests -= self.kept.popitem(last=False)[1].num_rows
+        return self.kept[place]
+
+
 class Bench:
-    """Runs configurations on the requests of every seed; compiles once a mechanism."""
+    """Run configurations on the requests of every seed; compile once for each mechanism."""
 
     def __init__(
         self,
@@ -99,56 +163,40 @@ class Bench:
         policy_seeds: str = BY_WORKLOAD,
         runner: Runner | None = None,
     ) -> None:
-        """`stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
+        """`stream` and `policy_seeds` are those of `DrawnRows`.
 
-        `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets;
-        `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py; `runner` is one whose
-        programs other benches use, too.
+        `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets; `runner` is one
+        whose programs other benches use, too.
         """
-        from blis_jax.commands.sweep.data import slo_targets
+        from blis_jax.metrics.on_device.compiled import RunFigures
         from blis_jax.runs.driver import Runner
         from blis_jax.runs.options import default_form
         from blis_jax.runs.simulation import Options
-        from sweeps.runs.seed_results import seed_results
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
-        self.configs_per_batch, self.rule_of_policy_seeds = configs_per_batch, policy_seeds
-        self.policy_seeds = [policy_seed_under(policy_seeds, seed) for seed in self.seeds]
+        self.configs_per_batch = configs_per_batch
+        self.drawn = DrawnRows(stream, policy_seeds=policy_seeds)
         self.names = tuple(dict.fromkeys(names))
         self.measure = measure or measure_of(DEFAULT_TARGETS, spec)
-        self.targets = slo_targets(self.measure)
-        self.result = seed_results(self.names, self.measure, self.targets)
-        self.tables: dict[int, list[RequestTable]] = {}
+        self.targets = self.measure.slo_targets()
+        self.result = RunFigures(self.names, self.targets, self.measure)
         num_rows = len(self.seeds) * configs_per_batch
         self.runner = runner or Runner(Options(form=default_form()), num_rows)
 
     def on_seeds(self, seeds: Sequence[int]) -> Bench:
-        """The same on other seeds."""
+        """Return the same on other seeds."""
         check_seeds(seeds, self.stream)
-        return Bench(
-            self.spec,
-            seeds,
-            self.stream,
-            self.names,
-            self.measure,
-            self.configs_per_batch,
-            self.rule_of_policy_seeds,
-        )
+        batch, rule = self.configs_per_batch, self.drawn.policy_seeds
+        return Bench(self.spec, seeds, self.stream, self.names, self.measure, batch, rule)
 
     def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
-        """The runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        """Return the runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
         return self.summaries(configs, self.result, places)
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
-        """One run, whole."""
-        from blis_jax.runs.simulation import Row
-
-        at = self.seeds.index(seed)
-        config = until_horizon(config, self.spec)
-        table = self._tables_for(config.block_size_in_tokens)[at]
-        table = placed(table, self.spec, seed, config)
-        (found,) = self.runner.run([Row(config, table, self.policy_seeds[at])], lambda run: run)
-        return found
+        """Return one run, whole."""
+        (record,) = self.runner.run(self.drawn.rows(config, self.spec, [seed]), lambda run: run)
+        return record
 
     def summaries(
         self,
@@ -156,48 +204,45 @@ class Bench:
         summarize: Callable[[RunRecord], T],
         places: range | None = None,
     ) -> list[tuple[T, ...]]:
-        """What `summarize` makes of each run, by configuration and seed; called from threads."""
-        chosen = range(len(self.seeds)) if places is None else places
-        each = [self._rows_at(config, chosen) for config in configs]
+        """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
+        seeds = self.seeds if places is None else [self.seeds[place] for place in places]
+        each = [self.rows(config, seeds) for config in configs]
         results = iter(self.runner.run(list(itertools.chain(*each)), summarize))
         found = [tuple(itertools.islice(results, len(rows))) for rows in each]
-        return [runs * (len(chosen) // len(runs)) for runs in found]
+        return [runs * (len(seeds) // len(runs)) for runs in found]
 
-    def _rows_at(self, config: ClusterConfig, places: range) -> list[Row]:
-        rows = self.rows(config)
-        return rows if len(rows) < len(self.seeds) else [rows[place] for place in places]
+    def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
+        """Return the runs of a configuration that seeds make different: one a seed, or a single one.
 
-    def rows(self, config: ClusterConfig) -> list[Row]:
-        """The runs of a configuration that seeds make different: one a seed, or a single one."""
-        from blis_jax.runs.simulation import Row
+        That is where neither a trace nor policies draw anything.
+        """
+        seeds = self.seeds if seeds is None else seeds
+        if isinstance(self.spec, TraceSource) and not self.spec.depends_on_seed(config):
+            seeds = self.seeds[:1]
+        return self.drawn.rows(config, self.spec, seeds)
 
-        config = until_horizon(config, self.spec)
-        count = self._num_different(config)
-        tables = self._tables_for(config.block_size_in_tokens)[:count]
-        each = zip(tables, self.seeds[:count], self.policy_seeds[:count], strict=True)
-        return [
-            Row(config, placed(table, self.spec, seed, config), policy_seed)
-            for table, seed, policy_seed in each
-        ]
 
-    def _num_different(self, config: ClusterConfig) -> int:
-        """Runs that the seeds make different; one if neither trace nor policies draw anything."""
-        is_one = isinstance(self.spec, TraceSource) and not self.spec.depends_on_seed(config)
-        return 1 if is_one else len(self.seeds)
+RUNS_PER_PART = 512
+ROWS_PER_CALL = 8  # on a CPU: a run that livelocks holds up few others
+MOST_EVICTIONS = 16_384  # of a run that thrashes, so that it need not be made twice
+MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
 
-    def _tables_for(self, block_size: int) -> list[RequestTable]:
-        if block_size not in self.tables:
-            tables = []
-            with progress.phase("drawing requests", len(self.seeds), "seeds") as work:
-                for seed in self.seeds:
-                    tables.append(table_of(self.spec, seed, block_size, self.stream))
-                    work.advance()
-            self.tables[block_size] = tables
-        return self.tables[block_size]
+
+def part_runner(num_blocks: int | None) -> Runner:
+    """Return a runner of parts of a store; `num_blocks` of pools that may run out, None if none does."""
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.options import default_form, num_workers
+    from blis_jax.runs.simulation import Options
+
+    options = Options(form=default_form())
+    if num_blocks is not None:
+        options = Options(form=default_form(), num_blocks=num_blocks, num_evictions=MOST_EVICTIONS)
+    is_one_call = options.form == "lanes"
+    return Runner(options, RUNS_PER_PART if is_one_call else ROWS_PER_CALL * num_workers())
 
 
 def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> RequestTable:
-    """The requests of one run: those of a trace, or those that a stream draws from a seed."""
+    """Return the requests of one run: those of a trace, or those that a stream draws from a seed."""
     if isinstance(spec, TraceSource):
         return spec.table(seed, block_size)
     assert isinstance(spec, WorkloadSpec)
@@ -217,12 +262,12 @@ def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> Re
 def placed(
     table: RequestTable, spec: RequestSource, seed: int, config: ClusterConfig
 ) -> RequestTable:
-    """The requests of one run with what its cluster goes by, which rows of traces alone have."""
+    """Return the requests of one run with what its cluster goes by, which rows of traces alone have."""
     return spec.placed(table, seed, config) if isinstance(spec, TraceSource) else table
 
 
 def check_seeds(seeds: Sequence[int], stream: str) -> None:
-    """Refuses seeds that the stream does not have."""
+    """Refuse seeds that the stream does not have."""
     if len(set(seeds)) != len(seeds):
         raise ConfigError("seeds: a seed is given twice; give each once")
     limit = MOST_JAX_SEEDS if stream == "jax" else 2**63

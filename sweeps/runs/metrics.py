@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from blis_jax.metrics.further import worst_p99_ms  # which registers its metrics
-from blis_jax.metrics.scalars import Metric, lookup
+import blis_jax.metrics.further  # noqa: F401  (registers the metrics of searches)
+from blis_jax.metrics.metric import Metric, name_in, names_in, split_name
+from blis_jax.metrics.scalars import lookup
 from blis_jax.workload.source import RequestSource
 
 # names in the reference's search script, and ours
@@ -34,29 +35,17 @@ OF_CLASS = (
 
 
 def our_name(name: str) -> str:
-    """The registered name of a metric, `[class]` included, that may have the reference's name."""
-    base, bracket, rest = name.partition("[")
-    return THEIR_NAMES.get(base, base) + bracket + rest
+    """Return the registered name of a metric, `[class]` included, that may have the reference's name."""
+    base, slo_class = split_name(name)
+    return name_in(THEIR_NAMES.get(base, base), slo_class)
 
 
-def found(name: str) -> Metric:
-    """The metric of a name in either vocabulary; an error says which there are."""
+def known_metric(name: str) -> Metric:
+    """Return the metric of a name in either vocabulary; an error says which there are."""
     metric, _ = lookup(our_name(name))
     return metric
 
 
 def reported_names(spec: RequestSource) -> tuple[str, ...]:
-    """What is kept of every run: figures of the run, then of all requests and of each class."""
-    by_class = [f"{name}[{slo_class}]" for slo_class in spec.slo_classes for name in OF_CLASS]
-    return (*OF_RUN, *OF_CLASS, *by_class)
-
-
-__all__ = [
-    "OF_CLASS",
-    "OF_RUN",
-    "THEIR_NAMES",
-    "found",
-    "our_name",
-    "reported_names",
-    "worst_p99_ms",
-]
+    """Return what is kept of every run: figures of the run, then of all requests and of each class."""
+    return (*OF_RUN, *OF_CLASS, *names_in(OF_CLASS, spec.slo_classes))

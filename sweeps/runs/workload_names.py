@@ -12,19 +12,19 @@ FOLDER = "workloads"
 
 
 def list_own() -> tuple[str, ...]:
-    """Workloads that come with this package, beside those of blis_jax."""
+    """Return the workloads that come with this package, beside those of blis_jax."""
     folder = resources.files("sweeps") / FOLDER
     return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
 
 
 def list_workloads() -> tuple[str, ...]:
-    """Every name, those of blis_jax first."""
+    """Return every name, those of blis_jax first."""
     return (*list_builtin(), *list_own())
 
 
 @lru_cache(maxsize=64)
 def load_workload(name: str) -> WorkloadSpec:
-    """The workload of a name; ConfigError if neither package has it."""
+    """Return the workload of a name; ConfigError if neither package has it."""
     if name in list_builtin():
         return load_builtin(name)
     if name not in list_own():

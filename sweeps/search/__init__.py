@@ -1,1 +1,1 @@
-"""`python -m sweeps.optimize`: the search of a strategy's parameters; `evaluate/` answers other optimisers."""
+"""Search of a strategy's parameters, and answers to optimisers outside."""

@@ -1,115 +1,118 @@
-"""The figure of a search: the score of every call, the best so far, and how sure the best is."""
+"""The picture of a search: the score of every call and the best so far, or the Pareto front."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from blis_jax.metrics.scalars import TOKEN_RATES, lookup
-from blis_jax.reports.figures import figure, plain_log, save
-from blis_jax.reports.run_words import words_of
+from blis_jax.reports.pictures import Axis, Mark, Panel, Picture, Series, Style, Words
+from blis_jax.reports.study import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
-from sweeps.runs.metrics import found, our_name
+from blis_jax.reports.words import metric_words
+from sweeps.runs.metrics import known_metric, our_name
 from sweeps.search.objectives import AT
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 CALL, PENALISED, BEST, FRONT, FAILED = BLUE, ORANGE, RED, GREEN, GREY
-DROPPED = "0.65"  # a lighter grey
+DROPPED, DOMINATED = "0.65", "0.6"  # lighter greys
 LARGEST_RATIO = 8.0  # of worst to best score beyond which the axis is logarithmic
+PANEL_INCHES = 3.8
+_WITHOUT_MODEL = ("random", "sobol", "grid")
+Document = Mapping[str, Any]
 
 
-def draw(document: Mapping[str, Any], path: Path, strategy: str) -> None:
-    """Draws a result document to a PNG, whole or not at all; `strategy` is its name for people."""
+def picture(document: Document) -> Picture:
+    """Return the picture of a result document with at least one whole point."""
     has_front = "front" in document and len(document["front"]["metrics"]) > 1
-    num_rows = 2 if has_front else 1
-    with figure(3.5 * num_rows, num_rows) as (made, panels):
-        if has_front:
-            _draw_volume(panels[0][0], document)
-            _draw_front(panels[1][0], document)
-            title = f"Pareto front of {strategy}, found in {len(document['points'])} calls"
-        else:
-            _draw_calls(panels[0][0], document)
-            title = f"Search over the parameters of {strategy}, call by call"
-        save(made, path, title, _caption(document))
+    strategy, num_calls = document["strategy"], len(document["points"])
+    if has_front:
+        panels = [_volume(document), _front(document)]
+        title = f"Pareto front of {strategy}, found in {num_calls} calls"
+    else:
+        panels = [_calls(document)]
+        title = f"Search over the parameters of {strategy}, call by call"
+    rows = [[panel] for panel in panels]
+    return Picture(title, _caption(document), rows, [PANEL_INCHES] * len(rows), name="search")
 
 
-def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
-    """Scores by call with intervals over seeds, the running best, and the best point marked."""
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def _calls(document: Document) -> Panel:
+    """Scores by call with standard errors over seeds, the running best, and the best point marked."""
     points = document["points"]
-    calls = np.arange(1, len(points) + 1)
-    scores = np.array([point["score"] for point in points], float)
-    failed = np.array([bool(point["failures"]) for point in points])
-    penalised = ~np.array([point["is_feasible"] for point in points])
-    dropped = np.array([bool(point.get("is_estimate")) for point in points])
-    if dropped.any():
-        label = "dropped after fewer runs"
-        panel.plot(calls[dropped], scores[dropped], ".", color=DROPPED, markersize=5, label=label)
-    for mask, colour, label in (
-        (~failed & ~penalised & ~dropped, CALL, "within all constraints"),
-        (~failed & penalised & ~dropped, PENALISED, "with a penalty in its score"),
+    whole = [None if point["failures"] else point["score"] for point in points]
+    kinds = [_kind(point) for point in points]
+    marks = _start(document)
+    for kind, style, label in (
+        ("dropped", Style(DROPPED, ".", width=1.2, opacity=0.45), "dropped after fewer runs"),
+        ("kept", Style(CALL, "o", width=1.2, opacity=0.45), "within all constraints"),
+        (
+            "penalised",
+            Style(PENALISED, "o", width=1.2, opacity=0.45),
+            "with a penalty in its score",
+        ),
     ):
-        if mask.any():
-            panel.plot(calls[mask], scores[mask], "o", color=colour, markersize=5, label=label)
-            _draw_intervals(panel, document, calls, scores, mask, colour)
-    running = np.minimum.accumulate(np.where(failed | dropped, np.inf, scores))
-    panel.step(calls, running, where="post", color=BEST, linewidth=1.4, label="best so far")
+        at = [place for place, each in enumerate(kinds) if each == kind]
+        if at:
+            marks.append(_scores(document, at, style, label))
+    best = [
+        np.inf if score is None or kind == "dropped" else score
+        for score, kind in zip(whole, kinds, strict=True)
+    ]
+    marks.append(
+        Series(
+            [float(call + 1) for call in range(len(points))],
+            [None if one == np.inf else one for one in accumulate(best, min)],
+            Style(BEST, line="-", width=1.4), "best so far", is_step=True,
+        )
+    )  # fmt: skip
     place = document["best_call"]
     word = "recommended" if document.get("is_recommended") else "best"
     label = f"{word}: {document['best_score']:.4g}, call {place + 1}"
-    panel.plot([place + 1], [scores[place]], "*", color=BEST, markersize=15, zorder=5, label=label)
-    whole = scores[~failed]
-    if whole.min() > 0 and whole.max() / whole.min() > LARGEST_RATIO:
-        plain_log(panel, "y")
-    if failed.any():
-        top = np.full(int(failed.sum()), 0.98)
-        panel.plot(
-            calls[failed], top, "x", color=FAILED, transform=panel.get_xaxis_transform(),
-            label="failed point",
-        )  # fmt: skip
-    _mark_start(panel, document)
-    panel.set_xlabel("call (point tried), in order")
-    panel.set_ylabel(_score_label(document))
-    _legend(panel)
+    marks.append(Series([place + 1.0], [points[place]["score"]], Style(BEST, "*", size=15), label))
+    known = [score for score in whole if score is not None]
+    lost = [call + 1.0 for call, kind in enumerate(kinds) if kind == "failed"]
+    if lost:
+        marks.append(Series(lost, [max(known)] * len(lost), Style(FAILED, "x"), "failed point"))
+    is_long = min(known) > 0 and max(known) / min(known) > LARGEST_RATIO
+    y = Axis(_score_label(document), "log" if is_long else "linear")
+    return Panel(marks, _call_axis(document), y)
 
 
-def _draw_intervals(
-    panel: Axes,
-    document: Mapping[str, Any],
-    calls: np.ndarray,
-    scores: np.ndarray,
-    mask: np.ndarray,
-    colour: str,
-) -> None:
-    """What the seeds leave open of each objective, around the score."""
-    if len(document["objectives"]) != 1 or document["objectives"][0].get("weight", 1.0) != 1.0:
-        return
-    spreads = [_half_range(document, point) for point in document["points"]]
-    reach = np.array([np.nan if one is None else one for one in spreads])
-    shown = mask & np.isfinite(reach)
-    panel.errorbar(
-        calls[shown], scores[shown], yerr=reach[shown], fmt="none", ecolor=colour, alpha=0.45,
-        linewidth=1.2,
-    )  # fmt: skip
+def _kind(point: Mapping[str, Any]) -> str:
+    if point["failures"]:
+        return "failed"
+    if point.get("is_estimate"):
+        return "dropped"
+    return "kept" if point["is_feasible"] else "penalised"
 
 
-def _half_range(document: Mapping[str, Any], point: Mapping[str, Any]) -> float | None:
-    """Standard error of the objective's mean over the seeds."""
-    values = _objective(document, point, 0).get("per_seed", [])
+def _scores(document: Document, calls: Sequence[int], style: Style, label: str) -> Series:
+    points = [document["points"][call] for call in calls]
+    scores = [point["score"] for point in points]
+    objectives = document["objectives"]
+    errors = [0.0] * len(points)
+    if len(objectives) == 1 and objectives[0].get("weight", 1.0) == 1.0:
+        errors = [_error(_objective(document, point, 0)) for point in points]
+    pairs = list(zip(scores, errors, strict=True))
+    low, high = [score - error for score, error in pairs], [score + error for score, error in pairs]
+    return Series([call + 1.0 for call in calls], scores, style, label, y_low=low, y_high=high)
+
+
+def _error(figures: Mapping[str, Any]) -> float:
+    """Return the standard error of an objective's mean over the seeds, 0 where it is not known."""
+    values = figures.get("per_seed", [])
     if len(values) < 2 or None in values:
-        return None
+        return 0.0
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def _objective(
-    document: Mapping[str, Any], point: Mapping[str, Any], place: int
-) -> Mapping[str, Any]:
-    """The figures of one objective at one point; empty for failures."""
+def _objective(document: Document, point: Mapping[str, Any], place: int) -> Mapping[str, Any]:
+    """Return the figures of one objective at one point; empty for failures."""
     objective = document["objectives"][place]
     metric, slo_class = lookup(our_name(objective["metric"]))
     name = metric.name + (AT + objective["at"] if "at" in objective else "")
@@ -117,101 +120,90 @@ def _objective(
     return figures
 
 
-def _draw_volume(panel: Axes, document: Mapping[str, Any]) -> None:
-    """The share of the final hypervolume that the points up to each call dominate."""
-    volumes = np.array(document["front"]["hypervolume_by_call"])
-    calls = np.arange(1, len(volumes) + 1)
-    final = volumes[-1] if volumes[-1] > 0 else 1.0
-    panel.step(calls, 100 * volumes / final, where="post", color=BEST, linewidth=1.6)
-    _mark_start(panel, document)
-    panel.set_xlabel("call (point tried), in order")
-    panel.set_ylabel("hypervolume (% of its final value)")
-    panel.set_ylim(0, 104)
+def _start(document: Document) -> list[Mark]:
+    """Return what shows where a model begins to choose the points."""
+    if not _has_model(document):
+        return []
+    return [Words(document["search"]["initial"] + 0.5, 1.0, "before the model", is_span=True)]
 
 
-def _draw_front(panel: Axes, document: Mapping[str, Any]) -> None:
-    """The first two objectives of every point; those on the front with intervals over the seeds."""
-    on_front = set(document["front"]["calls"])
-    groups: dict[str, list[int]] = {"front": [], "constrained": [], "other": []}
-    for place, point in enumerate(document["points"]):
-        if point["failures"]:
-            continue
-        is_penalised = not point["is_feasible"]
-        kind = "front" if place in on_front else "constrained" if is_penalised else "other"
-        groups[kind].append(place)
-    labels = {"front": "on the Pareto front", "constrained": "with a penalty", "other": "dominated"}
-    colours = {"front": FRONT, "constrained": PENALISED, "other": "0.6"}
-    for kind, places in groups.items():
-        if not places:
-            continue
-        x, y = (_means(document, places, goal) for goal in (0, 1))
-        panel.plot(x, y, "o", color=colours[kind], markersize=5, label=labels[kind])
-        if kind == "front":
-            errors = [_errors(document, places, goal) for goal in (0, 1)]
-            panel.errorbar(
-                x, y, xerr=errors[0], yerr=errors[1], fmt="none", ecolor=FRONT, alpha=0.4
-            )
-    panel.set_xlabel(_axis_label(document["objectives"][0]))
-    panel.set_ylabel(_axis_label(document["objectives"][1]))
-    _legend(panel)
-
-
-def _means(document: Mapping[str, Any], places: Sequence[int], goal: int) -> np.ndarray:
-    points = document["points"]
-    return np.array([_objective(document, points[place], goal)["mean"] for place in places])
-
-
-def _errors(document: Mapping[str, Any], places: Sequence[int], goal: int) -> np.ndarray:
-    points = document["points"]
-    seeds = [_objective(document, points[place], goal)["per_seed"] for place in places]
-    if len(seeds[0]) < 2:
-        return np.zeros(len(seeds))
-    errors: np.ndarray = np.std(seeds, axis=1, ddof=1) / np.sqrt(len(seeds[0]))
-    return errors
-
-
-def _legend(panel: Axes) -> None:
-    """Above the panel, where no point is hidden."""
-    panel.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=3,
-        borderpad=0,
-        columnspacing=1.2,
-        handletextpad=0.5,
-    )
-
-
-def _mark_start(panel: Axes, document: Mapping[str, Any]) -> None:
-    """Where a model begins to choose the points."""
+def _has_model(document: Document) -> bool:
     budget = document["search"]
-    if budget["engine"] in _WITH_MODEL and budget["initial"] < len(document["points"]):
-        panel.axvspan(0, budget["initial"] + 0.5, color="0.94", zorder=0)
-        panel.text(
-            0.6, 0.02, " before the model", fontsize=8.5, color="0.35",
-            transform=panel.get_xaxis_transform(),
-        )  # fmt: skip
-    panel.set_xlim(0, len(document["points"]) + 1)
+    is_model = budget["engine"] not in _WITHOUT_MODEL
+    return is_model and budget["initial"] < len(document["points"])
 
 
-_WITH_MODEL = ("gp", "gp_minimize", "pareto")
+def _call_axis(document: Document) -> Axis:
+    return Axis("call (point tried), in order", limits=(0.0, len(document["points"]) + 1.0))
+
+
+# --- the front ------------------------------------------------------------------------------------
+
+
+def _volume(document: Document) -> Panel:
+    """The share of the final hypervolume that the points up to each call dominate."""
+    volumes = document["front"]["hypervolume_by_call"]
+    final = volumes[-1] if volumes[-1] > 0 else 1.0
+    shares = [100 * volume / final for volume in volumes]
+    calls = [call + 1.0 for call in range(len(volumes))]
+    line = Series(calls, shares, Style(BEST, line="-", width=1.6), is_step=True)
+    y = Axis("hypervolume (% of its final value)", limits=(0.0, 104.0))
+    return Panel([*_start(document), line], _call_axis(document), y)
+
+
+def _front(document: Document) -> Panel:
+    """The first two objectives of every point; those on the front with standard errors over the seeds."""
+    on_front = set(document["front"]["calls"])
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for place, point in enumerate(document["points"]):
+        if not point["failures"]:
+            is_other = "other" if point["is_feasible"] else "penalised"
+            groups.setdefault("front" if place in on_front else is_other, []).append(point)
+    styles = {
+        "other": (DOMINATED, "dominated"),
+        "penalised": (PENALISED, "with a penalty"),
+        "front": (FRONT, "on the Pareto front"),
+    }
+    marks: list[Mark] = []
+    for kind, (colour, label) in styles.items():
+        points = groups.get(kind, [])
+        (x, x_low, x_high), (y, y_low, y_high) = (
+            zip(*_ranges(document, points, goal, kind == "front"), strict=True)
+            if points
+            else ((), (), ())
+            for goal in (0, 1)
+        )
+        style = Style(colour, "o", width=1.2, opacity=0.4)
+        marks.append(Series(x, y, style, label if points else "", x_low, x_high, y_low, y_high))
+    first, second = (_axis_label(one) for one in document["objectives"][:2])
+    return Panel(marks, Axis(first), Axis(second))
+
+
+def _ranges(
+    document: Document, points: Sequence[Mapping[str, Any]], goal: int, has_errors: bool
+) -> Iterator[tuple[float, float, float]]:
+    """Yield the mean of an objective at each point, one standard error down and up."""
+    for point in points:
+        figures = _objective(document, point, goal)
+        mean, error = figures["mean"], _error(figures) if has_errors else 0.0
+        yield mean, mean - error, mean + error
+
+
+# --- words ----------------------------------------------------------------------------------------
 
 
 def _axis_label(objective: Mapping[str, Any]) -> str:
     name = objective["metric"]
-    metric = found(name)
-    _, slo_class = lookup(our_name(name))
-    words = metric.name.removesuffix("_ms").replace("_", " ")
-    for known in ("ttft", "e2e", "tpot", "itl", "slo"):
-        words = words.replace(known, known.upper())
-    words = words.replace("p99", "P99").replace("p95", "P95").replace("p50", "P50")
-    unit = "" if metric.unit == "1" else f" ({metric.unit})"
+    metric = known_metric(name)
+    words, unit = metric_words(our_name(name)), "" if metric.unit == "1" else f" ({metric.unit})"
     if metric.name in TOKEN_RATES:
-        words, unit = "throughput", f" ({TOKEN_RATES[metric.name]})"
-    return words + (f" of {slo_class} requests" if slo_class else "") + unit
+        _, slo_class = lookup(our_name(name))
+        words = "throughput" + (f" of {slo_class} requests" if slo_class else "")
+        unit = f" ({TOKEN_RATES[metric.name]})"
+    return words + unit
 
 
-def _score_label(document: Mapping[str, Any]) -> str:
+def _score_label(document: Document) -> str:
     objectives = document["objectives"]
     if len(objectives) > 1:
         return "score: weighted sum of the objectives"
@@ -221,7 +213,7 @@ def _score_label(document: Mapping[str, Any]) -> str:
     return f"score: {'−' if is_max else ''}{words}{penalty}"
 
 
-def _caption(document: Mapping[str, Any]) -> str:
+def _caption(document: Document) -> str:
     seeds = document["seeds"]
     runs = f"one run on seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, one a seed"
     if rungs := document["search"].get("rungs"):
@@ -249,7 +241,6 @@ def _caption(document: Mapping[str, Any]) -> str:
         text += f"Constraints: {'; '.join(parts)}. "
     if document["failures"]:
         text += "Crosses at the top: points with a run that did not come to its end. "
-    budget = document["search"]
-    if budget["engine"] in _WITH_MODEL and budget["initial"] < len(document["points"]):
+    if _has_model(document):
         text += "Points in the grey part are spread over the space; a model chooses the later ones."
     return words_of(document).in_text(text)

@@ -1,4 +1,7 @@
-"""The loop of a search: ask, run all points × seeds of a batch, tell; with a record to resume from."""
+"""The loop of a search: ask, run all points × seeds of a batch, tell; with a record to resume from.
+
+Points may run on several loads: the strategy's workload, and those that its file names besides.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.journal import Journal
+from blis_jax.metrics.run_summary import read_summary
+from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.runs.bench import Bench, measure_of, targets_of, workload_from
 from sweeps.search.engines import Engine
-from sweeps.search.objectives import Runs, SeedResult, Valuation
+from sweeps.search.objectives import AT, Runs, Valuation
 from sweeps.search.racing import PointRuns, Race, Tried
+from sweeps.strategies.file import Strategy
 from sweeps.strategies.space import Point, Space
 
 if TYPE_CHECKING:
-    from blis_jax.workload.source import RequestSource
-    from sweeps.runs.bench import Bench
-    from sweeps.search.loads import LoadBenches
+    from blis_jax.cluster.config import ClusterConfig
 
 
 class SearchRecord(Journal):
@@ -41,12 +46,15 @@ class SearchRecord(Journal):
 
 
 def _entry(entry: Any) -> PointRuns:
-    runs = tuple(SeedResult(**run) for run in entry["runs"])
+    runs = tuple(map(read_summary, entry["runs"]))
     return PointRuns(tuple(entry["point"]), runs, entry.get("call"))
 
 
 def _plain(entry: PointRuns) -> dict[str, Any]:
-    found: dict[str, Any] = {"point": list(entry.point), "runs": [vars(run) for run in entry.runs]}
+    found: dict[str, Any] = {
+        "point": list(entry.point),
+        "runs": [run.document() for run in entry.runs],
+    }
     return found if entry.call is None else {**found, "call": entry.call}
 
 
@@ -57,15 +65,6 @@ RunPoints = Callable[[Sequence[Point], range], list[Runs]]
 def runs_at(space: Space, bench: Bench | LoadBenches) -> RunPoints:
     """What runs the points of a space."""
     return lambda points, places: bench.run([space.config_at(point) for point in points], places)
-
-
-def workload_content(spec: RequestSource) -> dict[str, Any]:
-    """A workload as part of an identity; with what rates count in its window, if it has one."""
-    from blis_jax.metrics.measure import Measure
-
-    window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
-    rates = {"rates": window["rates"]} if "rates" in window else {}
-    return spec.content() | rates
 
 
 def search(
@@ -97,3 +96,49 @@ def search(
         if record is not None:
             record.add(entries)
         race.add(entries)
+
+
+# --- points on several loads -----------------------------------------------------------------------
+
+
+def load_specs(strategy: Strategy) -> dict[str, WorkloadSpec]:
+    """The workload of every further load by its name."""
+    found = {}
+    for name, load in strategy.loads.items():
+        where = f"{strategy.source}: loads.{name}: workload"
+        spec = workload_from(load.workload, where, strategy.folder, load.num_requests)
+        found[name] = override(spec, aggregate_rate=load.rate) if load.rate else spec
+    return found
+
+
+class LoadBenches:
+    """One bench for each load; a run has the figures of all loads beside each other."""
+
+    def __init__(
+        self, main: Bench, valuation: Valuation, specs: Mapping[str, WorkloadSpec]
+    ) -> None:
+        """`main` runs the strategy's workload; the others have its seeds."""
+        self.main = main
+        targets = targets_of(valuation.strategy)
+        self.others = {
+            name: Bench(
+                spec,
+                main.seeds,
+                main.stream,
+                valuation.names_at(name),
+                measure_of(targets, spec),
+                main.configs_per_batch,
+            )
+            for name, spec in specs.items()
+        }
+
+    def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
+        """The runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        found = self.main.run(configs, places)
+        for name, bench in self.others.items():
+            pairs = zip(found, bench.run(configs, places), strict=True)
+            found = [
+                tuple(one.beside(two, f"{AT}{name}") for one, two in zip(mine, theirs, strict=True))
+                for mine, theirs in pairs
+            ]
+        return found

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.metrics.scalars import HIGHER
-from sweeps.runs.metrics import found, our_name
+from blis_jax.metrics.metric import HIGHER
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.runs.metrics import known_metric, our_name
 from sweeps.strategies.file import Constraint, Strategy
 
 Metrics = Mapping[str, float]
@@ -22,21 +23,7 @@ NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has n
 AT = " at "  # between a metric and the further load that it is measured at
 
 
-@dataclass(frozen=True)
-class SeedResult:
-    """One run of a point: how it ended, and its metrics if it came to its end."""
-
-    outcome: str
-    metrics: Metrics = field(default_factory=dict)
-    num_broken_invariants: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is anything to measure."""
-        return bool(self.metrics)
-
-
-Runs = tuple[SeedResult, ...]  # of one configuration, one a seed
+Runs = tuple[RunSummary, ...]  # of one configuration, one a seed
 
 
 @dataclass(frozen=True)
@@ -84,11 +71,15 @@ class Valuation:
             raise strategy.refuse(
                 "loads", "only sweeps.optimize runs a point on several loads; leave them out here"
             )
+        if not strategy.objectives:
+            raise strategy.refuse(
+                "objectives", "there are none; say what is wanted, such as [{metric: ttft_p99_ms}]"
+            )
         self.strategy = strategy
         self.goals: list[Goal] = []
         for place, objective in enumerate(strategy.objectives):
             metric = _metric(strategy, f"objectives[{place}]", objective.metric, objective.at)
-            direction = found(plain_name(metric)).direction == HIGHER
+            direction = known_metric(plain_name(metric)).direction == HIGHER
             is_max = objective.direction == "max" if objective.direction else direction
             self.goals.append(Goal(metric, -1.0 if is_max else 1.0, objective.weight))
         self.limits = [
@@ -111,9 +102,9 @@ class Valuation:
         parts = [name.partition(AT) for name in dict.fromkeys(wanted)]
         return tuple(name for name, _, place in parts if place == load)
 
-    def worth(self, runs: Sequence[SeedResult]) -> Worth:
+    def worth(self, runs: Sequence[RunSummary]) -> Worth:
         """The worth of one point."""
-        failures = [run.outcome for run in runs if not run.is_whole]
+        failures = [run.outcome.name for run in runs if not run.is_whole]
         wanted = [goal.metric for goal in self.goals] + self.limits
         if not failures and any(math.isnan(run.metrics[name]) for run in runs for name in wanted):
             failures = [NO_FIGURE]
@@ -123,10 +114,7 @@ class Valuation:
         per_seed = [run.metrics for run in runs]
         means = _mean(per_seed, wanted)
         constraints = list(zip(self.limits, self.strategy.constraints, strict=True))
-        excesses = tuple(
-            one.weight * _signed(means[name], one.direction, one.threshold)
-            for name, one in constraints
-        )
+        excesses = tuple(one.weight * one.claim.excess(means[name]) for name, one in constraints)
         spreads = tuple(
             one.weight * standard_error([run[name] for run in per_seed])
             for name, one in constraints
@@ -188,7 +176,7 @@ def plain_name(name: str) -> str:
 
 def _metric(strategy: Strategy, path: str, name: str, at: str | None = None) -> str:
     try:
-        found(name)
+        known_metric(name)
     except ConfigError as error:
         raise strategy.refuse(f"{path}.metric", str(error)) from None
     if at is None:
@@ -205,10 +193,5 @@ def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
 
 
 def _mean_excess(values: Sequence[float], limit: Constraint) -> float:
-    """How far values are on the wrong side; a metric with direction `min` is bounded from above."""
-    amounts = [max(_signed(value, limit.direction, limit.threshold), 0.0) for value in values]
-    return float(np.mean(amounts))
-
-
-def _signed(value: float, direction: str, threshold: float) -> float:
-    return value - threshold if direction == "min" else threshold - value
+    """Return how far values are on the wrong side, on average."""
+    return float(np.mean([max(limit.claim.excess(value), 0.0) for value in values]))

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.engines import Engine, Told, recommended, recommends
-from sweeps.search.objectives import Runs, SeedResult, Valuation, Worth
+from sweeps.search.objectives import Runs, Valuation, Worth
 from sweeps.strategies.space import Point
 
 PEERS = 12  # points with more seeds, the best ones, that tell what those seeds do to a point
@@ -250,7 +251,7 @@ def _completed(runs: Runs, means: Mapping[str, np.ndarray]) -> Runs:
     }
     most = len(next(iter(means.values())))
     lacking = [
-        SeedResult(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in means})
+        RunSummary(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in means})
         for at in range(count, most)
     ]
     return (*runs, *lacking)

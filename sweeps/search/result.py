@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,11 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import METHOD, estimate
-from sweeps.search.objectives import AT, SeedResult, Valuation
+from sweeps.search.objectives import AT, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
 from sweeps.search.racing import Tried, best_of
 from sweeps.strategies.space import Space
@@ -39,7 +40,7 @@ class SearchFrame:
     valuation: Valuation
     seeds: tuple[int, ...]
     stream: str
-    baseline: tuple[SeedResult, ...] | None = None
+    baseline: tuple[RunSummary, ...] | None = None
 
 
 def to_document(
@@ -99,7 +100,7 @@ def to_document(
     return document
 
 
-def figures(runs: Sequence[SeedResult]) -> dict[str, dict[str, Any]]:
+def figures(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
     """Per metric: mean, 95 % interval and the value of each seed; None for what does not exist."""
     names = runs[0].metrics if runs and all(run.is_whole for run in runs) else ()
     found = {}
@@ -107,10 +108,10 @@ def figures(runs: Sequence[SeedResult]) -> dict[str, dict[str, Any]]:
         values = np.array([run.metrics[name] for run in runs])
         interval = estimate(values)
         found[name] = {
-            "mean": _finite(interval.mean),
-            "low": _finite(interval.low),
-            "high": _finite(interval.high),
-            "per_seed": [_finite(value) for value in values.tolist()],
+            "mean": finite(interval.mean),
+            "low": finite(interval.low),
+            "high": finite(interval.high),
+            "per_seed": [finite(value) for value in values.tolist()],
         }
     return found
 
@@ -180,7 +181,7 @@ def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
         "is_feasible": one.worth.is_feasible,
         "failures": list(one.worth.failures),
         **({"is_estimate": True} if _is_estimate(frame, one) else {}),
-        "outcomes": [run.outcome for run in one.runs],
+        "outcomes": [run.outcome.name for run in one.runs],
         "figures": by_class(figures(one.runs)),
     }
 
@@ -195,21 +196,15 @@ def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
     reached = figures(best.runs)
     before = figures(frame.baseline) if frame.baseline is not None else {}
     found = []
-    criteria = frame.valuation.strategy.success_criteria
-    for name, criterion in zip(frame.valuation.criteria, criteria, strict=True):
-        value, limit = reached[name]["mean"], criterion.threshold
+    for criterion in frame.valuation.strategy.success_criteria:
+        claim = criterion.claim
+        value = reached[claim.metric]["mean"]
         entry: dict[str, Any] = criterion.model_dump(exclude_none=True)
-        if criterion.change_percent is not None:
-            base, limit = before.get(name, {}).get("mean"), criterion.change_percent
-            has_change = value is not None and base is not None and base != 0
+        if claim.is_change:
+            base = before.get(claim.metric, {}).get("mean")
             entry["baseline"] = base
+            has_change = value is not None and base is not None and base != 0
             value = 100 * (value / base - 1) if has_change else None
-        is_met = value is not None and (
-            value <= limit if criterion.direction == "min" else value >= limit
-        )
+        is_met = value is not None and claim.holds(value)
         found.append({**entry, "reached": value, "is_met": is_met})
     return found
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -7,20 +7,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.options import (
+    AllSwitch,
+    CommandOptions,
+    OutputSwitches,
+    option,
+    outputs,
+    switch,
+)
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
+from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
-from blis_jax.files.overwriting import refuse_existing
-from sweeps.sensitivity.flags import FOLDER, NAME, NUM_SEEDS, parser
+from blis_jax.files.atomic_write import refuse_existing, write_text
+from blis_jax.metrics.metric import name_in
+from sweeps.runs.options import StrategyWord
 
 if TYPE_CHECKING:
     from blis_jax.files.journal import Journal
-    from blis_jax.workload.source import RequestSource
+    from sweeps.runs.experiment import Experiment, StudyRequests
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import MeanPredictor
     from sweeps.sensitivity.regions import Region
@@ -28,14 +37,92 @@ if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
 
+NAME = "sweeps.sensitivity"
+FOLDER = "out/sensitivity"
+NUM_SEEDS = 8
+NUM_ROWS = 128
+
+_DESCRIPTION = """\
+Say which parameters of a strategy matter, for every metric and class: Sobol indices with bootstrap
+intervals, Morris screening, derivative-based measures, effects of one and of two parameters, and
+where the best points are; on the simulator, on a surrogate, or on both with a comparison. STRATEGY
+is a name of the library (sweeps/strategies/library) or the path of a .yaml file.
+"""
+_EXAMPLES = """\
+examples:
+  the space of the ledger's iteration 8, on 8 common seeds:
+    %(prog)s iter08_token_budget
+
+  how much that would simulate:
+    %(prog)s iter08_token_budget --plan
+
+  a strategy of your own, more rows, two metrics for every class:
+    %(prog)s mine.yaml --base 512 --metrics ttft_p99_ms,tpot_mean_ms --output out/mine
+
+  what matters where chunks are not tiny, and in the best quarter:
+    %(prog)s iter08_token_budget --within "best; prefill_crit=64:"
+
+  simulator and surrogate side by side:
+    %(prog)s iter08_token_budget --surrogate out/surrogate
+"""
 LEAST_SEEDS = 4
-FORMAT = 1
 OF_CLASS = ("ttft_p99_ms", "e2e_p99_ms")
 OF_RUN = ("tokens_per_sec", "reject_rate")
 
 
+class _What(CommandOptions, title="what"):
+    """What is looked at."""
+
+    metrics: str | None = option(
+        str, None, "LIST",
+        "metrics, each taken of every class (default: TTFT P99 and E2E P99 of every class, throughput, reject "
+        "rate)",
+    )  # fmt: skip
+    surrogate: str | None = option(str, None, "FOLDER", "a surrogate to look at as well")
+    model: str | None = option(
+        cli.one_of("simulator", "surrogate", "both"), None, "NAME",
+        "simulator, surrogate or both (default: both if a surrogate is given)",
+    )  # fmt: skip
+    within: str = option(
+        str, "best", "REGIONS",
+        "further regions for total indices: best (the box of the best quarter of the points), none, or "
+        "PARAMETER=LOW:HIGH,…; separate several by semicolons",
+    )  # fmt: skip
+
+
+class _Sizes(CommandOptions, title="sizes"):
+    """How much is run."""
+
+    base: int = option(cli.whole, NUM_ROWS, "N", "rows of the Saltelli design, a power of two")
+    trajectories: int = option(cli.whole, 20, "N", "trajectories of the Morris screening")
+    gradients: int = option(cli.whole, 64, "N", "points that derivatives are taken at")
+    levels: int = option(cli.whole, 9, "N", "values of a parameter at which its effect is taken")
+    bases: int = option(cli.whole, 16, "N", "points that an effect is averaged over")
+    pairs: int = option(cli.whole, 3, "N", "pairs of parameters with a map")
+    random_state: int = option(cli.whole, 0, "N", "seed of designs and resampling")
+    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals")
+    bootstrap: int = option(cli.whole, 1000, "N", "resamples of the rows")
+
+
+class _Switches(OutputSwitches, title="switches"):
+    """What is done, and what is left out."""
+
+    plan: bool = switch("say how much would be simulated, and stop")
+    no_figures: bool = switch()
+
+
+class SensitivityOptions(
+    StrategyWord, _What, _Sizes, CountedRequests, StudyTrace, _Switches, AllSwitch,
+    title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    output: str | None = option(str, None, "FOLDER", f"results (default: {FOLDER}/STRATEGY)")
+    seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _study, arguments)
 
 
@@ -43,18 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Job:
     """What is to be done, checked."""
 
-    given: Mapping[str, Any]
+    options: SensitivityOptions
     strategy: Strategy
     space: Space
-    spec: RequestSource
-    seeds: tuple[int, ...]
-    stream: str
+    experiment: Experiment  # keeps the metrics and what the score needs
     sizes: Sizes
     metrics: tuple[str, ...]
-    names: tuple[str, ...]  # metrics and what the score needs
     surrogate: MeanPredictor | None
     folder: Path
     regions: tuple[Region, ...] = ()
+
+    @property
+    def requests(self) -> StudyRequests:
+        """Return what every point serves."""
+        return self.experiment.requests
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -62,23 +151,23 @@ class _Job:
         from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 
         usual = "both" if self.surrogate is not None else SIMULATOR
-        wanted = self.given.get("model", usual)
+        wanted = self.options.model or usual
         return (SIMULATOR, SURROGATE) if wanted == "both" else (wanted,)
 
 
 def _study(arguments: Sequence[str] | None) -> int:
-    given = parser().given(sys.argv[1:] if arguments is None else arguments)
-    prepare_backend(use_cache="no_cache" not in given)
-    job = _job(given)
-    if "plan" in given:
+    options = SensitivityOptions.read(arguments)
+    prepare_backend(use_cache=not options.no_cache)
+    job = _job(options)
+    if options.plan:
         print(_plan_words(job))
         return 0
     journal = _journal(job)
     _check_folder(job, journal)
-    from blis_jax.commands.sweep.execution import device_text
+    from sweeps.sweep.execution import device_text
 
-    with journal.held("resume" in given):
-        if "resume" not in given:
+    with journal.held(options.resume):
+        if not options.resume:
             shutil.rmtree(job.folder / "dataset.zarr", ignore_errors=True)
         study, failures = _investigated(job, journal)
         return _written(job, study, failures, device_text())
@@ -87,121 +176,81 @@ def _study(arguments: Sequence[str] | None) -> int:
 # --- input ----------------------------------------------------------------------------------------
 
 
-def _job(given: Mapping[str, Any]) -> _Job:
-    from sweeps.runs.options import classes_of, metrics_for, trace_in
+def _job(options: SensitivityOptions) -> _Job:
+    from sweeps.runs.bench import targets_of
+    from sweeps.runs.experiment import Experiment, metrics_for, requests_of, workload_for
+    from sweeps.runs.options import check_statistics
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import load_surrogate
     from sweeps.sensitivity.regions import regions_of
-    from sweeps.strategies.file import list_library, load_strategy
     from sweeps.strategies.space import space_of
 
-    if given.get("strategy") is None:
+    strategy = options.load()
+    if options.model not in (None, "simulator") and options.surrogate is None:
         raise ConfigError(
-            f"no strategy is given; give one of {', '.join(list_library())}, or a .yaml file"
+            f"--model: {options.model} needs a surrogate; give its folder with --surrogate"
         )
-    _check_models(given)
-    _check_statistics(given)
-    names = ("base", "trajectories", "gradients", "levels", "bases", "pairs", "random_state")
-    sizes = Sizes(**{name: given[name] for name in names if name in given})
+    check_statistics(options.confidence, options.bootstrap, 100_000)
+    sizes = Sizes(
+        options.base, options.trajectories, options.gradients, options.levels, options.bases,
+        options.pairs, random_state=options.random_state,
+    )  # fmt: skip
     sizes.check()
-    strategy = load_strategy(given["strategy"])
     space = space_of(strategy)
     if not space.dimensions:
         raise strategy.refuse("parameters", "there are none, so nothing can be sensitive to them")
-    spec, seeds, stream = _requests(given, strategy, space)
-    classes = classes_of(spec)
-    usual = (*(f"{name}[{one}]" for name in OF_CLASS for one in classes), *OF_RUN)
-    metrics = metrics_for(given, classes) or usual
-    trace = trace_in(spec)
-    if trace is not None:
-        trace.check_classes((*metrics, *Valuation(strategy).names))
+    requests = requests_of(
+        options,
+        NAME,
+        lambda: workload_for(None, [strategy], options.num_requests),
+        [space.base],
+        NUM_SEEDS,
+        usual_windows=NUM_SEEDS,
+    ).at_least(LEAST_SEEDS, "for indices, which are also taken on halves of them")
+    classes = requests.classes
+    usual = (*(name_in(name, one) for name in OF_CLASS for one in classes), *OF_RUN)
+    metrics = metrics_for(options.metrics, classes) or usual
+    names = tuple(dict.fromkeys((*metrics, *Valuation(strategy).names)))
+    if requests.trace is not None:
+        requests.trace.check_classes(names)
     return _Job(
-        given, strategy, space, spec, seeds, stream, sizes, metrics,
-        tuple(dict.fromkeys((*metrics, *Valuation(strategy).names))),
-        load_surrogate(given["surrogate"]) if "surrogate" in given else None,
-        Path(given.get("output", str(Path(FOLDER) / Path(given["strategy"]).stem))),
-        regions_of(given.get("within", "best"), space.dimensions),
+        options, strategy, space, Experiment(requests, targets_of(strategy), names), sizes, metrics,
+        load_surrogate(options.surrogate) if options.surrogate is not None else None,
+        Path(f"{FOLDER}/{options.stem}" if options.output is None else options.output),
+        regions_of(options.within, space.dimensions),
     )  # fmt: skip
-
-
-def _requests(
-    given: Mapping[str, Any], strategy: Strategy, space: Space
-) -> tuple[RequestSource, tuple[int, ...], str]:
-    """Where the requests come from, the numbers of the runs, and the stream; a trace comes in windows."""
-    from blis_jax.commands.flags.seed_options import given_seeds
-    from blis_jax.traces.source import STREAM
-    from sweeps.runs.bench import check_seeds, workload_of
-
-    trace = trace_flags.study_source(given, NAME, usual_windows=NUM_SEEDS)
-    if trace is not None:
-        asked = given_seeds(given, "reference")
-        return trace, _enough(trace.seeds(asked, [space.base]), "--trace-windows"), STREAM
-    seeds, stream = _seeds(given), given.get("rng", "reference")
-    check_seeds(seeds, stream)
-    return workload_of(strategy, given.get("num_requests", space.num_requests)), seeds, stream
-
-
-def _check_models(given: Mapping[str, Any]) -> None:
-    if given.get("model", "simulator") != "simulator" and "surrogate" not in given:
-        raise ConfigError(
-            f"--model: {given['model']} needs a surrogate; give its folder with --surrogate"
-        )
-
-
-def _check_statistics(given: Mapping[str, Any]) -> None:
-    confidence, resamples = given.get("confidence", 0.95), given.get("bootstrap", 1000)
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"--confidence: got {confidence:g}, allowed is 0.5 up to below 1")
-    if not 99 <= resamples <= 100_000:
-        raise ConfigError(f"--bootstrap: got {resamples}, allowed is 99 to 100000 resamples")
-
-
-def _seeds(given: Mapping[str, Any]) -> tuple[int, ...]:
-    from sweeps.runs.options import seeds_of
-
-    usual = {} if "seeds" in given else {"num_seeds": given.get("num_seeds", NUM_SEEDS)}
-    return _enough(seeds_of({**given, **usual}), "--seeds")
-
-
-def _enough(seeds: tuple[int, ...], option: str) -> tuple[int, ...]:
-    if len(seeds) < LEAST_SEEDS:
-        raise ConfigError(
-            f"{option}: got {len(seeds)}, allowed are {LEAST_SEEDS} or more, since indices are also "
-            "taken on halves of them"
-        )
-    return seeds
 
 
 def _plan_words(job: _Job) -> str:
     from sweeps.sensitivity.report import plan_words
 
     count = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
-    words = plan_words(count, len(job.seeds), job.sizes)
+    words = plan_words(count, len(job.requests.seeds), job.sizes)
     return f"{job.strategy.name}, {len(job.space.dimensions)} parameters. {words}"
+
+
+def _most_runs(job: _Job) -> int:
+    """Return how many runs the designs ask for, those counted twice that two of them share."""
+    return job.sizes.num_points(len(job.space.dimensions), len(job.regions)) * len(
+        job.requests.seeds
+    )
 
 
 def _journal(job: _Job) -> Journal:
     """The points that were run: of any design, on these requests and with these metrics."""
-    from blis_jax.files.journal import Journal
-    from sweeps.runs.bench import targets_of
-    from sweeps.search.loop import workload_content
-
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
-    targets = {name: dict(limits) for name, limits in targets_of(job.strategy).items()}
-    parts = {
-        "strategy": content, "workload": workload_content(job.spec), "seeds": job.seeds,
-        "stream": job.stream, "targets": targets, "metrics": job.names, "format": FORMAT,
-    }  # fmt: skip
-    return Journal(job.folder / "record.jsonl", "sensitivity", parts)
+    path, names = job.folder / "record.jsonl", job.experiment.names
+    return job.experiment.journal(path, "sensitivity", strategy=content, metrics=names)
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
     """Refuses to replace results, unless asked to."""
-    given, folder = job.given, job.folder
+    options, folder = job.options, job.folder
     cli.check_writable(folder, is_folder=True)
-    refuse_existing(given, {"--output": (journal.path, folder / "dataset.zarr")}, can_resume=True)
+    files = journal.path, folder / "dataset.zarr"
+    refuse_existing({"--output": files}, options.overwrite, options.resume)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -209,22 +258,23 @@ def _check_folder(job: _Job, journal: Journal) -> None:
 
 def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
     """The study with all its findings, and the runs that failed."""
-    from blis_jax.reports.run_words import run_words
+    from blis_jax.reports.study import run_words
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.indices import Resampling
-    from sweeps.sensitivity.model import SIMULATOR, Predicted, Simulated
+    from sweeps.sensitivity.model import POINTS_PER_PART, SIMULATOR, Predicted, Simulated
     from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
 
-    resampling = Resampling(
-        job.given.get("confidence", 0.95), job.given.get("bootstrap", 1000), job.sizes.random_state
+    resampling = Resampling(job.options.confidence, job.options.bootstrap, job.sizes.random_state)
+    runs = run_words(
+        job.requests.trace.about() if job.requests.trace is not None else None,
+        len(job.requests.seeds),
     )
-    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
     study = SensitivityStudy(
         job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs, regions=job.regions
     )
     valuation, failures = Valuation(job.strategy), dict[str, int]()
     total = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
-    work, stage = progress.begin("simulating", total, "points"), {"name": ""}
+    stage = {"name": ""}
 
     def on_stage(name: str) -> None:
         stage["name"] = name
@@ -232,35 +282,24 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     def on_part(count: int) -> None:
         work.show(min(count, total), stage["name"])
 
-    try:
+    simulating = progress.phase("simulating", total, "points")
+    with cli.resumable(NAME, journal.path), simulating as work:
         for model in job.models:
             if model == SIMULATOR:
-                simulated = Simulated(job.space, _bench(job), journal, on_part)
+                bench = job.experiment.bench(POINTS_PER_PART)
+                simulated = Simulated(job.space, bench, journal, on_part)
                 investigate(study, model, simulated, on_stage)
                 rate(study, model, simulated, valuation)
                 look_closer(study, model, simulated, on_stage)
                 failures = simulated.failures()
             else:
                 assert job.surrogate is not None
-                predicted = Predicted(job.space, job.surrogate, job.names)
+                predicted = Predicted(job.space, job.surrogate, job.experiment.names)
                 investigate(study, model, predicted, on_stage)
                 if study.scores is None:
                     rate(study, model, predicted, valuation)
                 look_closer(study, model, predicted, on_stage)
-    except KeyboardInterrupt:
-        cli.say(NAME, f"{journal.path} has what was done; --resume goes on from there")
-        raise
-    finally:
-        work.clear()
     return study, failures
-
-
-def _bench(job: _Job) -> Any:
-    from sweeps.runs.bench import Bench, measure_of, targets_of
-    from sweeps.sensitivity.model import POINTS_PER_PART
-
-    measure = measure_of(targets_of(job.strategy), job.spec)
-    return Bench(job.spec, job.seeds, job.stream, job.names, measure, POINTS_PER_PART)
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -268,27 +307,28 @@ def _bench(job: _Job) -> Any:
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
-    from sweeps.sensitivity.report import summary
+    from blis_jax.reports import render
+    from sweeps.sensitivity.report import findings_of
 
     folder = job.folder
-    first, *_, last = job.seeds
-    which = f"seeds {first} to {last}, drawn by {job.stream}"
-    if "trace" in job.given:
-        which = f"{job.given['trace']}, {study.runs.many} {first} to {last}"
+    first, *_, last = job.requests.seeds
+    which = f"seeds {first} to {last}, drawn by {job.requests.stream}"
+    if job.options.trace is not None:
+        which = f"{job.options.trace}, {study.runs.many} {first} to {last}"
     about = f"{_plan_words(job)} Requests of {which}."
-    text = summary(study, f"Sensitivity of {job.strategy.name}", about, failures)
-    text = study.runs.in_text(text)
+    found = findings_of(study, job.strategy.name, failures, _most_runs(job), about)
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)
-        with replacing(files[1]) as written:
-            written.write_text(text, encoding="utf-8")
-    if "no_figures" not in job.given:
+        write_text(files[1], render.markdown(found, f"Sensitivity of {job.strategy.name}"))
+    if not job.options.no_figures:
+        from blis_jax.reports import drawing
+
         with cli.writing(folder):
-            files += _drawn(job, study)
-    if "quiet" not in job.given:
-        print(text)
-        print(f"Written: {', '.join(map(str, files))}")
+            for picture in found.pictures:
+                files.append(folder / f"{picture.name}.png")
+                drawing.save(picture, files[-1])
+    outputs.show(found, files, job.options)
     if not any(found.sobol for found in study.findings.values()):
         cli.say(NAME, "no metric has indices; see the summary for why")
         return cli.EXIT_UNSUPPORTED
@@ -303,35 +343,20 @@ def _save(job: _Job, study: SensitivityStudy, path: Path, device: str) -> None:
     from sweeps.sensitivity.store import to_dataset
 
     config = job.space.base
-    spec_text = yaml.safe_dump(job.spec.about())
+    spec_text = yaml.safe_dump(job.requests.source.about())
     provenance = Provenance(
         spec_text=spec_text,
         config=all_values(config),
-        seeds=job.seeds,
+        seeds=job.requests.seeds,
         profile=config.profile,
     )
     about = {
         "strategy": job.strategy.name,
-        "random_stream": job.stream,
+        "random_stream": job.requests.stream,
         "device": device,
-        "surrogate": str(job.given.get("surrogate", "")),
+        "surrogate": job.options.surrogate or "",
     }
     save(to_dataset(study, provenance, about), path)
-
-
-def _drawn(job: _Job, study: SensitivityStudy) -> list[Path]:
-    from sweeps.sensitivity import figure as figures
-    from sweeps.sensitivity.model import SIMULATOR, SURROGATE
-
-    strategy = Path(job.strategy.source).stem
-    made = []
-    for model in study.findings:
-        made += figures.draw(study, model, job.folder, strategy)
-    if len(study.findings) > 1:
-        path = job.folder / "agreement.png"
-        if figures.draw_agreement(study, SIMULATOR, SURROGATE, path, strategy):
-            made.append(path)
-    return made
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from sweeps.strategies.space import Dimension
+from sweeps.strategies.space import Dimension, sobol_shares
 
 MORRIS_LEVELS = 4
 STEP = 0.1  # of a range, for finite differences: smaller ones see single requests change places
@@ -94,21 +94,12 @@ def differences(names: Sequence[str], sizes: Sizes) -> np.ndarray:
 
     `[gradients × (parameters + 1), parameter]`
     """
-    starts = scattered(len(names), sizes.gradients, sizes.random_state + 1)
+    starts = sobol_shares(len(names), sizes.gradients, sizes.random_state + 1)
     blocks = np.repeat(starts[:, None, :], len(names) + 1, axis=1)
     step = np.where(starts + STEP <= 1, STEP, -STEP)
     for place in range(len(names)):
         blocks[:, place + 1, place] += step[:, place]
     return blocks.reshape(-1, len(names))
-
-
-def scattered(num_parameters: int, count: int, state: int) -> np.ndarray:
-    """Points of a scrambled Sobol sequence, `[count, parameter]`."""
-    from scipy.stats import qmc
-
-    sequence = qmc.Sobol(num_parameters, rng=state)
-    points: np.ndarray = sequence.random_base2((count - 1).bit_length())[:count]
-    return points
 
 
 def levels_of(dimension: Dimension, count: int) -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from blis_jax.statistics.intervals import half_width
-from sweeps.sensitivity.design import across, along, levels_of, scattered
+from sweeps.sensitivity.design import across, along, levels_of
 from sweeps.sensitivity.indices import Resampling
 from sweeps.sensitivity.model import Response
-from sweeps.strategies.space import Dimension
+from sweeps.strategies.space import Dimension, sobol_shares
 
 BEST_SHARE = 0.05  # of all points
 RANGE_PERCENT = (5.0, 95.0)  # of the best points, which a range holds between
@@ -48,7 +48,7 @@ def effect_of(
     resampling: Resampling,
 ) -> Effect:
     """The effect of one parameter; the points averaged over are the same for all levels."""
-    starts = scattered(len(dimensions), num_bases, resampling.state + 2)
+    starts = sobol_shares(len(dimensions), num_bases, resampling.state + 2)
     levels = levels_of(dimensions[place], num_levels)
     values = response.evaluate(along(starts, place, levels))
     values = values.reshape(num_bases, len(levels), *values.shape[1:])  # [start, level, seed, …]
@@ -89,7 +89,7 @@ def pair_effect_of(
     state: int,
 ) -> PairEffect:
     """The joint effect of two parameters."""
-    starts = scattered(len(dimensions), num_bases, state + 3)
+    starts = sobol_shares(len(dimensions), num_bases, state + 3)
     levels = (
         levels_of(dimensions[places[0]], num_levels),
         levels_of(dimensions[places[1]], num_levels),

@@ -1,44 +1,49 @@
-"""The figures of a sensitivity study."""
+"""The pictures of a sensitivity study."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
 from blis_jax.policies import registry
-from blis_jax.reports.figures import (
-    GUIDE_COLOUR,
-    area_handle,
-    class_handles,
-    class_style,
-    figure,
-    line_handle,
-    panel_each,
-    save,
+from blis_jax.reports.pictures import (
+    Axis,
+    Bars,
+    Guide,
+    Mark,
+    Panel,
+    Picture,
+    Series,
+    Style,
+    Tiles,
 )
-from blis_jax.reports.style import BLUE, STRATEGY_COLOURS
-from sweeps.robustness.output.words import metric_words
-from sweeps.sensitivity.effects import Effect
+from blis_jax.reports.style import (
+    BLUE,
+    GUIDE_COLOUR,
+    STRATEGY_COLOURS,
+    WIDTH,
+    class_style,
+    class_words,
+)
+from blis_jax.reports.words import metric_words
 from sweeps.sensitivity.indices import FIGURES
-from sweeps.sensitivity.model import SURROGATE
+from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, influential
 from sweeps.strategies.space import Dimension
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 TOTAL, FIRST, NOISE = BLUE, "#a6d4f0", "#4d4d4d"
+DIAGONAL = Style(GUIDE_COLOUR, line="-", width=0.8)
+DUMMY = Style(NOISE, line="--", width=1.0)
 MARKS = "os^Dv*Ph"  # of parameters, with the palette's colours
 COLUMNS = 3
 MOST_PARAMETERS = 6  # in the figure of effects
 MOST_METRICS = 4  # in the figure of pairs
+WORDS_INCHES = 0.45  # of a row of panels, beside its axes
 UNITS = {  # of settings that no policy declares
     "max_num_scheduled_tokens": "tokens",
     "slo_prefill": "tokens",
@@ -46,296 +51,249 @@ UNITS = {  # of settings that no policy declares
     "total_kv_blocks": "blocks",
 }
 assert FIGURES == ("estimate", "low", "high")
+Totals = Mapping[
+    str, tuple[np.ndarray, np.ndarray]
+]  # of two models `[parameter, figure]`, by metric
 
 
-def draw(study: SensitivityStudy, model: str, folder: Path, strategy: str) -> list[Path]:
-    """Draws what one model has to show of a strategy to PNGs in a folder; returns their paths."""
-    suffix, by = ("_surrogate", ", by the surrogate") if model == SURROGATE else ("", "")
-    made = []
-    for name, draw_one in (
-        ("indices", draw_indices),
-        ("morris", draw_morris),
-        ("effects", draw_effects),
-        ("pairs", draw_pairs),
-    ):
-        path = folder / f"{name}{suffix}.png"
-        if draw_one(study, model, path, f"{strategy}{by}"):
-            made.append(path)
-    return made
+def pictures(study: SensitivityStudy, strategy: str) -> tuple[Picture, ...]:
+    """Return what every model has to show of a strategy, each picture named as its file."""
+    drawn: list[Picture | None] = []
+    for model in study.findings:
+        suffix, by = ("_surrogate", ", by the surrogate") if model == SURROGATE else ("", "")
+        for make in (indices, morris, effects, pairs):
+            drawn.append(make(study, model, f"{strategy}{by}", f"{make.__name__}{suffix}"))
+    if len(study.findings) > 1:
+        drawn.append(_agreement(study, strategy))
+    return tuple(picture for picture in drawn if picture is not None)
 
 
-def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str) -> bool:
-    """First and total indices of every metric, with intervals; False if there are none."""
-    metrics = list(study.findings[model].sobol)
-    if not metrics:
-        return False
-    count = len(study.names)
+def indices(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
+    """Return first and total indices of every metric, with intervals; None if there are none."""
+    found = study.findings[model].sobol
+    if not found:
+        return None
+    num_rows = next(iter(found.values())).num_rows
     caption = (
         "Dark: total index, the share of a metric's variance over the space that the parameter has a "
-        "part in. Light: first order, what it explains alone; the gap is interaction. Bars: 95 % "
-        f"bootstrap over {study.findings[model].sobol[metrics[0]].num_rows} rows. Dashed: what a dummy gets, "
+        "part in. Light: first order, what it explains alone; the gap is interaction. Bars: "
+        f"{100 * study.resampling.confidence:g} % bootstrap over {num_rows} rows. Dashed: what a dummy gets, "
         "a parameter that only draws new seeds; an interval that reaches it is noise."
-    ).replace("95 %", f"{100 * study.resampling.confidence:g} %")
-    rows = -(-len(metrics) // COLUMNS)
-    title = f"How much of each metric's variance every parameter explains, {strategy}"
-    height = 0.55 + 0.3 * count
-    caption = study.runs.in_text(caption)
-    with _figure(rows, COLUMNS, height, path, title, caption, _index_handles(study)) as panels:
-        for panel, metric in panel_each(panels, metrics):
-            _draw_bars(panel, study, model, metric)
-        for row in panels:
-            row[0].set_yticks(range(count), study.names)
-    return True
+    )
+    panels = [_bars(study, model, metric, at % COLUMNS == 0) for at, metric in enumerate(found)]
+    return _grid(
+        f"How much of each metric's variance every parameter explains, {strategy}",
+        study.runs.in_text(caption), panels, 0.55 + 0.3 * len(study.names), name,
+    )  # fmt: skip
 
 
-def _draw_bars(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
-    indices = study.findings[model].sobol[metric]
-    places = np.arange(len(study.names))
+def _bars(study: SensitivityStudy, model: str, metric: str, is_first: bool) -> Panel:
+    found = study.findings[model].sobol[metric]
+    marks: list[Mark] = []
     for values, offset, colour, label in (
-        (indices.total, -0.19, TOTAL, "total"),
-        (indices.first, 0.19, FIRST, "alone (first order)"),
+        (found.total, -0.19, TOTAL, "total index"),
+        (found.first, 0.19, FIRST, "alone (first order)"),
     ):
-        panel.barh(places + offset, values[:, 0], 0.36, color=colour, label=label)
-        panel.errorbar(
-            values[:, 0], places + offset, xerr=_reach(values), fmt="none", ecolor="black",
-            elinewidth=0.9, capsize=1.8,
-        )  # fmt: skip
-    if indices.dummy[2] > 0:
-        panel.axvline(indices.dummy[2], color=NOISE, linestyle="--", linewidth=1, label="dummy")
-    panel.set_yticks(places, [""] * len(places))
-    panel.set_ylim(len(places) - 0.4, -0.6)
-    panel.set_xlim(min(0.0, float(indices.first[:, 1].min())) - 0.01, None)
-    panel.set_title(_title(metric))
-    panel.set_xlabel("share of variance")
+        rows = [at + offset for at in range(len(study.names))]
+        shares, low, high = _columns(values)
+        marks.append(Bars(rows, shares, Style(colour), label, height=0.36))
+        marks.append(Series(shares, rows, Style(width=0.9), x_low=low, x_high=high))
+    if found.dummy[2] > 0:
+        words = study.runs.in_text("dummy: other seeds only")
+        marks.append(Guide(float(found.dummy[2]), "x", DUMMY, words))
+    ticks = [(float(at), name if is_first else "") for at, name in enumerate(study.names)]
+    return Panel(
+        marks,
+        Axis("share of variance", limits=(min(0.0, float(found.first[:, 1].min())) - 0.01, None)),
+        Axis(ticks=ticks, limits=(len(ticks) - 0.4, -0.6)),
+        _title(metric),
+    )
 
 
-def _index_handles(study: SensitivityStudy) -> list[Any]:
-    return [
-        area_handle("total index", color=TOTAL),
-        area_handle("alone (first order)", color=FIRST),
-        line_handle(study.runs.in_text("dummy: other seeds only"), color=NOISE, linestyle="--"),
-    ]
-
-
-def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) -> bool:
-    """Mean size of elementary effects against their spread; False if there are none."""
-    metrics = list(study.findings[model].morris)
-    if not metrics:
-        return False
+def morris(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
+    """Return the mean size of elementary effects against their spread; None if there are none."""
+    found = study.findings[model].morris
+    if not found:
+        return None
     caption = (
         f"Elementary effects of {study.sizes.trajectories} trajectories: the change of a metric for a "
         "step of a parameter, scaled to its whole range. To the right: strong; above the line σ = µ*: "
         "interactions or curvature. Bars: bootstrap over trajectories."
     )
-    rows = -(-len(metrics) // COLUMNS)
+    panels = [_plane(study, model, metric) for metric in found]
     title = f"How strongly each parameter acts on every metric, {strategy}"
-    noise = study.runs.in_text("a new draw of the seeds")
-    legend = [*_parameter_handles(study.names), line_handle(noise, color=NOISE, linestyle="--")]
-    with _figure(rows, COLUMNS, 1.95, path, title, study.runs.in_text(caption), legend) as panels:
-        for panel, metric in panel_each(panels, metrics):
-            _draw_plane(panel, study, model, metric)
-    return True
+    return _grid(title, study.runs.in_text(caption), panels, 1.95, name)
 
 
-def _draw_plane(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
+def _plane(study: SensitivityStudy, model: str, metric: str) -> Panel:
     found = study.findings[model].morris[metric]
     across, up = found.mu_star, found.sigma
-    _draw_points(panel, across, up)
-    end = max(float(across[:, 2].max()), 1e-12)
-    panel.plot([0, end], [0, end], color=GUIDE_COLOUR, linewidth=0.8, zorder=0)
+    end, top = max(float(across[:, 2].max()), 1e-12), max(float(up[:, 2].max()), 1e-12)
+    marks: list[Mark] = [Guide(end, "diagonal", DIAGONAL), *_points(study.names, across, up)]
     if found.dummy > 0:
-        panel.axvline(found.dummy, color=NOISE, linestyle="--", linewidth=1)
-    top = max(float(up[:, 2].max()), 1e-12)
-    panel.set_xlim(0, 1.08 * end)
-    panel.set_ylim(0, 1.1 * top)
-    panel.set_title(_title(metric))
+        words = study.runs.in_text("a new draw of the seeds")
+        marks.append(Guide(float(found.dummy), "x", DUMMY, words))
     unit = lookup(metric)[0].unit
     suffix = f" ({unit})" if unit != "1" else ""
-    panel.set_xlabel(f"mean size µ*{suffix}")
-    panel.set_ylabel(f"spread σ{suffix}")
+    x = Axis(f"mean size µ*{suffix}", limits=(0.0, 1.08 * end))
+    return Panel(marks, x, Axis(f"spread σ{suffix}", limits=(0.0, 1.1 * top)), _title(metric))
 
 
-def draw_effects(study: SensitivityStudy, model: str, path: Path, strategy: str) -> bool:
-    """Means along the parameters that matter most, a line a class; False if there are none."""
+def effects(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
+    """Return means along the parameters that matter most, a line a class; None if there are none."""
     strong = influential(study, model)[:MOST_PARAMETERS]
     families = _families(study, model)
     if not strong or not families:
-        return False
+        return None
+    is_all = len(strong) == len(study.names)
     caption = (
         f"Mean along one parameter, the others drawn {study.sizes.bases} times (the same draws at "
         "every level). Band: what other seeds would change between levels; bars: what other draws of "
         f"the other parameters would; both {100 * study.resampling.confidence:g} %, without shifts of "
         "the whole curve, whose height depends on the draws. Parameters that matter most come first"
-        + (
-            "."
-            if len(strong) == len(study.names)
-            else "; those not shown matter less or not at all."
-        )
+        f"{'.' if is_all else '; those not shown matter less or not at all.'}"
     )
-    title = f"What changes as one parameter grows, {strategy}"
-    legend = class_handles(dict.fromkeys(lookup(metric)[1] or "" for metric in study.metrics))
-    with _figure(
-        len(families), len(strong), 1.6, path, title, study.runs.in_text(caption), legend
-    ) as panels:
-        for row, metrics in zip(panels, families, strict=True):
-            for panel, name in zip(row, strong, strict=True):
-                _draw_curves(panel, study, model, name, metrics)
-                panel.sharey(row[0])
-                panel.tick_params(labelleft=panel is row[0])
-            row[0].set_ylabel(_family_words(metrics[0]))
-        for panel, name in zip(panels[-1], strong, strict=True):
-            words = _parameter_words(study.dimensions[study.names.index(name)], "\n")
-            panel.set_xlabel(words, fontsize=8)
-    return True
+    panels = [
+        [_curves(study, model, name, metrics, row, at) for at, name in enumerate(strong)]
+        for row, metrics in enumerate(families, start=1 - len(families))
+    ]
+    return Picture(
+        f"What changes as one parameter grows, {strategy}", study.runs.in_text(caption), panels,
+        [1.6 + WORDS_INCHES] * len(panels), shares_y="row", name=name,
+    )  # fmt: skip
 
 
-def _draw_curves(
-    panel: Axes, study: SensitivityStudy, model: str, name: str, metrics: Sequence[str]
-) -> None:
+def _curves(
+    study: SensitivityStudy, model: str, name: str, metrics: Sequence[str], row: int, column: int
+) -> Panel:
+    """Return means along one parameter; row 0 is the last, which names the parameter."""
     place = study.names.index(name)
-    effect: Effect = study.findings[model].effects[place]
-    dimension = study.dimensions[place]
-    across = _positions(dimension, effect.shares)
+    effect, dimension = study.findings[model].effects[place], study.dimensions[place]
+    across = _positions(dimension, effect.shares).tolist()
+    marks: list[Mark] = []
     for metric in metrics:
-        row = study.metrics.index(metric)
-        style = class_style(lookup(metric)[1] or "")
-        mean, seeds = effect.mean[row], effect.of_seeds[row]
-        panel.fill_between(
-            across, mean - seeds, mean + seeds, color=style["color"], alpha=0.2, linewidth=0
+        at, slo_class = study.metrics.index(metric), lookup(metric)[1] or ""
+        look = class_style(slo_class)
+        mean, seeds, points = effect.mean[at], effect.of_seeds[at], effect.of_points[at]
+        line = Style(look["color"], look["marker"], look["linestyle"], 1.2, 3.0)
+        band = Style(look["color"])
+        low, high = plain(mean - seeds), plain(mean + seeds)
+        marks.append(Series(across, plain(mean), band, y_low=low, y_high=high, has_band=True))
+        low, high = plain(mean - points), plain(mean + points)
+        marks.append(
+            Series(across, plain(mean), line, class_words(slo_class), y_low=low, y_high=high)
         )
-        panel.errorbar(
-            across, mean, yerr=effect.of_points[row], markersize=3, linewidth=1.2, elinewidth=0.7,
-            capsize=0, **style,
-        )  # fmt: skip
-    _name_positions(panel, dimension, "x")
+    x = _axis(dimension, _parameter_words(dimension, "\n") if row == 0 else "")
+    return Panel(marks, x, Axis(_family_words(metrics[0]) if column == 0 else ""))
 
 
-def draw_pairs(study: SensitivityStudy, model: str, path: Path, strategy: str) -> bool:
-    """Means over two parameters as maps; False if there are none."""
-    pairs = study.findings[model].pairs
-    indices = study.findings[model].sobol
-    if not pairs or not indices:
-        return False
+def pairs(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
+    """Return means over two parameters as maps; None if there are none."""
+    found, sobol = study.findings[model].pairs, study.findings[model].sobol
+    if not found or not sobol:
+        return None
 
     def strength(metric: str) -> float:
-        return max(float(indices[metric].second[pair.places][0]) for pair in pairs)
+        return max(float(sobol[metric].second[pair.places][0]) for pair in found)
 
-    metrics = sorted(indices, key=lambda metric: -strength(metric))[:MOST_METRICS]
+    metrics = sorted(sobol, key=lambda metric: -strength(metric))[:MOST_METRICS]
     caption = (
         f"Mean over two parameters, the others drawn {study.sizes.pair_bases} times, for the pairs with "
         "the largest second-order indices. S: second-order index with its interval, the share of the "
         "variance that both explain together only."
     )
-    title = f"Pairs of parameters that act together most, {strategy}"
-    with _figure(len(metrics), len(pairs), 2.2, path, title, study.runs.in_text(caption)) as panels:
-        for row, metric in zip(panels, metrics, strict=True):
-            for panel, pair in zip(row, pairs, strict=True):
-                _draw_map(panel, study, metric, pair, indices[metric].second[pair.places])
-    return True
+    panels = [
+        [_map(study, metric, pair, sobol[metric].second[pair.places]) for pair in found]
+        for metric in metrics
+    ]
+    return Picture(
+        f"Pairs of parameters that act together most, {strategy}", study.runs.in_text(caption), panels,
+        [2.2 + WORDS_INCHES] * len(panels), max(WIDTH, 3.1 * len(found)), name=name,
+    )  # fmt: skip
 
 
-def _draw_map(
-    panel: Axes, study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray
-) -> None:
+def _map(study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray) -> Panel:
     values = pair.mean[study.metrics.index(metric)]
-    one, other = (study.dimensions[place] for place in pair.places)
-    across, up = _positions(one, pair.shares[0]), _positions(other, pair.shares[1])
-    image = panel.pcolormesh(across, up, values.T, cmap="viridis", shading="nearest")
-    bar = panel.figure.colorbar(image, ax=panel, pad=0.02)
+    first, other = (study.dimensions[place] for place in pair.places)
+    edges = [
+        _edges(_positions(dimension, shares), dimension.is_log)
+        for dimension, shares in zip((first, other), pair.shares, strict=True)
+    ]
     unit = lookup(metric)[0].unit
-    if unit != "1":
-        bar.set_label(unit)
-    bar.ax.tick_params(labelsize=8)
-    _name_positions(panel, one, "x")
-    _name_positions(panel, other, "y")
-    panel.grid(visible=False)
-    panel.set_xlabel(_parameter_words(one))
-    panel.set_ylabel(_parameter_words(other))
+    tiles = Tiles(edges[0], edges[1], plain(values.T), "viridis", unit="" if unit == "1" else unit)
     numbers = f"S {second[0]:.2f} [{second[1]:.2f}, {second[2]:.2f}]".replace("-", "−")
-    panel.set_title(f"{_title(metric)}\n{numbers}", fontsize=8.5, fontweight="normal")
+    return Panel(
+        [tiles], _axis(first, _parameter_words(first, "\n")), _axis(other, _parameter_words(other, "\n")),
+        f"{_title(metric)}\n{numbers}",
+    )  # fmt: skip
 
 
-def draw_agreement(
-    study: SensitivityStudy, one: str, other: str, path: Path, strategy: str
-) -> bool:
-    """Total indices of two models against each other; False if they share no metric."""
-    found = study.findings[one].sobol, study.findings[other].sobol
-    totals = {
+def _edges(places: np.ndarray, is_log: bool) -> list[float]:
+    """Return the ends of tiles around these places."""
+    at = np.log(places) if is_log else places
+    middles = (at[1:] + at[:-1]) / 2
+    ends = np.concatenate([[2 * at[0] - middles[0]], middles, [2 * at[-1] - middles[-1]]])
+    edges: list[float] = (np.exp(ends) if is_log else ends).tolist()
+    return edges
+
+
+def _agreement(study: SensitivityStudy, strategy: str) -> Picture | None:
+    """Return total indices of both models against each other; None if they share no metric."""
+    found = study.findings[SIMULATOR].sobol, study.findings[SURROGATE].sobol
+    shared = {
         metric: (found[0][metric].total, found[1][metric].total)
         for metric in study.metrics
         if all(metric in each for each in found)
     }
-    if totals:
-        draw_totals(study.names, totals, (one, other), path, strategy)
-    return bool(totals)
+    return totals(study.names, shared, (SIMULATOR, SURROGATE), strategy) if shared else None
 
 
-def draw_totals(
-    names: Sequence[str],
-    totals: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    models: tuple[str, str],
-    path: Path,
-    strategy: str,
-) -> None:
-    """Total indices `[parameter, figure]` of two models by metric, one against the other."""
-    one, other = models
+def totals(
+    names: Sequence[str], indices_of: Totals, models: tuple[str, str], strategy: str
+) -> Picture:
+    """Return total indices of two models, one against the other."""
+    first, other = models
+    panels = []
+    for place, (metric, (across, up)) in enumerate(indices_of.items()):
+        most = float(max(across[:, 2].max(), up[:, 2].max(), 0.1))
+        y = Axis(f"total index, {other}" if place % COLUMNS == 0 else "")
+        marks: list[Mark] = [Guide(most, "diagonal", DIAGONAL), *_points(names, across, up)]
+        panels.append(Panel(marks, Axis(f"total index, {first}"), y, _title(metric)))
     caption = (
         f"A point is a parameter: the share of a metric's variance over the space that the parameter has "
-        f"a part in, across by the {one}, up by the {other}, at the same points of the space. Bars: bootstrap "
+        f"a part in, across by the {first}, up by the {other}, at the same points of the space. Bars: bootstrap "
         "intervals. On the grey line both are equal."
     )
-    title = f"Total indices of {strategy}: {other} against {one}"
-    rows = -(-len(totals) // COLUMNS)
-    legend = _parameter_handles(names)
-    with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
-        for place, (panel, metric) in enumerate(panel_each(panels, list(totals))):
-            across, up = totals[metric]
-            most = float(max(across[:, 2].max(), up[:, 2].max(), 0.1))
-            panel.plot([0, most], [0, most], color=GUIDE_COLOUR, linewidth=0.8, zorder=0)
-            _draw_points(panel, across, up)
-            panel.set_title(_title(metric))
-            panel.set_xlabel(f"total index, {one}")
-            if place % COLUMNS == 0:
-                panel.set_ylabel(f"total index, {other}")
+    title = f"Total indices of {strategy}: {other} against {first}"
+    return _grid(title, caption, panels, 1.95, "agreement")
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _draw_points(panel: Axes, across: np.ndarray, up: np.ndarray) -> None:
-    """A point with bars for each parameter, from `[parameter, figure]`."""
-    for at in range(len(across)):
-        panel.errorbar(
-            across[at, 0], up[at, 0], xerr=_reach(across[at : at + 1]), yerr=_reach(up[at : at + 1]),
-            ecolor="0.6", markersize=5, elinewidth=0.9, linestyle="none", **_parameter_style(at),
-        )  # fmt: skip
+def _grid(title: str, caption: str, panels: Sequence[Panel], height: float, name: str) -> Picture:
+    """Return panels beside each other, row by row."""
+    rows = [panels[at : at + COLUMNS] for at in range(0, len(panels), COLUMNS)]
+    filled = [[*row, *[None] * (COLUMNS - len(row))] for row in rows]
+    return Picture(title, caption, filled, [height + WORDS_INCHES] * len(rows), name=name)
 
 
-def _parameter_style(place: int) -> dict[str, Any]:
+def _points(names: Sequence[str], across: np.ndarray, up: np.ndarray) -> Iterator[Series]:
+    """Yield a point with bars for each parameter, from `[parameter, figure]`."""
     palette = STRATEGY_COLOURS[1:]  # grey is the bars'
-    return {"color": palette[place % len(palette)], "marker": MARKS[place % len(MARKS)]}
+    (x, x_low, x_high), (y, y_low, y_high) = _columns(across), _columns(up)
+    for at, name in enumerate(names):
+        style = Style(palette[at % len(palette)], MARKS[at % len(MARKS)], width=0.9)
+        here = slice(at, at + 1)
+        yield Series(
+            x[here], y[here], style, name, x_low[here], x_high[here], y_low[here], y_high[here]
+        )
 
 
-def _parameter_handles(names: Sequence[str]) -> list[Any]:
-    return [
-        line_handle(name, linestyle="none", **_parameter_style(at)) for at, name in enumerate(names)
-    ]
-
-
-@contextmanager
-def _figure(
-    rows: int,
-    columns: int,
-    height: float,
-    path: Path,
-    title: str,
-    caption: str,
-    legend: Sequence[Any] = (),
-) -> Iterator[Any]:
-    """Panels `[row][column]`, as high as given in inches; saved with its words when the block ends."""
-    with figure(rows * (height + 0.45), rows, columns) as (made, panels):
-        yield panels
-        save(made, path, title, caption, legend)
+def _columns(values: np.ndarray) -> tuple[list[float], list[float], list[float]]:
+    """Return estimates and the ends of their intervals, which hold them."""
+    estimate, low, high = values.T
+    return plain(estimate), plain(np.minimum(low, estimate)), plain(np.maximum(high, estimate))
 
 
 def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
@@ -363,22 +321,11 @@ def _positions(dimension: Dimension, shares: np.ndarray) -> np.ndarray:
     return np.array([dimension.at(float(share)) for share in shares], float)
 
 
-def _short_number(value: float, _: int) -> str:
-    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:,g}"
-
-
-def _name_positions(panel: Axes, dimension: Dimension, axis: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _axis(dimension: Dimension, label: str) -> Axis:
     if dimension.kind == "categorical":
-        words = [str(value) for value in dimension.categories]
-        getattr(panel, f"set_{axis}ticks")(range(len(words)), words)
-    elif dimension.is_log:
-        getattr(panel, f"set_{axis}scale")("log")
-    else:
-        ruler = getattr(panel, f"{axis}axis")
-        ruler.set_major_locator(MaxNLocator(3))
-        ruler.set_major_formatter(_short_number)
+        ticks = [(float(at), str(value)) for at, value in enumerate(dimension.categories)]
+        return Axis(label, ticks=ticks)
+    return Axis(label, "log") if dimension.is_log else Axis(label, most_ticks=3)
 
 
 def _title(metric: str) -> str:
@@ -392,9 +339,3 @@ def _family_words(metric: str) -> str:
     unit = f"\n({found.unit})" if found.unit != "1" else ""
     words = textwrap.fill(metric_words(found.name), 18)
     return words[0].upper() + words[1:] + unit
-
-
-def _reach(figures: np.ndarray) -> np.ndarray:
-    """Lengths of error bars from `[…, figure]`."""
-    low, high = figures[:, 0] - figures[:, 1], figures[:, 2] - figures[:, 0]
-    return np.maximum(np.stack([low, high]), 0.0)

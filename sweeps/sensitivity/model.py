@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.journal import Journal
-from sweeps.search.objectives import SeedResult, Valuation
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.search.objectives import Valuation
 from sweeps.strategies.space import Point, Space
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class Simulated:
         """Runs points on every seed and writes them down."""
         batch = self.bench.run([self.space.config_at(point) for point in points])
         entries = [
-            (list(point), [run.outcome for run in runs], [self._row(run) for run in runs])
+            (list(point), [run.outcome.name for run in runs], [self._row(run) for run in runs])
             for point, runs in zip(points, batch, strict=True)
         ]
         if self.journal is not None:
@@ -108,8 +110,8 @@ class Simulated:
         if self.on_part is not None:
             self.on_part(len(self.kept))
 
-    def _row(self, run: SeedResult) -> list[float]:
-        return [run.metrics.get(name, float("nan")) for name in self.names]
+    def _row(self, run: RunSummary) -> list[float]:
+        return [run.value(name) for name in self.names]
 
     def _keep(
         self, point: Point, outcomes: Sequence[str], values: Sequence[Sequence[float]]
@@ -189,7 +191,10 @@ def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np
     """The strategy's score `[point]` of values `[point, seed, metric]`; NaN for failures."""
     found = []
     for one in values:
-        runs = [SeedResult("", dict(zip(names, row, strict=True))) for row in one.tolist()]
+        runs = [
+            RunSummary(Outcome.COMPLETED, dict(zip(names, row, strict=True)))
+            for row in one.tolist()
+        ]
         worth = valuation.worth(runs)
         found.append(np.nan if worth.failures else worth.score)
     return np.array(found)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from sweeps.search.engines.modelled.encoding import share_of
 from sweeps.sensitivity.indices import Resampling, TotalIndices, rows_of, total_indices
 from sweeps.strategies.space import Dimension
 
@@ -151,7 +150,7 @@ def _window(dimension: Dimension, window: str) -> tuple[float, float]:
     half = 0.0
     if dimension.kind == "integer" and not dimension.is_log:
         half = 0.5 / (dimension.high - dimension.low + 1)  # both ends belong to the range
-    low, high = (share_of(dimension, end) for end in ends)
+    low, high = (dimension.share(end) for end in ends)
     return max(low - half, 0.0), min(high + half, 1.0)
 
 

@@ -2,40 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from blis_jax.metrics.scalars import lookup
-from sweeps.robustness.output.words import metric_words, shown
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
+from blis_jax.reports.words import NOTHING, metric_words
+from sweeps.robustness.output.rules import shown
 from sweeps.sensitivity.design import Sizes
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
-from sweeps.sensitivity.indices import MATTERS, NO_EFFECT, NOISE, Agreement, do_meet
+from sweeps.sensitivity.figure import pictures
+from sweeps.sensitivity.indices import (
+    MATTERS,
+    NO_EFFECT,
+    NOISE,
+    Agreement,
+    TotalIndices,
+    do_meet,
+    verdict,
+)
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, agreements, influential, verdicts
-from sweeps.sensitivity.words import ends_words, interval_words, region_lines
 
+MARK = "*"  # behind an index that matters
 YES_NO = {True: "yes", False: "no"}
 
 
-def summary(study: SensitivityStudy, heading: str, about: str, failures: Mapping[str, int]) -> str:
-    """The whole summary, in Markdown."""
-    lines = [f"# {heading}", "", about]
-    if failures:
-        words = ", ".join(f"{count} × {name}" for name, count in failures.items())
-        lines.append(f"Runs that did not finish: {words}. Rows with such a run are left out.")
+def findings_of(
+    study: SensitivityStudy,
+    strategy: str,
+    failures: Mapping[str, int],
+    num_runs: int,
+    about: str = "",
+) -> Findings:
+    """Return the answer, what matters, and every index; `about` says what was run."""
+    said = study.runs.in_text
+    sections = [
+        replace(section, lines=tuple(map(said, section.lines)))
+        if isinstance(section, Remarks)
+        else section
+        for section in _sections(study, failures, about)
+    ]
+    return Findings(_answer(study, strategy, num_runs), sections, pictures(study, strategy))
+
+
+def _sections(
+    study: SensitivityStudy, failures: Mapping[str, int], about: str
+) -> Iterator[Table | Remarks]:
+    yield Remarks((about,) if about else ())
+    yield Remarks(failure_lines(failures), is_brief=True)
     for model in study.findings:
-        title = "What matters" + (f", by the {model}" if len(study.findings) > 1 else "")
-        lines += ["", f"## {title}", "", *_overview(study, model)]
+        by = f", by the {model}" * (len(study.findings) > 1)
+        yield Remarks(tuple(_overview(study, model)), f"What matters{by}", is_brief=True)
         for metric in study.metrics:
-            lines += ["", *metric_lines(study, model, metric)]
-        lines += ["", "### Where people tune", "", *region_lines(study, model)]
+            yield Remarks(tuple(metric_lines(study, model, metric)), metric_words(metric) + by)
+        yield Remarks(tuple(region_lines(study, model)), f"Where people tune{by}")
+        yield region_table(study, model)
     if len(study.findings) > 1:
-        lines += ["", "## Simulator and surrogate", "", *agreement_lines(study)]
+        yield from _agreement(study)
     if study.ranges:
-        lines += ["", "## Best ranges", "", *range_lines(study)]
-    lines += ["", "## How to read this", "", *_legend(study)]
-    return "\n".join(lines) + "\n"
+        yield from _ranges(study)
+    yield Remarks(tuple(_legend(study)), "How to read this")
+
+
+def failure_lines(failures: Mapping[str, int]) -> tuple[str, ...]:
+    """Return how many runs did not finish, by outcome."""
+    words = ", ".join(f"{count} × {name}" for name, count in failures.items())
+    left_out = f"Runs that did not finish: {words}. Rows with such a run are left out."
+    return (left_out,) if failures else ()
+
+
+def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
+    """Return the five lines; the verdict names for each metric what matters, most first."""
+    model = next(iter(study.findings))
+    sentences = [
+        Sentence.of(f"{metric_words(name)}: {', '.join(_strong(study, model, name)) or 'none'}.")
+        for name in study.metrics
+        if name in study.findings[model].sobol
+    ]
+    level = f"{100 * study.resampling.confidence:g} %"
+    return Answer(
+        asked=f"Which of {len(study.names)} parameters of {strategy} matter, and for which metric?",
+        verdict=tuple(sentences) or (Sentence.of("no metric varies over the space."),),
+        sure=Sentence.of(
+            f"{level} for each index by itself (bootstrap), against what a dummy parameter gets."
+        ),
+        price=Sentence.of("at most ", Quantity.whole(num_runs), " runs."),
+        next=f"python -m sweeps.optimize {strategy} tunes what matters.",
+    )
+
+
+def _strong(study: SensitivityStudy, model: str, metric: str) -> list[str]:
+    """Return the parameters that matter for a metric, most first."""
+    indices = study.findings[model].sobol[metric]
+    by_verdict = verdicts(study, model, metric)
+    names = [name for name, verdict in by_verdict.items() if verdict == MATTERS]
+    return sorted(names, key=lambda name: -indices.total[study.names.index(name), 0])
 
 
 def _overview(study: SensitivityStudy, model: str) -> list[str]:
@@ -57,35 +121,30 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
     """One metric: what matters and how, what does not, interactions, and other seeds."""
     found = study.findings[model]
     place = study.metrics.index(metric)
-    words = metric_words(metric)
     values = found.values[..., place].mean(axis=1)
     values = values[np.isfinite(values)]
     if metric not in found.sobol:
-        return [f"**{words}**: {_why_missing(values, len(found.values))}"]
+        return [_why_missing(values, len(found.values))]
     low, middle, high = np.percentile(values, (5, 50, 95))
     unit = _unit(metric)
     lines = [
-        f"**{words}** (median {shown(_rounded(middle))}{unit} over the space, 5th to 95th percentile "
-        f"{shown(_rounded(low))} to {shown(_rounded(high))}{unit}):"
+        f"median {shown(_rounded(middle))}{unit} over the space, 5th to 95th percentile "
+        f"{shown(_rounded(low))} to {shown(_rounded(high))}{unit}"
     ]
     by_verdict = verdicts(study, model, metric)
     indices = found.sobol[metric]
-    strong = [name for name, verdict in by_verdict.items() if verdict == MATTERS]
-    strong.sort(key=lambda name: -indices.total[study.names.index(name), 0])
-    for name in strong:
-        lines.append(f"- {name}: {_effect_words(study, model, metric, name)}")
-    for verdict in (NOISE, NO_EFFECT):
-        names = [name for name, word in by_verdict.items() if word == verdict]
+    for name in _strong(study, model, metric):
+        lines.append(f"{name}: {_effect_words(study, model, metric, name)}")
+    for kind in (NOISE, NO_EFFECT):
+        names = [name for name, word in by_verdict.items() if word == kind]
         if names:
-            lines.append(f"- {verdict}: {', '.join(names)}.")
-    lines.append(f"- {_interaction_words(study, model, metric)}")
+            lines.append(f"{kind}: {', '.join(names)}.")
+    lines.append(_interaction_words(study, model, metric))
     if len(found.values[0]) > 1:
-        lines.append(f"- {_half_words(study, model, metric)}")
+        lines.append(_half_words(study, model, metric))
     if indices.num_left_out:
         total = indices.num_left_out + indices.num_rows
-        lines.append(
-            f"- {indices.num_left_out} of {total} rows left out, since a run failed there."
-        )
+        lines.append(f"{indices.num_left_out} of {total} rows left out, since a run failed there.")
     return lines
 
 
@@ -155,36 +214,33 @@ def _half_words(study: SensitivityStudy, model: str, metric: str) -> str:
     )
 
 
-def range_lines(study: SensitivityStudy) -> list[str]:
-    """A table of where the best scores are."""
-    lines = [
+def _ranges(study: SensitivityStudy) -> Iterator[Table | Remarks]:
+    """Yield where the best scores are."""
+    about = (
         "Where the best 5 % of the points by the strategy's own score (objectives and penalties) have "
-        "each parameter: the middle nine tenths of them, both ends with intervals.",
-        "",
-        "| parameter | searched | best points between | and | best point | where |",
-        "|---|---|---|---|---|---|",
-    ]
+        "each parameter: the middle nine tenths of them, both ends with intervals."
+    )
+    yield Remarks((about,), "Best ranges")
+    rows = []
     for dimension, one in zip(study.dimensions, study.ranges, strict=True):
         if dimension.kind == "categorical":
             shares = [
                 f"{100 * share:.0f} % have {value_words(value)}"
                 for value, share in zip(dimension.categories, one.shares, strict=True)
             ]
-            lines.append(
-                f"| {one.parameter} | {', '.join(map(value_words, dimension.categories))} | "
-                f"{', '.join(shares)} | | {value_words(one.best)} | |"
+            searched = ", ".join(map(value_words, dimension.categories))
+            cells = (one.parameter, searched, ", ".join(shares), "", value_words(one.best), "")
+        else:
+            low, high = (
+                f"{value_words(end[0])} [{value_words(end[1])}, {value_words(end[2])}]"
+                for end in (one.low, one.high)
             )
-            continue
-        ends = [
-            f"{value_words(end[0])} [{value_words(end[1])}, {value_words(end[2])}]"
-            for end in (one.low, one.high)
-        ]
-        searched = f"{value_words(dimension.low)} to {value_words(dimension.high)}"
-        lines.append(
-            f"| {one.parameter} | {searched} | {ends[0]} | {ends[1]} | {value_words(one.best)} | "
-            f"{_where_words(one)} |"
-        )
-    return lines
+            searched = f"{value_words(dimension.low)} to {value_words(dimension.high)}"
+            best = value_words(one.best)
+            cells = (one.parameter, searched, low, high, best, _where_words(one))
+        rows.append(Row(cells, is_brief=False))
+    columns = ("parameter", "searched", "best points between", "and", "best point", "where")
+    yield Table(columns, tuple(rows))
 
 
 def _where_words(one: BestRange) -> str:
@@ -193,26 +249,28 @@ def _where_words(one: BestRange) -> str:
     return "inside" if one.where == INSIDE else f"reaches the {one.where}"
 
 
-def agreement_lines(study: SensitivityStudy) -> list[str]:
-    """Total indices of both models, and how many have a value in common, tested both ways."""
-    found = agreements(study, SIMULATOR, SURROGATE)
+def _agreement(study: SensitivityStudy) -> Iterator[Table | Remarks]:
+    """Yield total indices of both models, and how many have a value in common, tested both ways."""
+    title, found = "Simulator and surrogate", agreements(study, SIMULATOR, SURROGATE)
     if not found:
-        return ["The two models have no metric with indices in common."]
-    lines = [
+        yield Remarks(("The two models have no metric with indices in common.",), title)
+        return
+    about = (
         f"Of {len(found)} pairs of metric and parameter the bootstrap intervals of both models' total "
         f"indices meet for {sum(one.do_meet for one in found.values())}. The bootstrap does not know of "
         "other seeds in the simulator and other members in the surrogate; with the lower ends lowered "
         "by what a dummy gets from these, the intervals meet for "
-        f"{sum(one.do_meet_with_noise for one in found.values())}.",
-        "",
-        "| metric | parameter | simulator | surrogate | meet | simulator, lowered | surrogate, lowered "
-        "| meet |",
-        "|---|---|---|---|---|---|---|---|",
+        f"{sum(one.do_meet_with_noise for one in found.values())}."
+    )
+    yield Remarks((about,), title)
+    columns = (
+        "metric", "parameter", "simulator", "surrogate", "meet", "simulator, lowered", "surrogate, lowered", "meet",
+    )  # fmt: skip
+    rows = [
+        Row((metric, name, *agreement_cells(one)), is_brief=False)
+        for (metric, name), one in found.items()
     ]
-    for (metric, name), one in found.items():
-        cells = [metric, name, *agreement_cells(one)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    yield Table(columns, tuple(rows), num_keys=2)
 
 
 def agreement_cells(one: Agreement) -> list[str]:
@@ -262,3 +320,55 @@ def _rounded(value: float) -> float:
 def _unit(metric: str) -> str:
     unit = lookup(metric)[0].unit
     return "" if unit == "1" else f" {unit}"
+
+
+# --- indices, and those of all regions side by side -----------------------------------------------
+
+
+def region_lines(study: SensitivityStudy, model: str) -> list[str]:
+    """Return what the columns of the table of regions are."""
+    return [
+        "Total indices of the metric itself and of its logarithm, over the whole space and inside parts "
+        "of it. The metric itself says what avoids its largest values; the logarithm counts a change "
+        "from 50 to 100 ms like one from 5 to 10 s; a region says what is left to tune there. An index "
+        f"with {MARK} matters in its column beyond seed noise.",
+        *(
+            f"{one.region.name}: {one.region.words(study.dimensions)}"
+            for one in study.findings[model].regions[1:]
+        ),
+    ]
+
+
+def region_table(study: SensitivityStudy, model: str) -> Table:
+    """Return total indices by metric and parameter, a column for every region and scale."""
+    views = study.findings[model].regions
+    heads = [head for one in views for head in (one.region.name, f"{one.region.name}, logarithm")]
+    rows = []
+    for metric in study.metrics:
+        columns = [by.get(metric) for one in views for by in (one.plain, one.log)]
+        for place, name in enumerate(study.names):
+            cells = [_cell(one, place) for one in columns]
+            if any(cell.endswith(MARK) for cell in cells):
+                rows.append(Row((metric_words(metric), name, *cells), is_brief=False))
+    return Table(("metric", "parameter", *heads), tuple(rows), num_keys=2)
+
+
+def _cell(found: TotalIndices | None, place: int) -> str:
+    if found is None:
+        return NOTHING
+    words = interval_words(found.total[place])
+    return f"{words} {MARK}" if verdict(found.total[place], found.dummy) == MATTERS else words
+
+
+def interval_words(figures: Sequence[float] | np.ndarray) -> str:
+    """An index with its interval."""
+    return f"{_index(figures[0])} {ends_words(figures)}"
+
+
+def ends_words(figures: Sequence[float] | np.ndarray) -> str:
+    """The interval of an index."""
+    return f"[{_index(figures[1])}, {_index(figures[2])}]"
+
+
+def _index(value: float) -> str:
+    return f"{0.0 if abs(value) < 5e-4 else value:.3f}".replace("-", "−")

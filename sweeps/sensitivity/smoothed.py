@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.named_policies import is_policy_number, number_of
+from blis_jax.cluster.router import weights_of
 from blis_jax.errors import ConfigError
-from blis_jax.policies.named import is_policy_number
 from blis_jax.statistics.intervals import CONFIDENCE, normal_quantile
 from sweeps.strategies.arms import with_settings
 from sweeps.strategies.space import SCORERS
@@ -26,9 +27,9 @@ from sweeps.strategies.space import SCORERS
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.results.records import RunRecord
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.records.record import RunRecord
     from sweeps.runs.bench import Bench
-    from sweeps.search.objectives import SeedResult
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
@@ -63,7 +64,7 @@ class Perturbed:
         if is_policy_number(self.target):
             value = float(config.value(self.target))
             return self._coordinate(value)
-        weights = dict(config.scorers())
+        weights = weights_of(config.scorers())
         if dot and scorer not in weights:
             has = ", ".join(weights) or "none"
             raise ConfigError(f"{self.target}: the mechanism has no such scorer; it has {has}")
@@ -74,9 +75,12 @@ class Perturbed:
             raise ConfigError(f"{self.target}: {value:g} has no logarithm; perturb it as it is")
         return math.log(value) if self.is_log else value
 
-    def simulated(self, coordinate: float) -> float:
-        """What the simulator is given."""
+    def simulated(self, coordinate: float, config: ClusterConfig) -> float:
+        """Return what the simulator is given; rounded where the configuration takes whole numbers only."""
         value = math.exp(coordinate) if self.is_log else coordinate
+        if is_policy_number(self.target):
+            declared = number_of(config, self.target)
+            return round(value) if declared is not None and declared.is_whole else value
         is_whole = "." not in self.target and FIELDS[self.target].type == "int"
         return round(value) if is_whole else value
 
@@ -142,7 +146,7 @@ def perturbed(
 ) -> ClusterConfig:
     """The configuration `draw` widths away; a value that is not allowed is refused."""
     settings = {
-        one.target: one.simulated(one.centre(config) + one.width * float(z))
+        one.target: one.simulated(one.centre(config) + one.width * float(z), config)
         for one, z in zip(parameters, draw, strict=True)
     }
     return with_settings("a perturbed point (a smaller width may help)", config, settings)
@@ -193,8 +197,10 @@ def _draws(num_parameters: int, num_pairs: int, random_state: int, law: str) -> 
     return LAWS[law](np.random.default_rng(random_state), (num_pairs, num_parameters))
 
 
-def _check_whole(results: Sequence[Sequence[SeedResult]]) -> None:
-    failed = sorted({one.outcome for of_point in results for one in of_point if not one.is_whole})
+def _check_whole(results: Sequence[Sequence[RunSummary]]) -> None:
+    failed = sorted(
+        {one.outcome.name for of_point in results for one in of_point if not one.is_whole}
+    )
     if failed:
         raise ConfigError(
             f"a perturbed point has runs that did not finish ({', '.join(failed)}); "
@@ -202,7 +208,7 @@ def _check_whole(results: Sequence[Sequence[SeedResult]]) -> None:
         )
 
 
-def _values(results: Sequence[Sequence[SeedResult]], name: str) -> np.ndarray:
+def _values(results: Sequence[Sequence[RunSummary]], name: str) -> np.ndarray:
     """The metric `[point, seed]`, of the seeds on which every point has it."""
 
     def value(metrics: Mapping[str, float]) -> float:

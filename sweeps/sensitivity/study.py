@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from blis_jax.reports.run_words import SEEDS, RunWords
+from blis_jax.reports.study import SEEDS, RunWords
 from sweeps.search.objectives import Valuation
 from sweeps.sensitivity.design import Sizes, differences, morris, saltelli
 from sweeps.sensitivity.effects import (
@@ -43,7 +43,7 @@ from sweeps.strategies.space import Dimension
 
 
 @dataclass(frozen=True)
-class Findings:
+class ModelIndices:
     """What was found of one model; metrics that do not vary have no indices."""
 
     shares: np.ndarray  # [point, parameter], Saltelli's design
@@ -64,7 +64,7 @@ class SensitivityStudy:
     metrics: tuple[str, ...]
     sizes: Sizes
     resampling: Resampling
-    findings: dict[str, Findings] = field(default_factory=dict)  # by model
+    findings: dict[str, ModelIndices] = field(default_factory=dict)  # by model
     ranges: list[BestRange] = field(default_factory=list)  # of the best scores
     scores: np.ndarray | None = None  # [point] of Saltelli's design
     runs: RunWords = SEEDS  # what the runs of a point are called
@@ -111,7 +111,7 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
     everywhere = region_indices(
         whole(len(names)), study.metrics, values, 2 * len(names) + 2, study.resampling
     )
-    study.findings[model] = Findings(
+    study.findings[model] = ModelIndices(
         shares, values, indices, screened, gradients, along, pairs, [everywhere]
     )
 

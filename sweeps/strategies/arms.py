@@ -1,13 +1,15 @@
 """Arms: configurations with a name, given as a text, to be run beside each other.
 
-`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, of blis_jax, a
-file, or the result of a search (`.json`, its best point); one of its named points; and parameters
-or settings in place of what it has.
+`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, a file,
+or the result of a search (`.json`, its best point); one of its named points; and parameters or
+settings in place of what it has.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting
-from blis_jax.cluster.scorer_weights import parse_scorers
-from blis_jax.commands.sweep import strategies as sweep_strategies
+from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
+from blis_jax.cluster.setting_values import plain_value, values_for_hash
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.strict_yaml import read_yaml
-from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy
-from sweeps.strategies.reference_arguments import config_from_arguments
+from blis_jax.policies.moved import today
+from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
+from sweeps.strategies.reference_arguments import config_from_arguments, replaced
 from sweeps.strategies.space import SCORERS, Space, space_of
 
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
@@ -29,7 +32,7 @@ _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
 
 @dataclass(frozen=True)
 class Arm:
-    """One configuration; `strategy` is the file that it came from, None for blis_jax's own."""
+    """Hold a configuration with a name; `strategy` is the file that it came from, None for a search's result."""
 
     name: str
     config: ClusterConfig
@@ -37,8 +40,8 @@ class Arm:
 
 
 def list_names() -> tuple[str, ...]:
-    """Strategies that are known by name: the library's and blis_jax's."""
-    return (*list_library(), *sweep_strategies.list_builtin())
+    """Return the strategies that are known by name."""
+    return (*list_library(), *SHORT_NAMES)
 
 
 def arms_of(texts: Sequence[str], instances: str | None = None) -> tuple[Arm, ...]:
@@ -68,25 +71,22 @@ def arm_of(text: str) -> Arm:
     who, name = found["who"].strip(), found["point"]
     values = _values(text, found["rest"] or "")
     label = (found["label"] or text).strip()
-    if who.endswith(".json"):
-        config, strategy = _best_of(Path(who)), None
-    elif who in sweep_strategies.list_builtin() and who not in OTHER_NAMES:
-        config, strategy = sweep_strategies.load_strategy(who).config, None
-    elif who in (*list_library(), *OTHER_NAMES) or who.endswith((".yaml", ".yml")):
-        strategy = load_strategy(who)
+    whole, _, of_short = SHORT_NAMES.get(who, who).partition("@")
+    if (of_short or who.endswith(".json")) and name is not None:
+        raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
+    if whole in list_library() or who.endswith((".yaml", ".yml")):
+        strategy, name = load_strategy(whole), name or of_short or None
         space = space_of(strategy)
         parameters = {key: value for key, value in values.items() if key in space.names}
         settings = {key: value for key, value in values.items() if key not in space.names}
         config = configured(f"arm {text!r}", space, name, parameters, settings)
         return Arm(label, config, strategy)
-    else:
-        raise ConfigError(
-            f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
-            "and the .json result of a search will do too"
-        )
-    if name is not None:
-        raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
-    return Arm(label, with_settings(f"arm {text!r}", config, values), strategy)
+    if who.endswith(".json"):
+        return Arm(label, with_settings(f"arm {text!r}", _best_of(Path(who)), values))
+    raise ConfigError(
+        f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
+        "and the .json result of a search will do too"
+    )
 
 
 def _values(text: str, rest: str) -> dict[str, Any]:
@@ -123,6 +123,17 @@ def _best_of(path: Path) -> ClusterConfig:
         return config_from_arguments([str(word) for word in words])
     except ConfigError as error:
         raise ConfigError(f"{path}: cli_args: {error}") from None
+
+
+def settings_of(config: ClusterConfig) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, as JSON has them."""
+    default = ClusterConfig()
+    values = {name: getattr(config, name) for name in FIELDS}
+    return {
+        name: plain_value(value)
+        for name, value in values.items()
+        if value != getattr(default, name)
+    }
 
 
 def configured(
@@ -180,38 +191,42 @@ def _checked(where: str, space: Space, name: str, value: Any) -> Any:
 
 
 def with_settings(
-    where: str,
-    config: ClusterConfig,
-    settings: Mapping[str, Any],
-    parameters: Sequence[str] = (),
+    where: str, config: ClusterConfig, settings: Mapping[str, Any], parameters: Sequence[str] = ()
 ) -> ClusterConfig:
     """A configuration with settings, or single scorers' weights, replaced; `where` begins errors.
 
     `parameters` are names that could have been meant instead.
     """
     changes: dict[str, Any] = {}
-    weights = dict(config.scorers())
+    before = weights_of(config.scorers())
+    weights: dict[str, Any] = dict(before)
     for name, value in settings.items():
-        setting, dot, scorer = name.partition(".")
+        setting, dot, scorer = today(name).partition(".")
         if dot and setting == SCORERS and scorer in weights:
             weights[scorer] = value
         elif is_setting(name):
-            changes[name] = sweep_strategies.converted(name, value)
+            changes[name] = converted(name, value)
         else:
             known = (*parameters, *(f"{SCORERS}.{scorer}" for scorer in weights))
             raise ConfigError(
                 f"{where}: {name!r} is neither a parameter of the strategy nor a setting"
                 f"{nearest_setting(name, known)}"
             )
-    if weights != dict(config.scorers()):
+    if weights != before:
         if SCORERS in changes:
             raise ConfigError(f"{where}: {SCORERS} is given with single weights; give one")
-        changes[SCORERS] = ",".join(f"{name}:{weight!r}" for name, weight in weights.items())
+        changes[SCORERS] = with_weights(config.scorers(), weights)
         try:
             parse_scorers(changes[SCORERS])
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
     try:
-        return config.replace(**changes)
+        return replaced(config, changes)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def key_of(config: ClusterConfig) -> str:
+    """Return sixteen digits, equal for equal configurations."""
+    text = json.dumps(values_for_hash(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

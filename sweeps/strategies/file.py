@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -24,12 +25,20 @@ from pydantic import (
     model_validator,
 )
 
+from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.instance_groups import groups_of
-from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.cluster.named_policies import is_policy_number
+from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from blis_jax.policies.moved import tell_of, today
+from sweeps.claims.grammar import CHANGE, Claim, bound
 
 FOLDER = "strategies/library"
-OTHER_NAMES = {"baseline": "iter00_baseline"}  # as blis_jax.sweep calls it
+OLD = "settings"  # how files called the mechanism until November 2026
+SHORT_NAMES = {  # of a strategy, or of one of its points
+    "baseline": "iter00_baseline",
+    "it08_opt": "iter08_token_budget@published",
+}
 FLAG_DECIMALS = 6  # how the reference's search script writes a real
 Direction = Literal["min", "max"]
 Text = Annotated[str, Field(min_length=1)]
@@ -37,11 +46,13 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Part(BaseModel):
+class ClosedPart(BaseModel):
+    """Read a part of a file: unknown keys are refused, and nothing changes it."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Parameter(_Part):
+class Parameter(ClosedPart):
     """A number or a choice that the search sets, in a setting or in one scorer's weight.
 
     `target` is a setting (`max_num_scheduled_tokens`) or a weight (`routing_scorers.queue-depth`);
@@ -59,14 +70,14 @@ class Parameter(_Part):
     decimals: Annotated[int, Field(ge=0, le=15)] | None = None
 
 
-class Override(_Part):
+class Override(ClosedPart):
     """Settings that replace others where the parameters have these values."""
 
     when: dict[str, Any]
     settings: dict[str, Any]
 
 
-class Objective(_Part):
+class Objective(ClosedPart):
     """A metric to make small or large; several are added up with their weights, or form a front."""
 
     metric: Text
@@ -75,7 +86,7 @@ class Objective(_Part):
     at: Text | None = None  # one of the strategy's loads; None: its workload
 
 
-class Constraint(_Part):
+class Constraint(ClosedPart):
     """`weight` × how far the metric is past its threshold; `min` bounds it above, `max` below."""
 
     metric: Text
@@ -84,8 +95,13 @@ class Constraint(_Part):
     weight: Weight = 100.0
     at: Text | None = None  # one of the strategy's loads; None: its workload
 
+    @property
+    def claim(self) -> Claim:
+        """Return the bound, without the load."""
+        return bound(self.metric, self.direction, self.threshold)
 
-class SearchLoad(_Part):
+
+class SearchLoad(ClosedPart):
     """A further workload on which a search runs every point; objectives and constraints name it with `at`."""
 
     workload: Annotated[str | dict[str, Any], Field()]
@@ -93,7 +109,7 @@ class SearchLoad(_Part):
     num_requests: Annotated[int, Field(ge=1)] | None = None
 
 
-class SuccessCriterion(_Part):
+class SuccessCriterion(ClosedPart):
     """What the best point should reach: a threshold, or a change against the baseline in %."""
 
     metric: Text
@@ -107,16 +123,34 @@ class SuccessCriterion(_Part):
             raise ValueError("give either threshold or change_percent")
         return self
 
+    @property
+    def claim(self) -> Claim:
+        """Return what it claims of all requests, or of the class that it names."""
+        if self.threshold is not None:
+            return bound(self.metric, self.direction, self.threshold)
+        assert self.change_percent is not None
+        return bound(self.metric, self.direction, self.change_percent, CHANGE)
 
-class Bounds(_Part):
+
+class Bounds(ClosedPart):
     """What a required setting must be."""
 
     min: Number | None = None
     max: Number | None = None
     equals: object = None
 
+    def broken(self, value: Any) -> str | None:
+        """Return what a value should be and is not; None if it is."""
+        if self.equals is not None and value != self.equals:
+            return f"{self.equals!r}"
+        if self.min is not None and not value >= self.min:
+            return f"at least {self.min:g}"
+        if self.max is not None and not value <= self.max:
+            return f"at most {self.max:g}"
+        return None
 
-class Limits(_Part):
+
+class Limits(ClosedPart):
     """SLO targets of one class, ms."""
 
     ttft_ms: Annotated[float, Field(gt=0)] | None = None
@@ -124,10 +158,10 @@ class Limits(_Part):
     e2e_ms: Annotated[float, Field(gt=0)] | None = None
 
 
-class Search(_Part):
+class Search(ClosedPart):
     """The budget, and how it is spent; the command's options replace these."""
 
-    engine: Text = "gp"
+    engine: Text = "denoised"
     calls: Annotated[int, Field(ge=1, le=100_000)] = 40
     initial: Annotated[int, Field(ge=1)] = 8
     batch: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -156,7 +190,7 @@ class Search(_Part):
         return found
 
 
-class Strategy(_Part):
+class Strategy(ClosedPart):
     """A checked strategy file; `sweeps.strategies.space` turns it into a search space."""
 
     name: Text
@@ -166,7 +200,9 @@ class Strategy(_Part):
     parameters: tuple[Parameter, ...] = ()
     overrides: tuple[Override, ...] = ()
     points: dict[str, dict[str, Any]] = Field(default_factory=dict)  # parameters by name of a point
-    objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
+    objectives: tuple[
+        Objective, ...
+    ] = ()  # none: a file that is swept and compared, but not searched
     constraints: tuple[Constraint, ...] = ()
     penalties: Literal["seed-mean", "each-seed", "expected"] = "seed-mean"
     workload: Annotated[str | dict[str, Any], Field()] = "mixed"
@@ -195,11 +231,14 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strate
     try:
         document = _in_our_words(data, source)
         document |= {"source": source, "folder": folder, "parameter_paths": paths}
-        return Strategy.model_validate(document)
+        strategy = Strategy.model_validate(document)
     except ValidationError as error:
         problem = _unknown_key(error) or sentence(error)
         problem = re.sub(r"^parameters\[(\d+)\]", lambda found: paths[int(found[1])], problem)
         raise ConfigError(f"{source}: {problem}") from None
+    targets = dict.fromkeys(one.target for one in strategy.parameters if one.target is not None)
+    tell_of({**targets, **strategy.mechanism}, f"{source}: ")
+    return strategy
 
 
 def list_library() -> tuple[str, ...]:
@@ -209,8 +248,8 @@ def list_library() -> tuple[str, ...]:
 
 
 def load_strategy(name_or_path: str) -> Strategy:
-    """A strategy of the library, by its own or blis_jax.sweep's name, or one in a `.yaml` file."""
-    name = OTHER_NAMES.get(name_or_path, name_or_path)
+    """Return a strategy of the library, by its name or a short one, or that of a `.yaml` file."""
+    name = SHORT_NAMES.get(name_or_path, name_or_path)
     if name in list_library():
         file = resources.files("sweeps") / FOLDER / f"{name}.yaml"
         return parse_strategy(file.read_text(encoding="utf-8"), f"{name}.yaml")
@@ -225,9 +264,22 @@ def load_strategy(name_or_path: str) -> Strategy:
     return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)
 
 
+def converted(key: str, value: object) -> Any:
+    """Return a YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    key = today(key)
+    if isinstance(value, str) and (is_policy_number(key) or FIELDS[key].type == "float"):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
 def with_instances(strategy: Strategy, given: str) -> Strategy:
     """The strategy with the groups of instances of a file in place of its own instances."""
-    groups = [group.plain() for group in groups_of(given)[0]]
+    groups = [group.plain() for group in groups_of(given)]
     if strategy.fixed_args:
         words = (*strategy.fixed_args, "--instances", json.dumps(groups))
         return strategy.model_copy(update={"fixed_args": words})
@@ -251,6 +303,11 @@ def _parameter_paths(given: object) -> tuple[str, ...]:
 
 def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     """The document with the reference's keys and the short forms written out."""
+    if OLD in data:
+        if "mechanism" in data:
+            raise ConfigError(f"{source}: {OLD}: mechanism is given too; keep mechanism")
+        warnings.warn(f"{source}: {OLD} is spelt mechanism by now", ConfigWarning, stacklevel=3)
+        data = {("mechanism" if key == OLD else key): value for key, value in data.items()}
     known = [name for name in Strategy.model_fields if name not in _OWN_KEYS]
     for key in data:
         if key not in known and key not in _THEIR_KEYS:

@@ -1,12 +1,13 @@
-"""Clusters written as options of the reference's command line."""
+"""Clusters written as options of the reference's command line, and what the names of a model and a GPU stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import FROM_SIZES, lookup
 
 if TYPE_CHECKING:
     from blis_jax.commands.cli import Parser
@@ -29,7 +30,7 @@ def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
 
 def _arguments_parser() -> Parser:
     from blis_jax.commands.cli import Flag, Parser, whole
-    from blis_jax.commands.flags.cluster_flags import add_cluster_flags
+    from blis_jax.commands.options.cluster_flags import add_cluster_flags
 
     parser = Parser(prog="fixed_args", add_help=False)
     add_cluster_flags(parser)
@@ -41,3 +42,29 @@ def _arguments_parser() -> Parser:
     elsewhere = "give it as a key of the file"
     parser.refuse({"workload-spec": f"{elsewhere}, workload", "seed": f"{elsewhere}, seeds"})
     return parser
+
+
+def replaced(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig:
+    """Return the cluster with some settings replaced; a model, GPU or TP among them brings its fit.
+
+    Raises:
+        ConfigError: a setting is unknown or its value not allowed, or the model has no fit and no coefficients.
+    """
+    return config.replace(**{**_fit_of(config, settings), **settings})
+
+
+def _fit_of(config: ClusterConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return coefficients and KV blocks of the model, GPU and TP that the settings name, if they name any."""
+    model, gpu, tp = (settings.get(key) for key in ("model", "hardware", "tp"))
+    is_computed = settings.get("latency_model", config.latency_model) in FROM_SIZES
+    is_given = "alpha_coeffs" in settings and "beta_coeffs" in settings
+    if is_computed or is_given or model is gpu is tp is None:
+        return {}
+    fit = lookup(model or config.model, gpu, tp)
+    return {
+        "hardware": fit.gpu,
+        "tp": fit.tp,
+        "alpha_coeffs": fit.alpha,
+        "beta_coeffs": fit.beta,
+        "total_kv_blocks": fit.total_kv_blocks,
+    }

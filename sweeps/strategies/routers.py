@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from blis_jax.errors import ConfigError
+from blis_jax.policies.moved import PATHS, known_as
 from blis_jax.policies.registry import ROUTING
 from sweeps.strategies.arms import Arm
 
@@ -17,7 +18,7 @@ def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
     """The base with each router of `all`, or of `NAME,NAME,…`; round-robin first if it is among them."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if names == [ALL]:
-        names = [name for name in ROUTING if name != CONTROL]
+        names = [name for name in ROUTING if name != CONTROL] + [*PATHS["routing"].values()]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--routers: {name} is given twice; give each router once")
@@ -35,4 +36,4 @@ def _with_router(base: Arm, name: str) -> Arm:
         config = base.config.replace(routing_policy=name)
     except ConfigError as error:
         raise ConfigError(f"--routers: {error}") from None
-    return dataclasses.replace(base, name=name.rpartition(":")[2], config=config)
+    return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

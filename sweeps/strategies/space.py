@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting, of_settings
-from blis_jax.cluster.scorer_weights import parse_scorers
-from blis_jax.commands.sweep.strategies import converted
+import numpy as np
+from scipy.stats import qmc
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.named_policies import located, number_of
+from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
 from blis_jax.errors import ConfigError, closest
-from blis_jax.latency.registry import FROM_SIZES
-from blis_jax.policies import registry
-from blis_jax.policies.named import number_of
+from blis_jax.policies.moved import today
 from blis_jax.policies.numbers import Number
-from sweeps.strategies.file import Bounds, Parameter, Strategy
-from sweeps.strategies.reference_arguments import of_arguments
+from sweeps.strategies.file import Parameter, Strategy, converted
+from sweeps.strategies.reference_arguments import of_arguments, replaced
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Point = tuple[Any, ...]  # one value per dimension
 SCORERS = "routing_scorers"
@@ -56,9 +60,30 @@ class Dimension:
         value = min(max(value, self.low), self.high)
         return round(value) if self.kind == "integer" else value
 
+    def share(self, value: Any) -> float:
+        """Return the share of the range at which a value is; for whole numbers and choices the middle of theirs."""
+        if self.kind == "categorical":
+            names = [repr(category) for category in self.categories]
+            return (names.index(repr(value)) + 0.5) / len(names)
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            return (math.log(value) - low) / (high - low)
+        if self.kind == "integer":
+            return (value - self.low + 0.5) / (self.high - self.low + 1)
+        return (value - self.low) / (self.high - self.low)
+
     def simulated(self, value: Any) -> Any:
         """What the simulator is given for a value."""
         return round(value, self.decimals) if self.decimals is not None else value
+
+
+def sobol_shares(
+    num_columns: int, count: int, random_state: int | Sequence[int]
+) -> Float[np.ndarray, "point column"]:
+    """Return the first points of a scrambled Sobol sequence in the unit cube; a longer one begins with them."""
+    sequence = qmc.Sobol(num_columns, rng=np.random.default_rng(random_state))
+    points: Float[np.ndarray, "point column"] = sequence.random_base2((count - 1).bit_length())
+    return points[:count]
 
 
 @dataclass(frozen=True)
@@ -80,7 +105,7 @@ class Space:
         """What the weights of scorers that no parameter changes add up to."""
         searched = {dimension.scorer for dimension in self.dimensions}
         scorers = parse_scorers(_scorers_of(self.base))
-        return sum(weight for name, weight in scorers if name not in searched)
+        return sum(weight for name, weight in scorers if short_name(name) not in searched)
 
     def at(self, shares: Iterable[float]) -> Point:
         """The point at a share, 0 to 1, of every range."""
@@ -108,9 +133,8 @@ class Space:
                 changes |= override.settings
         if weights:
             scorers = parse_scorers(changes.get(SCORERS) or _scorers_of(self.base))
-            parts = [f"{name}:{weights.get(name, weight)!r}" for name, weight in scorers]
-            changes[SCORERS] = ",".join(parts)
-        return self.base.replace(**changes)
+            changes[SCORERS] = with_weights(scorers, weights)
+        return replaced(self.base, changes)
 
 
 def space_of(strategy: Strategy) -> Space:
@@ -134,7 +158,10 @@ def space_of(strategy: Strategy) -> Space:
 
 def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
     if strategy.fixed_args:
-        return _from_arguments(strategy)
+        try:
+            return of_arguments(strategy.fixed_args)
+        except ConfigError as error:
+            raise strategy.refuse("fixed_args", str(error)) from None
     values = {}
     for key, value in strategy.mechanism.items():
         if not is_setting(key):
@@ -144,41 +171,15 @@ def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
                 f"{nearest_setting(key)}",
             )
         values[key] = converted(key, value)
-    values = registry.located(values, strategy.folder)
+    values = located(values, strategy.folder)
     try:
-        return of_settings(_fit_of(values) | values), None
+        return replaced(ClusterConfig(), values), None
     except ConfigError as error:
         raise strategy.refuse("mechanism", str(error)) from None
 
 
-def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Coefficients and KV blocks of the model, GPU and parallelism that are named, if any is and they are fitted."""
-    if values.get("latency_model") in FROM_SIZES:
-        return {}
-    named = [values.get(key) for key in ("model", "hardware", "tp")]
-    if all(name is None for name in named):
-        return {}
-    from blis_jax.latency.coefficients import lookup
-
-    fit = lookup(named[0] or ClusterConfig.model, named[1], named[2])
-    return {
-        "hardware": fit.gpu,
-        "tp": fit.tp,
-        "alpha_coeffs": fit.alpha,
-        "beta_coeffs": fit.beta,
-        "total_kv_blocks": fit.total_kv_blocks,
-    }
-
-
-def _from_arguments(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
-    try:
-        return of_arguments(strategy.fixed_args)
-    except ConfigError as error:
-        raise strategy.refuse("fixed_args", str(error)) from None
-
-
 def _scorers_of(config: ClusterConfig) -> str:
-    return ",".join(f"{name}:{weight!r}" for name, weight in config.scorers())
+    return with_weights(config.scorers(), {})
 
 
 # --- the parameters -------------------------------------------------------------------------------
@@ -242,9 +243,10 @@ def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Param
         target, key = parameter.flag[2:].replace("-", "_"), "flag"
     else:
         target, key = str(parameter.target), "target"
+    target = today(target)
     setting, dot, scorer = target.partition(".")
     if dot and setting == SCORERS:
-        names = [name for name, _ in base.scorers()]
+        names = list(weights_of(base.scorers()))
         if scorer not in names:
             has = ", ".join(names) or "none, since routing_policy is not weighted"
             raise strategy.refuse(
@@ -357,7 +359,7 @@ def _check_required(strategy: Strategy, space: Space) -> None:
                 f"required_settings.{name}", f"the setting is unknown{nearest_setting(name)}"
             )
         for value in _reached(space, name):
-            problem = _broken(bounds, value)
+            problem = bounds.broken(value)
             if problem is not None:
                 raise strategy.refuse(
                     f"required_settings.{name}",
@@ -371,13 +373,3 @@ def _reached(space: Space, name: str) -> list[Any]:
         if dimension.target == name:
             return list(dimension.categories or (dimension.low, dimension.high))
     return [space.base.value(name)]
-
-
-def _broken(bounds: Bounds, value: float) -> str | None:
-    if bounds.equals is not None and value != bounds.equals:
-        return f"{bounds.equals!r}"
-    if bounds.min is not None and not value >= bounds.min:
-        return f"at least {bounds.min:g}"
-    if bounds.max is not None and not value <= bounds.max:
-        return f"at most {bounds.max:g}"
-    return None

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.scalars import TITLES, TOKEN_RATES, lookup
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.metric import ALL, names_in, split_name
+from blis_jax.metrics.scalars import TOKEN_RATES, lookup
 from blis_jax.statistics.intervals import METHOD, estimate
-from sweeps.ledger.rows.trial import (
-    WHOLE,
+from sweeps.claims.grammar import Claim
+from sweeps.ledger.trial import (
     ArmRuns,
     Benches,
     arm_record,
-    classes_of,
     config_of,
     run_arms,
+    versions,
     workload_hash,
 )
-from sweeps.ledger.versions import versions
-from sweeps.tracks.claims import Claim
 from sweeps.tracks.criteria import by_class
 from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
 
@@ -38,7 +39,7 @@ _LABELS = {
     "e2e_p99_ms": "E2E P99, ms",
     "tokens_per_sec": f"throughput, {TOKEN_RATES['tokens_per_sec']}",
     "scheduling_delay_p99_ms": "scheduling delay P99, ms",
-    "goodput_rps": TITLES["goodput_rps"].axis,
+    "goodput_rps": lookup("goodput_rps")[0].axis,
 }
 
 
@@ -49,12 +50,12 @@ def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
     bench = Benches().of(spec, problem.seeds, problem.rng, ())
     (runs,) = run_arms(bench, [config_of(arm.settings)])
     for seed, outcome in zip(problem.seeds, runs.outcomes, strict=True):
-        if outcome not in WHOLE:
+        if outcome not in WHOLE_NAMES:
             raise ConfigError(
                 f"the baseline {problem.baseline} ended on seed {seed} with {outcome}; a track needs "
                 "one that ends, choose another workload or --baseline"
             )
-    classes = classes_of(spec)
+    classes = spec.slo_classes
     return {
         "description": f"Baseline of the track {problem.name}",
         "baseline": arm.model_dump(),
@@ -77,9 +78,9 @@ def _results(seeds: Sequence[int], runs: ArmRuns, classes: Sequence[str]) -> dic
     found: dict[str, dict[str, Any]] = {}
     for place, seed in enumerate(seeds):
         figures = {name: values[place] for name, values in runs.figures.items()}
-        tails = {name: _finite(figures[f"{TAIL}[{name}]"]) for name in classes}
+        tails = {name: finite(figures[f"{TAIL}[{name}]"]) for name in classes}
         found[f"seed_{seed}"] = {
-            **{theirs: _finite(figures[ours]) for theirs, ours in OF_RUN.items()},
+            **{theirs: finite(figures[ours]) for theirs, ours in OF_RUN.items()},
             "slo_ttft_p99_ms": tails,
             "slo_differentiation_pct": _spread(list(tails.values())),
         }
@@ -96,20 +97,20 @@ def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Means with their intervals, labelled for a table."""
     names = ["tokens_per_sec", "scheduling_delay_p99_ms"]
     for metric in ("ttft_p99_ms", "e2e_p99_ms", "goodput_rps"):
-        names += [metric, *(f"{metric}[{name}]" for name in classes)]
+        names += names_in([metric], (ALL, *classes))
     found = []
     for name in names:
-        base, _, rest = name.partition("[")
+        base, slo_class = split_name(name)
         value = estimate(runs.figures[name])
-        label = _LABELS[base] + (f", {rest.rstrip(']')}" if rest else "")
+        label = _LABELS[base] + (f", {slo_class}" if slo_class else "")
         found.append(
             {
                 "label": label,
                 "metric": name,
                 "unit": lookup(name)[0].unit,
-                "mean": _finite(value.mean),
-                "low": _finite(value.low),
-                "high": _finite(value.high),
+                "mean": finite(value.mean),
+                "low": finite(value.low),
+                "high": finite(value.high),
                 "decimals": 0 if base == "tokens_per_sec" else 1,
             }
         )
@@ -154,7 +155,3 @@ def _spread(values: Sequence[float | None]) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

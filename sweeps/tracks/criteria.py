@@ -1,28 +1,28 @@
-"""The criteria of a track, judged: each for its class, from measured figures, with its reason."""
+"""Criteria judged: those of a track, with the reason, and the success criteria of strategy files."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.metrics.metric import ALL, name_in, split_name
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
-from blis_jax.statistics.intervals import Estimate
-from sweeps.strategies.file import Strategy
-from sweeps.tracks.claims import CHANGED, GAP, Claim, Figures, read
+from blis_jax.statistics.intervals import Estimate, Inference
+from sweeps.claims.grammar import CHANGED, GAP, Claim
+from sweeps.claims.judge import FEWEST_SEEDS, ByInterval, ByMean, ClaimVerdict, Figures, judge
+from sweeps.claims.words import CONFIRMED, FOR_PEOPLE, MET, MISSED, NOT_MEASURED
+from sweeps.runs.measured import metric_values, pair_of
+from sweeps.strategies.file import Strategy, SuccessCriterion
 from sweeps.tracks.problem import MAIN, Criterion, Problem, TrackConstraint
-from sweeps.tracks.verdicts import CONFIRMED, FEWEST_SEEDS
-
-MET, MISSED, UNCLEAR = "met", "missed", "unclear"
-NOT_MEASURED, FOR_PEOPLE = "not measured", "for people to judge"
-ALL = "all"
 
 
 @dataclass(frozen=True)
 class FigurePair:
-    """Both arms on the same seeds."""
+    """Hold both arms on the same seeds."""
 
     strategy: Figures
     baseline: Figures
@@ -30,7 +30,7 @@ class FigurePair:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a judgement needs besides figures; None where nobody said."""
+    """Hold what a judgement needs besides figures; None where nobody said."""
 
     verdict: str | None = None  # on the row's hypothesis
     mechanism: str | None = None
@@ -38,59 +38,70 @@ class Facts:
     same_direction: bool | None = None  # on every seed, of the objective
 
 
+Kind = TypeVar("Kind", Criterion, SuccessCriterion)
+
+
 @dataclass(frozen=True)
-class Judgement:
-    """The verdict on one criterion, for one class."""
+class CriterionVerdict(Generic[Kind]):
+    """Say what became of a criterion, for one class.
 
-    criterion: str
-    slo_class: str  # `all` for all requests, and for figures of the run
-    goal: str
-    verdict: str
-    reason: str
-    value: Estimate | None = None  # or the change in %, as the goal is put
+    Attributes:
+        criterion: of a track or of a strategy file.
+        slo_class: `all` for all requests, and for figures of the run.
+        is_asked: the criterion names this class.
+    """
 
-    def line(self) -> str:
-        """For people."""
-        return line_of(self.criterion, self.slo_class, self.goal, self.verdict, self.reason)
+    criterion: Kind
+    slo_class: str
+    verdict: ClaimVerdict
+    is_asked: bool = True
+
+    @property
+    def value(self) -> Estimate | None:
+        """Return the value, or the change in %, as the goal is put; None where it was not measured."""
+        reading = self.verdict.reading
+        return None if reading is None or self.verdict.word == NOT_MEASURED else reading.mean
 
 
 def line_of(criterion: str, slo_class: str, goal: str, verdict: str, reason: str) -> str:
-    """A judgement for people, the verdict first."""
+    """Return a judgement for people, the verdict first."""
     where = "" if slo_class == ALL else f" [{slo_class}]"
     return f"{verdict:<12} {criterion}{where}: {goal}; {reason}"
 
 
-def judge(
+def judge_criteria(
     problem: Problem, pairs: Mapping[str, FigurePair], classes: Sequence[str], facts: Facts
-) -> tuple[Judgement, ...]:
-    """Every criterion on what was measured under each condition; `main` must be among them."""
-    found: list[Judgement] = []
+) -> tuple[CriterionVerdict[Criterion], ...]:
+    """Judge every criterion on what was measured under each condition; `main` must be among them."""
+    verdicts: list[CriterionVerdict[Criterion]] = []
     for criterion in problem.criteria:
         if criterion.claim is None:
-            found.append(_judged_by_facts(criterion, facts))
+            verdicts.append(CriterionVerdict(criterion, ALL, _by_facts(criterion, facts)))
             continue
         for slo_class, claim in by_class(criterion, classes):
-            found.append(_judged(criterion, slo_class, claim, pairs))
-    return tuple(found)
+            verdicts.append(
+                CriterionVerdict(criterion, slo_class, _measured(criterion, claim, pairs))
+            )
+    return tuple(verdicts)
 
 
 def by_class(criterion: Criterion, classes: Sequence[str]) -> list[tuple[str, Claim]]:
-    """The claim for all requests and, if wanted, for every class."""
+    """Return the claim for all requests and, if wanted, for every class."""
     claim = criterion.claim
     assert claim is not None
-    own = claim.metric.partition("[")[2].rstrip("]") or ALL
-    found = [(own, claim)]
+    forms = [(split_name(claim.metric)[1] or ALL, claim)]
     if not criterion.each_class or claim.metric in (GAP, CHANGED):
-        return found
+        return forms
     if lookup(claim.metric)[0].has_classes:
-        found += [
-            (name, dataclasses.replace(claim, metric=f"{claim.metric}[{name}]")) for name in classes
+        forms += [
+            (name, dataclasses.replace(claim, metric=name_in(claim.metric, name)))
+            for name in classes
         ]
-    return found
+    return forms
 
 
 def metrics_of(problem: Problem, classes: Sequence[str]) -> tuple[str, ...]:
-    """Every registered metric that the criteria need."""
+    """Return every registered metric that the criteria need."""
     names = [
         name
         for criterion in problem.criteria
@@ -104,7 +115,7 @@ def metrics_of(problem: Problem, classes: Sequence[str]) -> tuple[str, ...]:
 def broken_constraints(
     problem: Problem, config: ClusterConfig, strategy: Strategy | None
 ) -> list[str]:
-    """The constraints that a strategy breaks, of those that can be checked."""
+    """Return the constraints that a strategy breaks, of those that can be checked."""
     return [
         f"{constraint.text} ({reason})"
         for constraint in problem.constraints
@@ -119,54 +130,84 @@ def _reason(
         return "the strategy has no parameters"
     for name, bounds in constraint.settings.items():
         value = getattr(config, name)
-        is_below = bounds.min is not None and value < bounds.min
-        is_above = bounds.max is not None and value > bounds.max
-        if is_below or is_above or (bounds.equals is not None and value != bounds.equals):
+        if bounds.broken(value) is not None:
             return f"{name} is {value}"
     return None
 
 
-def _judged(
-    criterion: Criterion, slo_class: str, claim: Claim, pairs: Mapping[str, FigurePair]
-) -> Judgement:
-    def judgement(verdict: str, reason: str, value: Estimate | None = None) -> Judgement:
-        return Judgement(criterion.name, slo_class, criterion.goal or "", verdict, reason, value)
-
+def _measured(criterion: Criterion, claim: Claim, pairs: Mapping[str, FigurePair]) -> ClaimVerdict:
     where = "" if criterion.condition == MAIN else f" under {criterion.condition}"
     pair, main = pairs.get(criterion.condition), pairs.get(MAIN)
     if pair is None or (criterion.against == "itself" and main is None):
-        return judgement(NOT_MEASURED, f"nothing was run{where}")
-    reference = pair.baseline
-    if criterion.against == "itself" and main is not None:
-        reference = main.strategy
-    reading = read(claim, pair.strategy, reference)
-    num_missing = sum(not math.isfinite(value) for value in reading.per_seed)
-    if num_missing or not reading.per_seed:
-        count = len(reading.per_seed)
-        return judgement(NOT_MEASURED, f"{num_missing} of {count} seeds have no figure{where}")
-    unit = " %" if claim.is_change else ""
-    mean = reading.mean
-    figure = f"{mean.mean:.4g}{unit} [{mean.low:.4g}, {mean.high:.4g}]{where}"
-    if len(reading.per_seed) < FEWEST_SEEDS:
-        return judgement(UNCLEAR, f"{figure}, from {len(reading.per_seed)} seeds", mean)
-    if claim.holds_all(mean):
-        return judgement(MET, figure, mean)
-    return judgement(MISSED if claim.excludes(mean) else UNCLEAR, figure, mean)
+        return ClaimVerdict(claim, NOT_MEASURED, f"nothing was run{where}")
+    is_itself = criterion.against == "itself" and main is not None
+    reference = main.strategy if is_itself and main is not None else pair.baseline
+    return judge(claim, ByInterval(where=where), pair.strategy, reference)
 
 
-def _judged_by_facts(criterion: Criterion, facts: Facts) -> Judgement:
-    verdict, reason = FOR_PEOPLE, criterion.text
+def _by_facts(criterion: Criterion, facts: Facts) -> ClaimVerdict:
+    word, reason = FOR_PEOPLE, criterion.text
     if criterion.needs == "seeds":
         is_met = facts.num_seeds >= FEWEST_SEEDS and facts.same_direction
-        verdict = NOT_MEASURED if facts.same_direction is None else MET if is_met else MISSED
+        word = NOT_MEASURED if facts.same_direction is None else MET if is_met else MISSED
         words = "the same" if facts.same_direction else "not the same"
         reason = f"{facts.num_seeds} seeds, {words} direction on each"
     elif criterion.needs == "verdict" and facts.verdict is not None:
-        verdict = MET if facts.verdict == CONFIRMED else MISSED
+        word = MET if facts.verdict == CONFIRMED else MISSED
         reason = f"its hypothesis is {facts.verdict}"
     elif criterion.needs == "mechanism" and facts.mechanism is not None:
-        verdict = MET if facts.mechanism.strip() else MISSED
+        word = MET if facts.mechanism.strip() else MISSED
         reason = facts.mechanism.strip() or "no mechanism is given"
     elif criterion.needs == "sensitivity":
-        verdict, reason = NOT_MEASURED, "needs runs over the ranges of the parameters"
-    return Judgement(criterion.name, ALL, criterion.text, verdict, reason)
+        word, reason = NOT_MEASURED, "needs runs over the ranges of the parameters"
+    return ClaimVerdict(None, word, reason)
+
+
+# --- success criteria of strategy files -----------------------------------------------------------
+
+
+def success_metrics(
+    criteria: Sequence[SuccessCriterion], classes: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the metrics that judging success criteria takes."""
+    forms = [form for criterion in criteria for form in _forms(criterion, classes)]
+    return tuple(dict.fromkeys(claim.metric for _, claim in forms))
+
+
+def judge_success(
+    criteria: Sequence[SuccessCriterion],
+    classes: Sequence[str],
+    runs: Sequence[RunSummary],
+    reference: Sequence[RunSummary],
+    inference: Inference,
+) -> list[CriterionVerdict[SuccessCriterion]]:
+    """Judge every criterion for every class; intervals hold for all of them at once (Bonferroni).
+
+    The first form of each is for the class that the file names.
+    """
+    forms = [(one, at, *form) for one in criteria for at, form in enumerate(_forms(one, classes))]
+    rule = ByMean(1 - (1 - inference.confidence) / max(len(forms), 1))
+    verdicts = []
+    for criterion, at, slo_class, claim in forms:
+        if claim.is_change:
+            pair = pair_of(reference, runs, claim.metric)
+            figures, before = {claim.metric: pair.second}, {claim.metric: pair.first}
+        else:
+            figures, before = {claim.metric: metric_values(runs, claim.metric)}, {}
+        verdict = judge(claim, rule, figures, before)
+        verdicts.append(CriterionVerdict(criterion, slo_class, verdict, at == 0))
+    return verdicts
+
+
+def _forms(criterion: SuccessCriterion, classes: Sequence[str]) -> list[tuple[str, Claim]]:
+    """Return the claim by class, that of the class that the file names first."""
+    claim = criterion.claim
+    metric, slo_class = lookup(claim.metric)
+    forms = [(slo_class or ALL, claim)]
+    if metric.has_classes:
+        forms += [
+            (name, dataclasses.replace(claim, metric=name_in(metric.name, name)))
+            for name in (ALL, *classes)
+            if name != (slo_class or ALL)
+        ]
+    return forms

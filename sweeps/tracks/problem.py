@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.errors import ConfigError, closest
@@ -21,22 +21,17 @@ from blis_jax.workload.spec import (
     load_spec,
     override,
 )
+from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.workload_names import list_workloads, load_workload
-from sweeps.strategies.file import Bounds
-from sweeps.tracks.claims import Claim, parse_claim
+from sweeps.strategies.file import Bounds, ClosedPart, Text
 
 FOLDER = "tracks"
 FILE = "problem.yaml"
 MAIN = "main"  # the condition that every row has
-Text = Annotated[str, Field(min_length=1)]
 People = Literal["people", "seeds", "verdict", "mechanism", "sensitivity"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Condition(_Part):
+class Condition(ClosedPart):
     """Other circumstances, for both arms, in which a criterion is judged."""
 
     text: Text
@@ -55,7 +50,7 @@ class Condition(_Part):
         return settings
 
 
-class Criterion(_Part):
+class Criterion(ClosedPart):
     """What a strategy should reach: a claim to be measured, or something that others must say.
 
     `each_class` judges it for all requests together and for every class. `against: itself` compares
@@ -94,7 +89,7 @@ class Criterion(_Part):
         return parse_claim(self.goal) if self.goal is not None else None
 
 
-class TrackConstraint(_Part):
+class TrackConstraint(ClosedPart):
     """What every strategy must keep; checked where it can be."""
 
     text: Text
@@ -102,14 +97,14 @@ class TrackConstraint(_Part):
     needs: Literal["simulator", "people", "report", "parameters"] | None = None
 
 
-class PriorFinding(_Part):
+class PriorFinding(ClosedPart):
     """Something known before, and what is known of it here."""
 
     text: Text
     remark: str = ""
 
 
-class Problem(_Part):
+class Problem(ClosedPart):
     """A track's problem."""
 
     name: Text

@@ -75,7 +75,7 @@ def test_bad_calls_end_in_one_sentence(capsys, tmp_path):
     assert main(["--cases", "bursts"]) == 2
     assert "there are apart" in capsys.readouterr().err
     assert main(["--seeds", "1"]) == 2
-    assert "at least 2" in capsys.readouterr().err
+    assert "allowed is 2 or more" in capsys.readouterr().err
     file = tmp_path / "some.csv"
     file.write_text(as_csv([LINE]))
     assert main(["--seeds", "50", "--resume", "--output", str(file)]) == 2

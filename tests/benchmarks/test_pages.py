@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import hand_over, write_between_markers
+from papers.pages import hand_over, write_between_markers
 
 
 def test_the_page_keeps_what_is_around_the_table(

@@ -12,13 +12,14 @@ import pytest
 
 from benchmarks.search import __main__ as search
 from benchmarks.search import judging
-from benchmarks.search.engines import ABLATIONS, MODELS, PLAIN, WithSwitches, engine_of
 from benchmarks.search.figure import draw
 from benchmarks.search.plan import (
     FIRST_OF_SEARCHES,
     MOST_SEARCHES,
     NUM_SEEDS,
+    PLAIN,
     Plan,
+    engine_of,
     record_of,
     seeds_of_search,
 )
@@ -30,18 +31,16 @@ from benchmarks.search.report import (
     summary_of,
     tolerance_of,
 )
-from benchmarks.search.standing import Found
 from benchmarks.search.statistics import (
+    Found,
     median_interval,
     needed,
     ratio_interval,
     share_interval,
 )
 from blis_jax.errors import ConfigError
-from sweeps.search.engines import Told
-from sweeps.search.engines.ensemble import EngineParts
-from sweeps.search.engines.modelled.encoding import Encoding
-from sweeps.search.objectives import SeedResult, Valuation
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.search.objectives import Valuation
 from sweeps.search.racing import PointRuns
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
 
@@ -114,52 +113,16 @@ def test_no_search_sees_the_seeds_of_another_or_of_its_judges() -> None:
     assert judging.FIRST_TO_JUDGE > 5199  # past all seeds that the record and the ledger used
 
 
-@pytest.mark.parametrize("engine", [*PLAIN, *MODELS[:1]])
+@pytest.mark.parametrize("engine", [*PLAIN, "denoised"])
 def test_every_engine_begins_in_branches_as_often(engine: str) -> None:
     space = tiny_space(BRANCHED)
     points = engine_of(space, budget(engine, initial=16)).ask([], 8)
     assert [point[1] == 600 for point in points] == [False, False, False, True] * 2
 
 
-def test_an_engine_with_switches_enters_branches_and_learns_of_them() -> None:
-    """Points in the branch are worth most, so the model's batches go there, as one in 1,449 would not."""
-    space = tiny_space(BRANCHED)
-    engine = engine_of(space, budget("gp", initial=8))
-    assert isinstance(engine, WithSwitches) and Encoding(space).branches == ((1, 600),)
-    told: list[Told] = []
-    while len(told) < 16:
-        for point in engine.ask(told, 4):
-            assert len(point) == 3
-            told.append(Told(point, (0.0 if point[1] == 600 else 50.0) + point[0]))
-    assert sum(one.point[1] == 600 for one in told[8:]) >= 4
-
-
-def test_every_part_has_an_ablation() -> None:
-    assert len(ABLATIONS) == len(EngineParts._fields)
-    for name, parts in ABLATIONS.items():
-        assert [part for part, is_there in parts._asdict().items() if not is_there] == [
-            name.removeprefix("ensemble-no-")
-        ]
-
-
-@pytest.mark.slow
-@pytest.mark.lenient_promotion
-@pytest.mark.parametrize("engine", ABLATIONS)
-def test_an_ablation_searches_on_and_otherwise_than_the_whole(engine: str) -> None:
-    space = tiny_space(BRANCHED)
-
-    def batches(name: str) -> list[tuple[object, ...]]:
-        one, told = engine_of(space, budget(name, calls=20, initial=8)), list[Told]()
-        while len(told) < 17:
-            for point in one.ask(told, 3):
-                worth = abs(point[0] - 8) + point[2] + abs(point[1] - 900) / 100
-                excess = (950 - point[1]) / 10
-                penalty = max(excess, 0.0)
-                told.append(Told(point, worth + penalty, (worth,), penalty, False, (excess,)))
-        return [one.point for one in told]
-
-    found = batches(engine)
-    assert len(set(found)) == len(found) and found != batches("ensemble")
+def test_an_engine_that_left_has_its_tables_and_no_searches() -> None:
+    with pytest.raises(ConfigError, match="'gp' cannot search any more"):
+        engine_of(tiny_space(BRANCHED), budget("gp"))
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -206,14 +169,15 @@ def test_an_earlier_point_counts_from_when_it_is_recommended() -> None:
 
 
 def test_recommendations_are_judged_of_the_same_searches(tmp_path: Path) -> None:
-    plan = search._plan({"engines": "turbo,turbo-recommended", "output": str(tmp_path)})
+    words = ["--engines", "turbo,turbo-recommended", "--output", str(tmp_path)]
+    plan = search._plan(search.BenchmarkOptions.read(words))
     assert plan.record("turbo", 3) == plan.record("turbo-recommended", 3)
     assert plan.with_search(3, "turbo") == plan.with_search(3, "turbo-recommended")
     expected = plan.with_search(3, "turbo-expected-recommended")
     assert expected == plan.with_search(3, "turbo-expected") and expected.penalties == "expected"
 
 
-def runs(value: float, count: int) -> tuple[SeedResult, ...]:
+def runs(value: float, count: int) -> tuple[RunSummary, ...]:
     """The same run so many times."""
     figures = {"ttft_p99_ms[critical]": value, "tokens_per_sec": 1.0, "ttft_p99_ms": 1.0}
     return tuple(run_of(**figures) for _ in range(count))
@@ -399,7 +363,8 @@ def test_searches_are_recorded_judged_and_gone_on_with(
     ]  # fmt: skip
     for _, row in points[~points["engine"].str.endswith("recommended")].iterrows():
         record = folder / f"{row['engine']}_{row['random_state']:02d}.jsonl"
-        batches = [json.loads(line) for line in record.read_text().splitlines()[1:]]
+        lines = map(json.loads, record.read_text().splitlines()[1:])
+        batches = [json.loads(line["entry"]) for line in lines]
         tried = [one["point"] for batch in batches for one in batch]
         assert row.tolist()[-3:] == tried[row["evaluation"] - 1]
     is_reference = (points[points.columns[-3:]] == chosen["point"]).all(axis=1)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from blis_jax.calibrate.calibration import Simulator
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.calibrate.simulated import Simulator
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.traces.rows import make_rows
 

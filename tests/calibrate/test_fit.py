@@ -1,11 +1,16 @@
 import numpy as np
 import pytest
 
-from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, robust_cost
-from blis_jax.calibrate.intervals.uncertainty import uncertainty
-from blis_jax.calibrate.simulated import Simulator
-from blis_jax.calibrate.starts import mean_concurrency, starting_points
+from blis_jax.calibrate.calibration import CalibrationPlan, Simulator, calibrate, to_document
+from blis_jax.calibrate.fit import (
+    Fit,
+    FitTarget,
+    Latencies,
+    mean_concurrency,
+    robust_cost,
+    starting_points,
+)
+from blis_jax.calibrate.uncertainty import uncertainty
 from blis_jax.calibrate.validation import by_request, errors, naive, table
 from blis_jax.errors import ConfigError
 from tests.calibrate import runs

@@ -4,15 +4,15 @@
 """
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from blis_jax.calibrate.__main__ import main
-from blis_jax.calibrate.formats.contract import Summary
-from blis_jax.calibrate.measured import CLIENTS, FORMATS, read_measured, read_result
-from blis_jax.calibrate.measured_run import MeasuredRun
+from blis_jax.calibrate.__main__ import CalibrateOptions, main
+from blis_jax.calibrate.measured_run import MeasuredRun, Summary
+from blis_jax.calibrate.recorded import CLIENTS, FORMATS, read_measured, read_result
 from blis_jax.calibrate.validation import figures
 from blis_jax.errors import ConfigError
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -187,9 +187,9 @@ def test_a_wrong_format_is_refused():
 
 
 def test_the_option_knows_every_format():
-    from blis_jax.calibrate.__main__ import _TRACE
-
-    assert set(FORMATS) == {*_TRACE[0].read.choices} and set(CLIENTS) < set(FORMATS)
+    (names,) = (field for field in fields(CalibrateOptions) if field.name == "format")
+    assert set(FORMATS) == {*names.metadata["declared"].read.choices}
+    assert set(CLIENTS) < set(FORMATS)
 
 
 @pytest.mark.parametrize(

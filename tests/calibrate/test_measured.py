@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.calibrate import settings
+from blis_jax.calibrate import measured_run
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
-from blis_jax.calibrate.kv_series import blocks_from_series, held_blocks
-from blis_jax.calibrate.measured import read_measured
+from blis_jax.calibrate.recorded import blocks_from_series, held_blocks, read_measured
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
@@ -40,11 +39,11 @@ def test_kv_blocks_that_a_series_cannot_tell(tmp_path: Path):
     columns = {name: np.array([1.0]) for name in ("queued_ts", "first_token_ts", "last_token_ts")}
     series = tmp_path / "timeseries.csv"
     series.write_text("t,kv_cache_pct,waiting\n1,0.0,0\n2,0.0,0\n3,0.0,0\n")
-    found = blocks_from_series(series, columns, settings.ServerSettings())
+    found = blocks_from_series(series, columns, measured_run.ServerSettings())
     assert found.blocks is None and "is 0 throughout" in found.words
     series.write_text("t,running\n1,0\n")
     with pytest.raises(ConfigError, match="lacks a column"):
-        blocks_from_series(series, columns, settings.ServerSettings())
+        blocks_from_series(series, columns, measured_run.ServerSettings())
 
 
 def _with_other_latencies(folder: Path, first: int) -> Path:
@@ -72,7 +71,7 @@ def test_latencies_of_held_out_requests_change_nothing_in_the_fit(tmp_path: Path
     found = []
     for folder in (EXAMPLE, _with_other_latencies(tmp_path / "changed", first=40)):
         run = read_measured(folder, num_fitted=40)
-        config = ClusterConfig(**settings.cluster_values(run.settings, {}), corrected=True)
+        config = ClusterConfig(**measured_run.cluster_values(run.settings, {}), corrected=True)
         found.append(
             calibrate(run, config, CalibrationPlan(("beta0", "beta2"), num_fitted=40, num_starts=1))
         )
@@ -167,16 +166,17 @@ def test_files_that_are_no_measured_runs(tmp_path: Path):
 
 
 def test_options_go_before_the_files_of_the_run():
-    stated = settings.ServerSettings(num_instances=2, max_num_seqs=64, total_kv_blocks=500)
-    values = settings.cluster_values(stated, {"total_kv_blocks": 700})
+    stated = measured_run.ServerSettings(num_instances=2, max_num_seqs=64, total_kv_blocks=500)
+    values = measured_run.cluster_values(stated, {"total_kv_blocks": 700})
     assert values["total_kv_blocks"] == 700 and values["max_num_running_reqs"] == 64
     assert values["routing_policy"] == "least-loaded"
-    assert not settings.silent(
-        settings.ServerSettings(max_num_seqs=1, max_num_batched_tokens=1), {"total_kv_blocks": 1}
+    assert not measured_run.silent(
+        measured_run.ServerSettings(max_num_seqs=1, max_num_batched_tokens=1),
+        {"total_kv_blocks": 1},
     )
-    assert len(settings.silent(settings.ServerSettings(), {})) == 3
+    assert len(measured_run.silent(measured_run.ServerSettings(), {})) == 3
     with pytest.raises(ConfigError, match="at least 1"):
-        settings.cluster_values(stated, {"total_kv_blocks": 0})
+        measured_run.cluster_values(stated, {"total_kv_blocks": 0})
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
@@ -195,27 +195,27 @@ def test_real_runs_have_the_published_means():
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
 def test_estimated_blocks_against_stated_ones():
     """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
-    from blis_jax.calibrate.formats import engine_log
+    from blis_jax.calibrate import recorded
 
     folder = REAL / "RTX4090_Llama-3.1-8B"
-    columns = engine_log._json_lines(folder / "requests.jsonl")
-    found = blocks_from_series(folder / "timeseries.csv", columns, settings.ServerSettings())
+    columns = recorded._json_lines(folder / "requests.jsonl")
+    found = blocks_from_series(folder / "timeseries.csv", columns, measured_run.ServerSettings())
     assert found.blocks == pytest.approx(2588, rel=0.03)
 
 
 def test_the_fit_says_how_the_server_was_set_where_the_run_does_not():
-    run = settings.ServerSettings(model="m", max_num_seqs=64)
+    run = measured_run.ServerSettings(model="m", max_num_seqs=64)
     fit = {
         "max_num_running_reqs": 24,
         "max_num_scheduled_tokens": 1024,
-        "total_kv_blocks": settings.UNKNOWN_KV_BLOCKS,
+        "total_kv_blocks": measured_run.UNKNOWN_KV_BLOCKS,
         "routing_policy": "weighted",
     }
-    known = settings.completed(run, fit)
+    known = measured_run.completed(run, fit)
     assert (known.max_num_seqs, known.max_num_batched_tokens) == (64, 1024)
     assert known.total_kv_blocks is None  # the fit did not know them either
-    assert settings.silent(known, {}) == [
+    assert measured_run.silent(known, {}) == [
         "KV blocks are unknown: the fit assumes that memory never fills up"
     ]
-    assert not settings.silent(known, {}, ["KV blocks are unknown: meta.json states none"])
-    assert settings.routing_of(fit) == {"routing_policy": "weighted"}
+    assert not measured_run.silent(known, {}, ["KV blocks are unknown: meta.json states none"])
+    assert measured_run.routing_of(fit) == {"routing_policy": "weighted"}

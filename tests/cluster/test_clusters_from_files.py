@@ -12,12 +12,12 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.command import main as run
-from blis_jax.commands.sweep.command import main as sweep
 from blis_jax.results import dataset as results
+from sweeps.ablate import main as ablate
 from sweeps.compare.__main__ import main as compare
-from sweeps.compare.ablation.command import main as ablate
-from sweeps.search.command import main as optimize
+from sweeps.optimize import main as optimize
 from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.sweep.command import main as sweep
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY
 

@@ -3,14 +3,14 @@
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.cluster.disaggregation import numbers
+from blis_jax.cluster.disaggregation import cuts_answers, numbers
 from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.step_times import alphas, times_after_decode, vectors
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.core.types import ENCODE, IDLE
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
-from blis_jax.latency.registry import alphas, times_after_decode, vectors
 
 POOLS = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
 
@@ -42,6 +42,25 @@ def test_an_instance_that_does_both_has_what_the_decode_pool_has():
     config = ClusterConfig(revision=AUGUST, tp=1, **(POOLS | {"num_instances": 4}), **own)
     assert per_instance(config, "tp") == [1, 2, 2, 1]
     assert per_instance(config, "max_model_len") == [131_072, 90_000, 90_000, 131_072]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cuts"),
+    [
+        ({"decode_max_model_len": 900}, True),
+        ({"decode_max_model_len": 900, "prefill_max_model_len": 900}, False),
+        ({"decode_max_model_len": 900, "pd_decider": "never"}, False),
+        ({"prefill_max_model_len": 900}, False),
+        ({}, False),
+    ],
+)
+def test_a_decode_pool_for_shorter_requests_cuts_their_answers(settings, cuts):
+    """BLIS ends one at 899 tokens in all: `sim/simulator.go`, behind the end of a step."""
+    config = ClusterConfig(**({"revision": AUGUST, "pd_decider": "always"} | POOLS | settings))
+    assert cuts_answers(config) is cuts
+    cuts_at = params(config).cluster.cuts_at
+    assert cuts_at is None or cuts_at.tolist() == [131_071, 899]
+    assert (cuts_at is not None) is cuts
 
 
 def test_a_pool_has_a_latency_model_of_its_own():
@@ -96,13 +115,12 @@ def test_options_are_those_of_blis():
         ({"pd_decider": "always"}, "give prefill_instances and decode_instances too"),
         (POOLS | {"decode_instances": 2}, "the pools add up to 3"),
         ({"prefill_instances": 1, "num_instances": 2}, "decode_instances is 0"),
-        (POOLS | {"pd_decider": "sometimes"}, "pd_decider must be one of never, always"),
+        (
+            POOLS | {"pd_decider": "sometimes"},
+            "pd_decider .sometimes. is not known; use never or always",
+        ),
         (POOLS | {"encode_decider": "always"}, "needs an encode pool"),
         (POOLS | {"pd_transfer_bandwidth": 0.0}, "pd_transfer_bandwidth must be above 0"),
-        (
-            POOLS | {"pd_decider": "always", "decode_max_model_len": 900},
-            "set prefill_max_model_len to 900 or less",
-        ),
         (POOLS | {"decode_latency_model": "blackbox"}, "must be one of trained-physics, roofline"),
         (
             POOLS | {"latency_model": "roofline", "prefill_latency_model": "trained-physics"},

@@ -11,13 +11,15 @@ from blis_jax import ClusterConfig, ConfigError
 from blis_jax.cluster import config
 from blis_jax.cluster.instance_groups import KEYS, InstanceGroup, everywhere
 from blis_jax.cluster.setting_values import all_values, values_for_hash
+from blis_jax.cluster.step_times import name_of
 from blis_jax.commands.run.requests import dashed
-from blis_jax.commands.sweep.strategies import load_strategy, parse_strategy
 from blis_jax.engine.mechanism import params
-from blis_jax.latency.registry import name_of
-from sweeps.ledger.rows.trial import config_of, settings_of
+from sweeps.ledger.trial import config_of
 from sweeps.search.result import arguments
+from sweeps.strategies.arms import arm_of, settings_of
+from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 
 GROUPS: list[dict[str, Any]] = [
@@ -71,6 +73,11 @@ def test_groups_bring_their_number_with_them():
     assert three.num_instances == 3
     assert three.replace(instances=GROUPS[:1]).num_instances == 2
     assert three.replace(instances=(), num_instances=5) == ClusterConfig(num_instances=5)
+    numbered = eight.replace(
+        routing_policy="power-of-two", policy_numbers={"routing.candidates": 3}
+    )
+    split = [{"count": 1, "role": "prefill"}, {"count": 2, "role": "decode"}]
+    assert numbered.replace(instances=split, hand_over_policy="pools").num_instances == 3
     for wanted in (1, 8):
         with pytest.raises(ConfigError, match=f"num_instances is {wanted}, but .* add up to 3"):
             three.replace(num_instances=wanted)
@@ -103,11 +110,13 @@ def test_the_example_and_the_page_have_what_there_is():
 
 def test_a_strategy_file_finds_its_groups_beside_itself(tmp_path, monkeypatch):
     (tmp_path / "groups.yaml").write_text(json.dumps(GROUPS))
-    text = "name: mine\nsettings: {instances: groups.yaml, routing_policy: least-loaded}\n"
+    text = "name: mine\nmechanism: {instances: groups.yaml, routing_policy: least-loaded}\n"
     (tmp_path / "mine.yaml").write_text(text)
-    assert load_strategy(str(tmp_path / "mine.yaml")).config.num_instances == 3
-    inline = parse_strategy(f"name: mine\nsettings: {{instances: {json.dumps(GROUPS)}}}\n", "x")
-    assert [group.plain() for group in inline.config.instances] == GROUPS
+    assert arm_of(str(tmp_path / "mine.yaml")).config.num_instances == 3
+    inline = space_of(
+        parse_strategy(f"name: mine\nmechanism: {{instances: {json.dumps(GROUPS)}}}\n", "x")
+    ).base
+    assert [group.plain() for group in inline.instances] == GROUPS
 
 
 class Bad(NamedTuple):

@@ -9,15 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from blis_jax import ClusterConfig
-from blis_jax.commands.sweep.plan import make_plan
 from blis_jax.errors import ConfigError
-from blis_jax.latency.coefficients import lookup as coefficients
+from blis_jax.latency.registry import lookup as coefficients
 from blis_jax.metrics.measure import read_targets
 from blis_jax.metrics.scalars import lookup as metric
 from sweeps.runs.bench import workload_from
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
+from sweeps.sweep.plan import make_plan
 
 MECHANISM = "name: a\ndescription: b\nmechanism: {max_num_seqs: 4}\nworkload: mixed\n"
 MECHANISM += "seeds: [42]\nobjectives: [{metric: ttft_p99_ms, direction: min}]\n"

@@ -18,7 +18,7 @@ from blis_jax.core.types import ROLES
 from blis_jax.engine.mechanism import params
 from blis_jax.latency.trained_physics import BETA
 from blis_jax.policies import routing_policy
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, Scene, Static, check, scenes
@@ -102,6 +102,9 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize(
     "kv_model", ["no-eviction", pytest.param("block-level", marks=pytest.mark.slow)]
 )
+@pytest.mark.filterwarnings(
+    "ignore::hypothesis.errors.HypothesisWarning"
+)  # eight configurations have a long repr
 @hypothesis.settings(max_examples=3, phases=PHASES, deadline=None)
 @hypothesis.given(cut_scenes())
 def test_groups_of_equal_instances_are_the_plain_cluster(

@@ -6,6 +6,7 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.core.types import IDLE
 from blis_jax.engine.mechanism import params
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 
@@ -73,6 +74,7 @@ def test_longest_request_fits_into_the_smaller_cache():
     [
         (POOLS, {"revision": "blis-2026-02"}, "node_pools are of blis-2026-08"),
         ([pool("h", "H100", 0.0)], {}, "gpu_memory_gib must be above 0"),
+        ([pool("h", "H100", 1e9)], {}, "gpu_memory_gib must be above 0 and below 1e"),
         ([pool("h", "H100", 80.0, gpus_per_node=0)], {}, "gpus_per_node must be a whole number"),
         ([pool("h", "", 80.0)], {}, "gpu_type must be a text"),
         ([pool("h", "H100", 80.0, colour="red")], {}, "the key 'colour' is unknown"),
@@ -113,6 +115,24 @@ def test_without_nodes_no_instance_is_there() -> None:
     assert params(none, num_rows=8).cluster.fleet.num_first == 0
     with pytest.raises(UnsupportedError, match="room for 9 instances"):
         cluster(POOLS, num_instances=10, tenant_budgets="0=0.5")
+
+
+def test_an_instance_that_is_made_beside_pools_is_in_none() -> None:
+    """As in BLIS, which gives it the cluster's settings and the node's memory."""
+    pools = {"prefill_instances": 1, "decode_instances": 1, "decode_tp": 2, "pd_decider": "always"}
+    config = cluster(scaled(), num_instances=2, **pools)
+    made = params(config, num_rows=4).cluster
+    assert made.roles.tolist() == [1, 2, IDLE, IDLE]
+    blocks = per_instance(config, "total_kv_blocks")
+    assert blocks[0] == 26_312 != blocks[1]
+    assert made.total_kv_blocks.tolist() == [*blocks, 26_312, 26_312]
+
+
+def test_pools_on_other_gpus_are_of_other_kinds_where_no_nodes_are() -> None:
+    """The autoscaler tells those go first whose kind is the first by name; nothing has a price there."""
+    pools = {"prefill_instances": 1, "decode_instances": 1, "prefill_hardware": "A100-80"}
+    config = cluster({"autoscaler": {"interval_us": 500_000}}, num_instances=3, **pools)
+    assert params(config).cluster.fleet.row_kind.tolist() == [0, 1, 1]
 
 
 def test_pools_are_placed_first_to_last():

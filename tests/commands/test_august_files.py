@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.cluster.machines import blocks_of
 from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.workload import source_of
 from blis_jax.errors import ConfigError, UnsupportedError
-from blis_jax.latency import sized
 from blis_jax.latency.deployment import gpu_description
 
 LLAMA = "meta-llama/llama-3.1-8b-instruct"
@@ -80,7 +81,7 @@ def test_the_pools_gpus_are_of_the_file_too(gpus: str) -> None:
         hardware_config=gpus, hardware="X1", decode_hardware="X2", pd_decider="always", **pools
     )
     assert config.decode_hardware == f"{gpus}:X2"
-    assert sized.blocks_of(config, config.decode_hardware, 1, 1) == 11567
+    assert blocks_of(config, config.decode_hardware, 1, 1) == 11567
 
 
 def test_a_file_is_read_again_when_it_has_changed(gpus: str) -> None:
@@ -132,14 +133,16 @@ def test_defaults_are_those_of_the_file_and_of_the_files_beside_it(
 
 def test_presets_are_those_of_the_file(defaults: Path) -> None:
     given = {"variant": AUGUST, "workload": "chatbot", "rate": 2.0}
-    spec = source_of({**given, "defaults_filepath": str(defaults)}).spec
-    usual = source_of(given).spec
+    spec = source_of(RunOptions.of({**given, "defaults_filepath": str(defaults)})).spec
+    usual = source_of(RunOptions.of(given)).spec
     assert spec is not None and usual is not None
     assert spec.clients[0].input_distribution.params.mean == 333  # type: ignore[union-attr]
     assert spec.clients[0].prefix_length == 64
     assert spec.clients[0].output_distribution == usual.clients[0].output_distribution
     with pytest.raises(ConfigError, match="workloads has no 'multidoc'"):
-        source_of({**given, "workload": "multidoc", "defaults_filepath": str(defaults)})
+        source_of(
+            RunOptions.of({**given, "workload": "multidoc", "defaults_filepath": str(defaults)})
+        )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ COMMANDS = sorted(
     for path in (ROOT / package).rglob("*.py")
     if path != ROOT / "blis_jax" / "__main__.py"  # the door to the others
     and re.search(
-        r"\bParser\(\s*prog=|import (main|.*\bparser)$",
+        r"\bParser\(\s*prog=|\brun_command\(|\bprint_page\(|import main$|^main = COMMANDS",
         path.read_text(encoding="utf-8"),
         re.MULTILINE,
     )
@@ -29,8 +29,9 @@ COMMANDS = sorted(
 
 
 def test_the_commands_are_found() -> None:
-    assert {"blis_jax.sweep", "sweeps.optimize", "surrogate.coverage"} <= set(COMMANDS)
-    assert len(COMMANDS) >= 20
+    by_module = {"blis_jax.sweep", "sweeps.optimize", "surrogate.coverage"}
+    assert by_module | {"sweeps.capacity.__main__", "sweeps.dataset.__main__"} <= set(COMMANDS)
+    assert len(COMMANDS) >= 40
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -48,7 +49,7 @@ def test_help_names_the_command(name: str, capsys: pytest.CaptureFixture[str]) -
 
 PREPARES = {
     "blis_jax.calibrate": "examples/measured_run --output {}/fit.json",
-    "blis_jax.predict": "examples/predict/runs.csv --output {}/predicted.csv",
+    "papers.real_servers.predict": "examples/predict/runs.csv --output {}/predicted.csv",
     "blis_jax.run": "--model meta-llama/llama-3.1-8b-instruct --workload-spec mixed",
     "blis_jax.sweep": "--vmap-seeds 2 --output {}/sweep.zarr",
     "benchmarks.coverage.calibration": "",

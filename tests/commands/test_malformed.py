@@ -14,7 +14,7 @@ import pytest
 from blis_jax.commands import cli
 from blis_jax.commands.run import command as run
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
-from blis_jax.files import input_files, user_files
+from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
@@ -211,6 +211,21 @@ def test_a_full_disk_behind_standard_output_is_named(is_buffered):
     assert done.stderr == "it: error: standard output: No space left on device\n"
 
 
+def test_closed_streams_are_empty_ones():
+    code = (
+        "import sys\nfrom blis_jax.commands import cli\n"
+        "sys.exit(cli.run_command('it', lambda words: len(sys.stdin.read()) + sys.stdout.isatty(), []))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" <&- >&-', sys.executable, code],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPO_ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_file_that_is_replaced_is_named_where_the_disk_is_full(tmp_path, capsys):
     def command(words):
         with replacing(tmp_path / "result.txt"):
@@ -226,7 +241,7 @@ def test_what_a_users_function_raises_is_said_with_its_line(tmp_path, capsys):
     path.write_text("def boom():\n    raise RuntimeError('no such thing')\n")
 
     def command(words):
-        vars(user_files._module(path, 1))["boom"]()
+        vars(input_files._module(path, 1))["boom"]()
 
     assert cli.run_command("it", command, []) == 2
     assert capsys.readouterr().err == f"it: error: {path}, line 2: RuntimeError: no such thing\n"

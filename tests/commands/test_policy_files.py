@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.commands.august_files import options_of
 from blis_jax.commands.cluster_settings import cluster_config, with_shares
-from blis_jax.commands.policy_files import options_of
 from blis_jax.commands.run.command import main
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 
@@ -35,6 +35,34 @@ def test_budgets_have_the_names_of_tenants(tmp_path: Path) -> None:
 def test_a_budget_is_a_share(share: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tenant_budgets\.t1"):
         options_of(file_of(tmp_path, f"tenant_budgets: {{t1: {share}}}"))
+
+
+EMPTY = """
+admission: {policy: ~, token_bucket_capacity: ~, slo_priorities: ~}
+routing: {policy: ~, scorers: ~}
+preemption: ~
+node_pools: []
+autoscaler: {interval_us: ~}
+instance_lifecycle: ~
+"""
+POWERS = """
+admission: {policy: token-bucket, token_bucket_capacity: 1e3, token_bucket_refill_rate: .5E-1}
+routing: {policy: weighted, scorers: [{name: queue-depth, weight: 1e0}]}
+"""
+
+
+def test_values_are_those_of_the_fields_of_blis(tmp_path: Path) -> None:
+    """Nothing is as if not given, and 1e3 is a number, which is a text for PyYAML."""
+    assert options_of(file_of(tmp_path, EMPTY)) == {}
+    assert options_of(file_of(tmp_path, POWERS)) == {
+        "admission_policy": "token-bucket",
+        "token_bucket_capacity": 1000.0,
+        "token_bucket_refill_rate": 0.05,
+        "routing_policy": "weighted",
+        "routing_scorers": "queue-depth:1",
+    }
+    with pytest.raises(ConfigError, match="foo"):
+        options_of(file_of(tmp_path, "foo: ~"))
 
 
 CLIENT = (

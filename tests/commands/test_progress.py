@@ -11,6 +11,8 @@ import pytest
 from blis_jax import backend, progress
 from blis_jax.commands import cli, display
 from blis_jax.commands.display import Display
+from blis_jax.commands.door.dispatch import main as door
+from blis_jax.errors import ConfigError
 from blis_jax.progress import Board, Phase
 
 
@@ -149,6 +151,23 @@ def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
 
     assert cli.run_command("some", command, []) == cli.run_command("outer", outer, []) == 0
     assert seen == [True, False] and progress.board.on_idle is None
+
+
+def test_progress_and_errors_begin_with_the_same_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(display.SWITCH)
+    seen = []
+
+    def given(self: cli.Parser, arguments: object) -> None:
+        assert display._shown is not None
+        seen.append(display._shown.name)
+        raise ConfigError("no")
+
+    monkeypatch.setattr(cli.Parser, "given", given)
+    assert door(["compose", "--from", "x"]) == 2
+    assert seen == ["blis-jax compose"]
+    assert capsys.readouterr().err == "blis-jax compose: error: no\n"
 
 
 def test_jax_tells_of_compilations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from blis_jax.commands import compose, convert
-from blis_jax.workload.revised.written import go_number
+from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import load_spec, parse_spec
-from blis_jax.workload.versions import REVISED
+from blis_jax.workload.written import go_number
 from tests.support.recorded.revised_data import FOLDER
 
 ODD = """\
@@ -158,6 +158,19 @@ def test_numbers_are_written_as_in_go(value, text):
     assert go_number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [("2030-01-01", '"2030-01-01"'), ("2030-13-45", "2030-13-45"), ("2030-1-1", '"2030-1-1"'), ("1e3", '"1e3"'),
+     ("0o14", '"0o14"'), ("09", '"09"'), ("1.e3", '"1.e3"'), ("=", "="), ("'<<'", "<<"), ("~", '""'), ("_1", "_1"),
+     ("12:30:00", '"12:30:00"'), ("1:2", '"1:2"'), ("1_000", '"1_000"'),
+     ("2001-12-14t21:59:43.10-05:00", '"2001-12-14t21:59:43.10-05:00"')],
+)  # fmt: skip
+def test_names_are_quoted_as_in_the_reference(given, text, tmp_path, capsys):
+    (tmp_path / "odd.yaml").write_text(ODD.replace('id: "yes"', f"id: {given}"))
+    assert compose.main(["--from", "odd.yaml"]) == 0
+    assert f"    - id: {text}\n" in capsys.readouterr().out
+
+
 def test_a_preset_is_the_text_of_the_reference(capsys):
     assert convert.main(["preset", "--name", "chatbot", "--rate", "2.5"]) == 0
     assert capsys.readouterr().out == CHATBOT
@@ -224,7 +237,6 @@ def test_recorded_files_are_read_again_after_they_are_written(tmp_path, capsys):
         (convert.main, [], 2, "say what to convert"),
         (convert.main, ["inference-perf"], 2, "--spec is missing"),
         (convert.main, ["inference-perf", "--spec", "no.yaml"], 2, "no.yaml"),
-        (convert.main, ["servegen", "--path", "x"], 3, "convert servegen is not supported"),
         (compose.main, [], 2, "--from is missing"),
         (compose.main, ["--from", "no.yaml"], 2, "no.yaml does not exist"),
     ],

@@ -7,21 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.core.branching import branch, masked
 from blis_jax.core.columns import (
     Columns,
     apart,
+    branch,
     build,
     choose,
     get,
     is_apart,
+    masked,
     put,
     selected,
     tail,
     together,
     with_tail,
 )
-from blis_jax.engine.phases.steps.mid_step import add_chain, first_chain, has_chain, take_chain
+from blis_jax.tables.context import add_chain, first_chain, has_chain, take_chain
 
 ROW = jnp.array([3, 1, 4, 1, 5], jnp.int32)
 NEVER = jnp.int32(99)

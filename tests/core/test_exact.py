@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.core.clock import truncate
-from blis_jax.core.exact import exact_product, exact_quotient, runtime_infinity
+from blis_jax.core.exact import exact_product, exact_quotient, runtime_infinity, truncate
 from blis_jax.core.outcome import WHOLE
-from blis_jax.core.step_batch import StepBatch
+from blis_jax.core.views import StepBatch
 from blis_jax.latency.blackbox import blackbox, queueing_time
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.scenes import differences, flags, run_both

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.core.branching import branch, masked
-from blis_jax.core.columns import apart, choose, is_apart, together
+from blis_jax.core.columns import apart, branch, choose, is_apart, masked, together
 from blis_jax.core.rows import Moment, Row, Whole
 
 

@@ -11,8 +11,8 @@ from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.revision_rules import NO_DEFECTS, REFERENCE_DEFECTS
 from blis_jax.engine.mechanism import mechanism
-from blis_jax.results.records import Status
-from blis_jax.results.step_records import overlaps
+from blis_jax.records.record import Status
+from blis_jax.records.step_records import overlaps
 from blis_jax.runs.simulation import simulate
 from tests.engine.test_properties import (
     LONG_NODES,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +16,8 @@ from blis_jax.core.types import PolicyParams
 from blis_jax.engine.mechanism import has_priorities, mechanism, without_effect
 from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
 from blis_jax.errors import ConfigError
-from blis_jax.policies import hand_over_policy, scorer
+from blis_jax.policies import HandOver, hand_over_policy, scorer
+from blis_jax.policies.reading import CACHES
 from tests.policies.test_contract import gateway_scenes
 
 PRECISE = {
@@ -25,14 +27,14 @@ PRECISE = {
 }
 
 
-@scorer(reads_prefix_index=True, keeps_own_index=True)
+@scorer(keeps_own_index=True)
 def by_own_index(params: Any, state: Any, context: Any) -> Any:
     """Blocks matched, in hundreds."""
     del params
     return context.snapshots.prefix_match_blocks.astype("float64") / 100.0, state
 
 
-@scorer(reads_prefix_index=True)
+@scorer()
 def by_index(params: Any, state: Any, context: Any) -> Any:
     """The same, by the router's index."""
     del params
@@ -41,8 +43,8 @@ def by_index(params: Any, state: Any, context: Any) -> Any:
 
 @hand_over_policy()
 def nowhere(params: Any, state: Any, context: Any) -> Any:
-    """Never called."""
-    raise AssertionError
+    """Nobody moves."""
+    return HandOver(jnp.array(False), jnp.zeros(())), state
 
 
 def test_the_caches_feed_the_index_where_a_policy_looks_at_it() -> None:
@@ -87,7 +89,14 @@ def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> No
         seen = dataclasses.replace(one.snapshots, prefix_match_blocks=matched)
         context = dataclasses.replace(one, snapshots=seen)
         params: Any = PolicyParams(
-            None, None, (None, None), np.array([1.0, 3.0]), None, None, None, np.uint64(0)
+            None,
+            None,
+            (by_index.values(), by_own_index.values()),
+            np.array([1.0, 3.0]),
+            None,
+            None,
+            None,
+            np.uint64(0),
         )
         asked = (by_index, by_own_index), params, [None, None], context, [None, None]
         fed, _ = combined_scores(*asked, is_precise=True)
@@ -100,9 +109,10 @@ def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> No
 @pytest.mark.parametrize("name", ["precise-prefix-cache", "no-hit-lru"])
 def test_only_august_has_a_copy_of_the_caches(name: str) -> None:
     config = ClusterConfig(routing_policy="weighted", routing_scorers=f"{name}:1,queue-depth:1")
-    assert mechanism(config.replace(revision="blis-2026-08")).reads_caches
+    assert mechanism(config.replace(revision="blis-2026-08")).reads(CACHES)
     for changes in ({}, {"corrected": True}, {"load_refresh_interval": 1000}):
-        with pytest.raises(ConfigError, match="which only blis-2026-08 has; take that profile"):
+        sentence = f"the scorer {name} reads .* which only blis-2026-08 has; take that profile"
+        with pytest.raises(ConfigError, match=sentence):
             mechanism(config.replace(**changes))
 
 

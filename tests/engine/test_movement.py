@@ -24,8 +24,8 @@ from blis_jax.policies import (
     pytree,
     routing_policy,
 )
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from blis_jax.workload.spec import load_builtin, override
 from blis_jax.workload.table import RequestTable
 from tests.support.scenes import Prompt, table_of, workload_of

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from blis_jax.cluster import config
 from blis_jax.cluster.config import NO_HORIZON
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.engine.phases.router_view import router_index
-from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.prefix_index import router_index
+from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from blis_jax.runs import demand
 from blis_jax.runs.programs import compiled
 from blis_jax.runs.simulation import Options, simulate

@@ -15,7 +15,7 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.simulation import Options, simulate
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 

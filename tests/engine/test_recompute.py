@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.distributions import itl_sample
 from blis_jax.metrics.summaries import Window
-from blis_jax.results.checks import invariants
-from blis_jax.results.step_records import itl_sample
+from blis_jax.records import invariants
 from blis_jax.runs.simulation import simulate
 from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes

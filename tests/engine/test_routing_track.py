@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from blis_jax.core.outcome import WHOLE
-from blis_jax.results.records import BLOCK_LEVEL
+from blis_jax.records.record import BLOCK_LEVEL
 from tests.engine.test_properties import (
     OPTIONS,
     PHASES,

@@ -11,14 +11,13 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape
-from blis_jax.engine.loop import CHUNK, Order
+from blis_jax.engine.loop import CHUNK, Order, beginning_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.state import initial_state
-from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.demand import demand_of_table, first_sizes
+from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, rows_of
-from blis_jax.runs.simulation import Options, simulate
-from blis_jax.runs.sizes import first_sizes
+from blis_jax.runs.simulation import simulate
+from blis_jax.tables.state import SharedBlocks
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 
@@ -104,9 +103,9 @@ def test_other_numbers_and_requests_reuse_one_compilation():
     cluster = config.from_flags(varied_flags(set()))
     demand, functions = demand_of_table(cluster, small_table(30), OPTIONS), mechanism(cluster)
     shape = first_sizes(demand, OPTIONS, functions).shape
-    function = compiled(rows_of, shape, functions, "rows", None, None, None)
+    function = compiled(rows_of, shape, functions, "rows")
     assert compiled.cache_info().misses == 1
-    assert function._cache_size() == 1
+    assert function.jitted._cache_size() == 1
     for field in dataclasses.fields(first.requests):
         mine, theirs = (getattr(record.requests, field.name) for record in (first, again))
         np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
@@ -187,12 +186,8 @@ def batched_program() -> tuple[Any, Any]:
     with jax.enable_x64(True):
         function = compiled(rows_of, BATCHED_SHAPE, functions, "lanes")
         program = jax.make_jaxpr(function)(lanes[0], tuple(lanes[1:]), np.int32(2**20))
-        state = jax.eval_shape(
-            lambda p: initial_state(
-                BATCHED_SHAPE, functions, p, *first_states(BATCHED_SHAPE, functions, p)
-            ),
-            numbers,
-        )
+        start = beginning_of(BATCHED_SHAPE, functions)
+        _, state = jax.eval_shape(start, numbers, table, order)
     return program.jaxpr, state
 
 
@@ -220,14 +215,8 @@ def test_batched_loop_has_no_branches_and_copies_no_table():
     names = {each.primitive.name for each in body}
     assert not names & {"while", "cond", "scan"}
 
-    tables = (
-        state.slot,
-        state.dyn,
-        state.log,
-        state.shared.holders,
-        state.shared.named,
-        state.shared.held,
-        state.slot_time,
+    tables = jax.tree.leaves(
+        (state.slot, state.past.parts[0], state.log.parts[0], state[SharedBlocks])
     )
     smallest = min(table.size for table in tables)
     assert smallest > BATCHED_SHAPE.num_slots, "a row of slots must not look like a table"

@@ -17,7 +17,7 @@ import pytest
 from blis_jax import ClusterConfig, Options, over_params, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.engine import mechanism
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of
 

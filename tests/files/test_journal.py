@@ -71,7 +71,7 @@ def test_files_of_others_are_refused_and_kept(tmp_path: Path) -> None:
     journal(path, "you").begin()
     with pytest.raises(ConfigError, match="was made with different seeds;"):
         journal(path).lines()
-    with pytest.raises(ConfigError, match="not the record of a search"):
+    with pytest.raises(ConfigError, match=r"not a record of this work \(search\)"):
         journal(path, kind="search").lines()
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import clear_leftovers, discard, replacing
-from blis_jax.files.process_lock import sole_writer
+from blis_jax.files.atomic_write import clear_leftovers, discard, replacing, sole_writer
 from tests.support.killed import ROOT
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -88,7 +87,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from blis_jax.files.atomic_write import replacing
-from blis_jax.files.process_lock import sole_writer
+from blis_jax.files.atomic_write import sole_writer
 path = Path(sys.argv[2])
 with {"replacing": replacing, "sole_writer": sole_writer}[sys.argv[1]](path) as written:
     print("begun", flush=True)

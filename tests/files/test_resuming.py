@@ -7,30 +7,30 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.files import resuming
+from blis_jax.files import atomic_write
 from blis_jax.files.journal import Journal
 
 
 def test_what_differs_is_named() -> None:
     before, now = {"seeds": 1, "metrics": 2, "targets": 3}, {"seeds": 1, "metrics": 3, "window": 4}
     with pytest.raises(ConfigError) as refused:
-        resuming.refuse_other_work(Path("a.json"), before, now)
+        atomic_write.refuse_other_work(Path("a.json"), before, now)
     assert str(refused.value) == (
         "a.json was made with different metrics, window, targets; give --overwrite or another --output"
     )
-    resuming.refuse_other_work(Path("a.json"), now, dict(now))
+    atomic_write.refuse_other_work(Path("a.json"), now, dict(now))
 
 
 def test_equal_content_has_equal_fingerprints() -> None:
-    one = resuming.fingerprint({"a": (1, 2.5), "b": None})
-    assert one == resuming.fingerprint({"b": None, "a": [1, 2.5]})
-    assert one != resuming.fingerprint({"a": (1, 2.6), "b": None})
+    one = atomic_write.fingerprint({"a": (1, 2.5), "b": None})
+    assert one == atomic_write.fingerprint({"b": None, "a": [1, 2.5]})
+    assert one != atomic_write.fingerprint({"a": (1, 2.6), "b": None})
 
 
 def test_another_jax_is_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs.jsonl"
     Journal(path, "comparison", {"seeds": 1}).begin()
-    monkeypatch.setattr(resuming, "version_of", lambda package: f"{package} 9")
+    monkeypatch.setattr(atomic_write, "version_of", lambda package: f"{package} 9")
     with pytest.raises(ConfigError, match="different version of blis_jax, version of JAX"):
         Journal(path, "comparison", {"seeds": 1}).lines()
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.latency.coefficients import Coefficients, known_models, lookup
+from blis_jax.latency.registry import Coefficients, known_models, lookup
 from tests.support.recorded.reference_data import REVISIONS, SHARED_DIR
 
 LLAMA = "meta-llama/llama-3.1-8b-instruct"

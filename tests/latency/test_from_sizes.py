@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 import pytest
 
+from blis_jax.cluster import step_times
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
 from blis_jax.runs.derivatives import Differentiator
@@ -39,11 +39,11 @@ def test_what_is_not_given_follows_from_the_model():
     assert (config.alpha_coeffs, config.beta_coeffs) == (ALPHA, BETA)
     assert (config.tp, config.total_kv_blocks) == (1, 26312)
     assert config.profile == "blis-2026-02/scheduling/trained-physics"
-    assert registry.alphas(config) == [(ALPHA[0], 0.0, ALPHA[2])]
-    assert registry.times_after_decode(config) == [777]
+    assert step_times.alphas(config) == [(ALPHA[0], 0.0, ALPHA[2])]
+    assert step_times.times_after_decode(config) == [777]
     roofline = config.replace(latency_model="roofline")
     assert (roofline.alpha_coeffs, roofline.beta_coeffs) == ((0.0, 0.0, 0.0), ())
-    assert registry.times_after_decode(roofline) == [0]
+    assert step_times.times_after_decode(roofline) == [0]
 
 
 def test_a_copy_follows_its_own_model_and_keeps_what_was_given():
@@ -64,10 +64,10 @@ def test_groups_with_gpus_of_their_own_have_their_blocks_and_numbers():
     assert [group.total_kv_blocks for group in config.instances] == [11567, 125278, 77]
     small = config.replace(block_size_in_tokens=32)
     assert [group.total_kv_blocks for group in small.instances] == [5783, 62639, 77]
-    slow, also_slow, wide, usual = registry.vectors(config)
+    slow, also_slow, wide, usual = step_times.vectors(config)
     alone = ClusterConfig(latency_model="trained-physics", hardware="L40S")
-    assert slow == also_slow == registry.vectors(alone)[0]
-    assert wide != usual == registry.vectors(ClusterConfig(latency_model="trained-physics"))[0]
+    assert slow == also_slow == step_times.vectors(alone)[0]
+    assert wide != usual == step_times.vectors(ClusterConfig(latency_model="trained-physics"))[0]
 
 
 def test_the_examples_are_served():
@@ -79,7 +79,7 @@ def test_the_examples_are_served():
         instances=str(folder / "gpus.yaml"),
     )
     assert [group.total_kv_blocks for group in config.instances] == [169945, 16876]
-    assert len(registry.vectors(config)) == 3
+    assert len(step_times.vectors(config)) == 3
 
 
 def test_a_model_that_only_fits_as_its_groups_have_it():

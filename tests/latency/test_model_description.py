@@ -5,10 +5,8 @@ import json
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.latency.deployment import Deployment, gpu_description
-from blis_jax.latency.kv_capacity import kv_blocks, num_parameters
-from blis_jax.latency.model_description import describe
-from blis_jax.latency.model_files import model_description, shipped_models
+from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks, num_parameters
+from blis_jax.latency.model_description import describe, model_description, shipped_models
 
 PLAIN = {
     "num_hidden_layers": 4,

@@ -11,9 +11,8 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency import roofline, trained_physics
-from blis_jax.latency.deployment import Deployment, gpu_description
-from blis_jax.latency.kv_capacity import kv_blocks, kv_bytes_per_token
-from blis_jax.latency.model_files import model_description
+from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks, kv_bytes_per_token
+from blis_jax.latency.model_description import model_description
 from tests.support.recorded import latency_2026_08 as plain
 from tests.support.recorded.reference_data import find_golden_dir
 

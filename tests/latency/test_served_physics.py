@@ -6,8 +6,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, GpuDescription
-from blis_jax.latency.model_description import ModelDescription
-from blis_jax.latency.model_files import model_description
+from blis_jax.latency.model_description import ModelDescription, model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, sizes_of, step_us, vector
 from blis_jax.runs.simulation import Options, simulate
 from tests.support.scenes import Prompt, table_of, workload_of

@@ -13,25 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.core.branching import When, always, branch
+from blis_jax.core.columns import When, always, branch
 from blis_jax.core.outcome import Outcome
-from blis_jax.engine.context import Context
+from blis_jax.core.parts import Parts
 from blis_jax.engine.loop import _node_of, _shared_numbers
-from blis_jax.engine.phases.router_view import router_index
-from blis_jax.engine.phases.router_view.router_index import no_touch
-from blis_jax.engine.state import nodes_of
-from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.memory import index_events
-from blis_jax.memory.block_tables.blocks import Do
 from blis_jax.memory.block_tables.contents import names
-from tests.engine.phases.made import Made, config, values
-from tests.engine.phases.router_view.test_router_index import (
-    BLOCKS,
-    CAPACITY,
-    INSTANCES,
-    REQUESTS,
-    context,
+from blis_jax.prefix_index import router_index
+from blis_jax.prefix_index.router_index import no_touch
+from blis_jax.tables.blocks import Blocks, Do
+from blis_jax.tables.context import Context
+from blis_jax.tables.requests import BlockNodes, nodes_of
+from blis_jax.tables.router import (
+    Gaps,
+    PrivateBlocks,
+    RouterIndex,
+    RouterWrite,
+    Routings,
+    no_index,
 )
+from tests.engine.phases.made import Made, config, values
+from tests.prefix_index.test_router_index import BLOCKS, CAPACITY, INSTANCES, REQUESTS, context
 from tests.support.scenes import Prompt
 
 WINDOW, STEPS = 4, 400
@@ -67,7 +69,7 @@ def at_block_level(when: When, rng: np.random.Generator) -> tuple[Context, list[
         path_start=jnp.asarray(starts),
         path_shift=jnp.asarray(shifts),
         num_shared=jnp.asarray(num_shared),
-        node_of=_node_of(shape, blocks),
+        own=Parts(BlockNodes(_node_of(shape, blocks))),
     )
     hears_all: Any = SimpleNamespace(loses_index=False, num_indices=1, moves_requests=False)
     return dataclasses.replace(ctx, shape=shape, requests=requests, mechanism=hears_all), paths
@@ -87,18 +89,18 @@ def told(ctx: Context, lengths: jax.Array) -> Any:
         now = router_index.trimmed(ctx, index, jnp.array(True))
         matched = router_index.matched_blocks(ctx, now, request, nodes, length, jnp.int32(0))
         touched = router_index.touch(ctx, now, request, nodes, length, instance)
-        nothing = no_touch(ctx, SimpleNamespace(router=now))  # type: ignore[arg-type]
+        nothing = no_touch(ctx, now)
         done = jax.tree.map(lambda a, b: jnp.where(touches, a, b), touched, nothing)
         after = router_index.write(ctx, now, done)
         turn: Any = SimpleNamespace(
             ctx=ctx,
-            state=SimpleNamespace(router=after),
+            state=Parts(after),
             instance=instance,
             inst=SimpleNamespace(step_index=jnp.int32(0)),
             own=lambda values: values[0],
         )
-        gone = index_events.popped(turn, used, touches)
-        assert gone is not None
+        (gone,) = index_events.popped(turn, used, touches)
+        assert isinstance(gone, index_events.Removal)
         return index_events.without(ctx, after, instance, gone), matched
 
     return jax.jit(one)
@@ -134,7 +136,6 @@ def test_the_index_equals_a_list_in_order_of_use(
     table = jnp.zeros((REQUESTS + 1, table.shape[1]), jnp.int32).at[:, 0].set(lengths)
     ctx = dataclasses.replace(ctx, requests=dataclasses.replace(ctx.requests, table=table))
     index = no_index(ctx.shape, PRECISE)  # type: ignore[arg-type]
-    assert index is not None
     named = [names_of(ctx, request, len(prompt)) for request, prompt in enumerate(prompts)]
     step, counts = told(ctx, lengths), dict.fromkeys(("evicted", "gaps", "again"), 0)
     lists: list[OrderedDict[Content, None]] = [OrderedDict() for _ in range(INSTANCES)]
@@ -201,12 +202,12 @@ def after_visit(made: Made, *, in_decode: bool = False, **visit: bool) -> Any:
     given: Any = SimpleNamespace(
         asks=jnp.array(visit.get("asks", True)), is_granted=jnp.array(visit.get("is_granted", True))
     )
-    work = dataclasses.replace(made.work(1), router=no_touch(ctx, state))
-    return index_events.allocated(ctx, state, work, one, given)
+    work = dataclasses.replace(made.work(1), own=Parts(no_touch(ctx, state[RouterIndex])))
+    return index_events.touched_at_once(ctx, state, work, one, given)
 
 
 def test_an_allocation_for_a_prompt_touches_all_its_full_blocks(fed: Made) -> None:
-    done = after_visit(fed).router
+    done = after_visit(fed)[RouterWrite]
     assert done.num_blocks.tolist() == [0, 3] and int(done.num_sent) == 1
     assert int(done.request) == 1 and int(done.instance) == 1
 
@@ -217,20 +218,20 @@ def test_a_lost_allocation_takes_a_number_and_touches_nothing() -> None:
         (Prompt(0, 50, 2), Prompt(10, 48, 2)),
         at_block_level=True,
     )
-    done = after_visit(made).router
+    done = after_visit(made)[RouterWrite]
     assert done.num_blocks.tolist() == [0, 0] and int(done.num_sent) == 1
     assert int(done.request) == made.ctx.shape.num_requests and int(done.num_nodes) == 0
 
 
 @pytest.mark.parametrize("visit", [{"in_decode": True}, {"asks": False}, {"is_granted": False}])
 def test_what_gets_no_room_for_a_prompt_touches_nothing(fed: Made, visit: dict[str, bool]) -> None:
-    done = after_visit(fed, **visit).router
+    done = after_visit(fed, **visit)[RouterWrite]
     assert done.num_blocks.tolist() == [0, 0] and int(done.num_sent) == 0
 
 
 def test_a_cache_with_a_cpu_tier_tells_nothing() -> None:
     made = Made(config(precise_kv_routing=True, kv_cpu_blocks=5, **SCORERS))
-    assert int(after_visit(made).router.num_sent) == 0
+    assert int(after_visit(made)[RouterWrite].num_sent) == 0
 
 
 def test_an_index_that_is_full_says_so(fed: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,17 +249,17 @@ def test_what_is_too_much_leaves_once_the_allocation_has_its_blocks(
     shape = dataclasses.replace(fed.ctx.shape, has_router_eviction=True)
     ctx = dataclasses.replace(fed.ctx, shape=shape)
     index = no_index(shape, ctx.mechanism)
-    assert index is not None and fed.state.blocks is not None
+    sent, gaps = index[Routings].sent, index[Gaps]
     nobody = dataclasses.replace(
-        index,
+        index.having(
+            Routings(sent.at[:, :2].set(jnp.array([[0, 1], [1, 1]], jnp.int32))),
+            PrivateBlocks(jnp.array([2, 4, 0], jnp.int32)),
+            Gaps(gaps.shared, gaps.private.at[0, 2].set(2)),
+        ),
         num_blocks=jnp.array([0, 5], jnp.int32),
         num_sent=jnp.int32(2),
-        sent=index.sent.at[:, :2].set(jnp.array([[0, 1], [1, 1]], jnp.int32)),
-        own=jnp.array([2, 4, 0], jnp.int32),
-        own_removed=index.own_removed.at[0, 2].set(2),
     )
-    task = fed.state.blocks.task.at[0].set(int(do))
-    blocks = dataclasses.replace(fed.state.blocks, task=task)
-    state = dataclasses.replace(fed.state, blocks=blocks, router=nobody)
-    after = index_events.settled(ctx, state)
-    assert after is not None and after.num_blocks.tolist() == [0, num_blocks]
+    task = fed.state[Blocks].task.at[0].set(int(do))
+    blocks = dataclasses.replace(fed.state[Blocks], task=task)
+    after = index_events.settled(ctx, fed.state.having(blocks, nobody))[RouterIndex]
+    assert after.num_blocks.tolist() == [0, num_blocks]

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,14 +9,12 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.engine.loop import without_holes
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.state import Inst, initial_state
-from blis_jax.memory.block_tables.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
-from blis_jax.runs.demand import demand_of_table
+from blis_jax.runs.demand import at_block_level, demand_of_table, first_sizes
 from blis_jax.runs.options import Options
-from blis_jax.runs.sizes import at_block_level, first_sizes
-from tests.memory.block_tables.test_blocks import free_blocks
-from tests.support.scenes import Prompt, flags, table_of, workload_of
+from blis_jax.tables.blocks import NEVER_FREE, NO_BLOCK, Blocks, Do, Pool, Task
+from blis_jax.tables.state import Inst
+from tests.support.scenes import Prompt, first_state_of, flags, table_of, workload_of
+from tests.tables.test_blocks import free_blocks
 
 TOTAL = 40
 FREE = (11, 3, 29)  # blocks that are still free, in this order
@@ -31,12 +28,8 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     demand = dataclasses.replace(demand_of_table(cluster, table, options), longest=4)
     shape = first_sizes(demand, options, mechanism(cluster)).shape
     shape = at_block_level(shape, demand, options)
-    functions, numbers = mechanism(cluster), params(cluster)
-    with jax.enable_x64(True):
-        states = first_states(shape, functions, numbers)
-        state = initial_state(shape, functions, numbers, *states)
-    blocks = state.blocks
-    assert blocks is not None
+    state, numbers = first_state_of(cluster, shape), params(cluster)
+    blocks = state[Blocks]
     start = 5
     places = start + np.array([0, holes // 2, holes + 2])
     ring = np.full_like(np.asarray(blocks.ring[0]), NO_BLOCK)
@@ -46,7 +39,7 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     hold[TOTAL:] = NEVER_FREE
     pool = np.asarray(blocks.pool).copy()
     pool[0, [Pool.HEAD, Pool.TAIL]] = start, start + holes + len(FREE)
-    used = state.inst.at[0, Inst.USED_BLOCKS].set(TOTAL - len(FREE))
+    used = state.inst.numbers.at[0, Inst.USED_BLOCKS].set(TOTAL - len(FREE))
     blocks = dataclasses.replace(
         blocks,
         ring=blocks.ring.at[0].set(ring),
@@ -54,11 +47,15 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
         pool=jnp.asarray(pool),
         task=blocks.task.at[Task.DO].set(int(do)),
     )
-    return shape, numbers, dataclasses.replace(state, blocks=blocks, inst=used)
+    return (
+        shape,
+        numbers,
+        dataclasses.replace(state.having(blocks), inst=state.inst.with_numbers(used)),
+    )
 
 
 def length(state) -> int:
-    return int(state.blocks.pool[0, Pool.TAIL] - state.blocks.pool[0, Pool.HEAD])
+    return int(state[Blocks].pool[0, Pool.TAIL] - state[Blocks].pool[0, Pool.HEAD])
 
 
 def test_a_list_of_mostly_holes_is_squeezed_and_keeps_its_order():
@@ -66,9 +63,11 @@ def test_a_list_of_mostly_holes_is_squeezed_and_keeps_its_order():
     after = without_holes(shape, numbers, state)
     assert length(after) == len(FREE)
     assert free_blocks(after, shape.ring_size) == list(FREE)
-    head = int(after.blocks.pool[0, Pool.HEAD])
-    assert [int(after.blocks.hold[0, block]) for block in FREE] == [-1 - head - i for i in range(3)]
-    assert np.all(np.asarray(after.blocks.hold[0, :TOTAL]) <= 1)
+    head = int(after[Blocks].pool[0, Pool.HEAD])
+    assert [int(after[Blocks].hold[0, block]) for block in FREE] == [
+        -1 - head - i for i in range(3)
+    ]
+    assert np.all(np.asarray(after[Blocks].hold[0, :TOTAL]) <= 1)
 
 
 def test_a_few_holes_are_left():

@@ -14,10 +14,10 @@ import xarray as xr
 from blis_jax.commands.run import command as run
 from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics import reference as metrics
+from blis_jax.records import invariants
+from blis_jax.records.record import BLOCK_LEVEL, RunRecord, Status
 from blis_jax.results.blis_files import results_text
-from blis_jax.results.checks import invariants
 from blis_jax.results.dataset import load, save_table
-from blis_jax.results.records import BLOCK_LEVEL, RunRecord, Status
 from tests import test_golden
 from tests.commands.run.test_command import BASE, config_with, save_scenario, save_workload
 from tests.metrics.test_reference import differences, figures_of, golden_run

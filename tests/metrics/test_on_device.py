@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import blis_jax.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.run.requests import draw_requests
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.figures import has_figure
-from blis_jax.metrics.on_device.run_figures import RunFigures
-from blis_jax.metrics.reference import CLASS_NAMES
-from blis_jax.metrics.scalars import evaluate, lookup, metric_names
-from blis_jax.metrics.summaries import SloTargets, Target, Window
+from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import Window
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results.checks.cheap_invariants import CHEAP_NAMES
-from blis_jax.results.from_tables import unstack
+from blis_jax.records.invariants import CHEAP_NAMES
+from blis_jax.records.observation import unstack
 from blis_jax.runs.calls import Call, Results, execute
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
 from blis_jax.runs.runs import GivenRun, Row
+from blis_jax.workload.spec import load_builtin, override
+from tests.support.metric_laws import NAMES, TARGETS
 from tests.support.recorded.golden_2026_08 import SIZES as AUGUST_SIZES
 from tests.support.recorded.golden_2026_08 import AugustScenario
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -28,16 +29,7 @@ from tests.test_golden import SIZES, Scenario, scenarios
 
 pytestmark = pytest.mark.golden
 
-TARGETS = SloTargets(
-    {"critical": Target(ttft_ms=60.0), "sheddable": Target(e2e_ms=4000.0, tpot_ms=20.0)},
-    otherwise=Target(ttft_ms=200.0),
-)
 FAST_FAMILIES = ("cov_kv120_some_dropped",)
-NAMES = tuple(
-    f"{name}[{slo_class}]" if slo_class else name
-    for name in metric_names()
-    for slo_class in ((None, *CLASS_NAMES) if lookup(name)[0].has_classes else (None,))
-)
 
 
 def both(
@@ -73,10 +65,6 @@ def assert_equal(record: Any, host: dict[str, float], report: Any) -> None:
     assert dict(zip(names, report.violations.tolist(), strict=True)) == record.invariant_failures
 
 
-def test_every_metric_has_a_compiled_form():
-    assert [name for name in metric_names() if not has_figure(name)] == []
-
-
 def chosen() -> list[Any]:
     """All recorded runs; fast are a few that differ in kind, as each compiles every metric."""
     found = [param.values[0] for param in scenarios()]
@@ -109,3 +97,19 @@ def test_equal_to_the_host_where_requests_wait_at_the_gateway_or_give_up(name: s
     record, host, report = both(scenario.cluster, table, AUGUST_SIZES, Window(0, None))
     assert_equal(record, host, report)
     assert sum(host[each] for each in ("num_evicted", "num_expired", "num_timed_out")) > 0
+
+
+@pytest.mark.slow
+def test_equal_to_the_host_where_pools_split_requests_that_have_priorities():
+    config = ClusterConfig(
+        revision="blis-2026-08",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+        scheduler="priority-fcfs",
+    )
+    table = draw_requests(override(load_builtin("mixed"), num_requests=60), 3, 16)[0]
+    record, host, report = both(config, table, AUGUST_SIZES, Window(0, None))
+    assert_equal(record, host, report)
+    assert record.splits is not None and host["priority_inversions"] > 0

@@ -1,6 +1,5 @@
 """Metrics against recorded figures of the reference, brute force, and scenes worked out by hand."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import reference as metrics
 from blis_jax.metrics import scalars as scalar_metrics
-from blis_jax.metrics import summaries
 from blis_jax.metrics.distributions import (
     Sample,
     mean,
@@ -23,9 +21,10 @@ from blis_jax.metrics.distributions import (
     summary_us,
     weighted_sample,
 )
+from blis_jax.metrics.metric import register
 from blis_jax.metrics.summaries import SloTargets, Target, Window
-from blis_jax.results import step_records
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records import step_records
+from blis_jax.records.record import RunRecord, Status
 from tests.support.recorded.golden_records import GoldenRun, compressed, load_run
 from tests.support.recorded.reference_data import find_golden_dir
 from tests.support.tiny_records import changed, pressed_run, run_of, whole_run
@@ -201,60 +200,6 @@ def test_nothing_is_printed_when_nothing_completed():
     assert metrics.results_json(record)["ttft_p99_ms"] == 0
 
 
-def brute_inversions(record: RunRecord) -> int:
-    requests = record.requests
-    rows = sorted(range(len(requests.arrival_us)), key=lambda row: requests.arrival_us[row])
-    return sum(
-        requests.e2e_us[first] > 2 * requests.e2e_us[second] >= 0
-        for place, first in enumerate(rows)
-        for second in rows[place + 1 :]
-        if requests.instance[first] == requests.instance[second]
-        and requests.slo_class[first] == requests.slo_class[second]
-    )
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
-def test_priority_inversions_equal_all_pairs(size: int):
-    random = np.random.default_rng(size)
-    record = run_of(
-        {
-            "arrival_us": random.integers(0, size, size),
-            "instance": random.integers(0, 3, size),
-            "slo_class": random.integers(0, 3, size),
-            "e2e_us": random.integers(-1, 100, size),
-        }
-    )
-    record = dataclasses.replace(record, has_priorities=True)
-    assert metrics.priority_inversions(record) == brute_inversions(record)
-
-
-def test_priority_inversion_and_its_twins():
-    late_overtakes = run_of({"arrival_us": [0, 9], "instance": [0, 0], "e2e_us": [201, 100]})
-    assert metrics.priority_inversions(late_overtakes) == 0
-    late_overtakes = dataclasses.replace(late_overtakes, has_priorities=True)
-    assert metrics.priority_inversions(late_overtakes) == 1
-    for part, value in (("e2e_us", [200, 100]), ("instance", [0, 1]), ("slo_class", [0, 1])):
-        twin = changed(late_overtakes, "requests", part, value)
-        assert metrics.priority_inversions(twin) == 0, part
-
-
-def test_head_of_line_blocking_and_its_twins():
-    blocked = run_of({"arrival_us": [0]}, waiting_sum=[90, 0, 0], step_count=[10, 10, 0])
-    assert metrics.hol_blocking_events(blocked) == 1
-    even = changed(blocked, "instances", "waiting_sum", [90, 90, 0])
-    assert metrics.hol_blocking_events(even) == 0
-    alone = run_of({"arrival_us": [0]}, waiting_sum=[90], step_count=[10])
-    assert metrics.hol_blocking_events(alone) == 0
-
-
-def test_jain_fairness_over_tenants():
-    record = run_of({"tenant": [0, 1], "output_len": [5, 5], "status": Status.COMPLETED})
-    assert metrics.jain_fairness(record) == 1.0
-    starved = changed(record, "requests", "status", Status.WAITING, at=1)
-    assert metrics.jain_fairness(starved) == 0.5
-    assert metrics.jain_fairness(changed(record, "requests", "status", Status.WAITING)) == 1.0
-
-
 @pytest.mark.parametrize(
     ("limit", "just_above", "value"),
     [("ttft_ms", 0.1551, 0.155), ("tpot_ms", 0.1651, 0.165), ("e2e_ms", 0.4851, 0.485)],
@@ -262,17 +207,17 @@ def test_jain_fairness_over_tenants():
 def test_each_target_counts(limit: str, just_above: float, value: float):
     kept = SloTargets({"critical": Target(**{limit: just_above})})
     missed = SloTargets({"critical": Target(**{limit: value - 0.001})})
-    summary = summaries.class_summary(whole_run(), kept)
+    summary = scalar_metrics.class_summary(whole_run(), kept)
     assert summary["critical"]["attainment"] == 1.0
     assert summary["all"]["attainment"] == pytest.approx(2 / 3)  # the rejected one missed
     assert summary["all"]["goodput_rps"] == 2 / 0.0001
-    summary = summaries.class_summary(whole_run(), missed)
+    summary = scalar_metrics.class_summary(whole_run(), missed)
     assert summary["critical"]["goodput_rps"] == 0.0
     assert summary["standard"]["attainment"] == 1.0
 
 
 def test_groups_of_a_summary():
-    by_class = summaries.class_summary(whole_run())
+    by_class = scalar_metrics.class_summary(whole_run())
     assert list(by_class) == ["all", "critical", "standard", "sheddable"]
     assert by_class["critical"]["tpot_p99_ms"] == 0.165
     assert by_class["sheddable"]["num_rejected"] == 1
@@ -281,11 +226,11 @@ def test_groups_of_a_summary():
 
 def test_window_measures_arrivals_inside_it():
     window = Window(from_us=50, until_us=70)
-    summary = summaries.class_summary(whole_run(), window=window)
+    summary = scalar_metrics.class_summary(whole_run(), window=window)
     assert list(summary) == ["all", "standard"]
     assert summary["all"]["num_completed"] == 1  # arrives at 60 and completes at 100
     assert summary["all"]["requests_per_s"] == 0.0
-    assert summaries.class_summary(whole_run(), window=Window(50))["all"]["num_requests"] == 2
+    assert scalar_metrics.class_summary(whole_run(), window=Window(50))["all"]["num_requests"] == 2
     with pytest.raises(ConfigError, match=r"the measured window \[9, 9\) µs holds no time"):
         Window(9, 9)
 
@@ -315,7 +260,7 @@ def test_rates_in_a_window_count_what_completes_in_it(
         sim_ended_time_us=[110],
     )
     targets, window = SloTargets(otherwise=Target(e2e_ms=0.02)), Window(10, 50)
-    summary = summaries.class_summary(record, targets, window)
+    summary = scalar_metrics.class_summary(record, targets, window)
     assert summary["all"]["num_completed"] == 3  # that arrived in the window
     assert summary["all"]["requests_per_s"] == num_output / 40e-6
     assert summary["all"]["output_tokens_per_s"] == num_tokens / 40e-6
@@ -378,7 +323,7 @@ def test_metric_names_are_taken_once():
     metric, _ = scalar_metrics.lookup("e2e_p99_ms")
     assert (metric.unit, metric.direction) == ("ms", "lower")
     with pytest.raises(ConfigError, match="metric 'e2e_p99_ms' is registered already"):
-        scalar_metrics.register(*dataclasses.astuple(metric)[:4])
+        register(metric)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_fit_gives_the_shipped_errors(tmp_path: Path, capsys: pytest.CaptureFi
     key = ["run", "model", "part", "of", "metric", "statistic"]
     both = made.merge(shipped[shipped["run"] == name], on=key, validate="one_to_one")
     means = both[both["statistic"] == "mean"]
-    assert len(means) == 2 * 4 * 3
+    assert len(means) == 2 * 5 * 3  # models, what is fitted and predicted (`naive` too), metrics
     held = means[means["of"] != "fitted"]
     assert (held["error_x"] - held["error_y"]).abs().max() < 0.005
 

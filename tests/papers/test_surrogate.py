@@ -23,50 +23,49 @@ def test_saved_bars_follow_from_the_numbers() -> None:
 
 
 def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
-    from sweeps.dataset.__main__ import _parser, _sizes
+    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
 
     for space in SPACES.values():
         for scale in (1.0, 0.01):
-            given = _parser().given(space.dataset_arguments("x.zarr", scale))
-            sizes = _sizes(given)
+            given = DatasetOptions.read(space.dataset_arguments("x.zarr", scale))
+            sizes = sizes_of(given)
             assert sizes.train_seeds <= sizes.seeds
         assert sizes.num_runs < 2000
 
 
 def test_points_on_seeds_of_their_own_are_of_the_same_world() -> None:
-    from sweeps.dataset.__main__ import _parser, _sizes
+    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
 
     space = SPACES["iter08"]
     pooled, own = (
-        _parser().given(words)
+        DatasetOptions.read(words)
         for words in (space.dataset_arguments("x.zarr", 1), space.own_arguments("y.zarr", 1))
     )
-    assert pooled["strategy"] == own["strategy"] and pooled["baseline"] == own["baseline"]
-    assert not set(_sizes(pooled).all_seeds) & set(_sizes(own).all_seeds)
-    assert _sizes(own).own_seeds == 32 and _sizes(own).test >= 512
-    small = _sizes(_parser().given(space.own_arguments("y.zarr", 0.01)))
+    assert pooled.strategy == own.strategy and pooled.baseline == own.baseline
+    assert not set(sizes_of(pooled).all_seeds) & set(sizes_of(own).all_seeds)
+    assert sizes_of(own).own_seeds == 32 and sizes_of(own).test >= 512
+    small = sizes_of(DatasetOptions.read(space.own_arguments("y.zarr", 0.01)))
     assert small.num_runs < 2000
 
 
 def test_sets_that_all_points_share_are_of_the_same_world_and_of_other_seeds() -> None:
-    from sweeps.dataset.__main__ import _parser, _sizes
+    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
 
     space = SPACES["iter08"]
-    parser = _parser()
     pooled, own, common = (
-        parser.given(words)
+        DatasetOptions.read(words)
         for words in (
             space.dataset_arguments("x.zarr", 1),
             space.own_arguments("y.zarr", 1),
             space.common_arguments("z.zarr", 1),
         )
     )
-    assert pooled["baseline"] == common["baseline"] and pooled["strategy"] == common["strategy"]
-    assert pooled["random_state"] != common["random_state"]  # other points
-    seeds = set(_sizes(common).all_seeds)
-    assert len(seeds) == 4 * 32 and _sizes(common).test == 64
-    assert not seeds & {*_sizes(pooled).all_seeds, *_sizes(own).all_seeds}
-    small = _sizes(parser.given(space.common_arguments("z.zarr", 0.01)))
+    assert pooled.baseline == common.baseline and pooled.strategy == common.strategy
+    assert pooled.random_state != common.random_state  # other points
+    seeds = set(sizes_of(common).all_seeds)
+    assert len(seeds) == 4 * 32 and sizes_of(common).test == 64
+    assert not seeds & {*sizes_of(pooled).all_seeds, *sizes_of(own).all_seeds}
+    small = sizes_of(DatasetOptions.read(space.common_arguments("z.zarr", 0.01)))
     assert small.num_runs < 2000
 
 

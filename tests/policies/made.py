@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blis_jax.core.types import EngineShape
 from blis_jax.policies.contract import GatewayContext, Policy
-from sweeps.principles.experiments.probes import context_of
+from sweeps.principles.probes import context_of
+
+SHAPE = EngineShape(num_instances=1, num_slots=1, num_requests=1, num_nodes=0, path_depth=1)
 
 
 def asked(
@@ -54,4 +57,4 @@ def decision(policy: Policy, context: GatewayContext, **numbers: float) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _first_decision(policy: Policy, params: Any, context: GatewayContext) -> Any:
-    return policy.decide(params, policy.start(params, None), context)[0]
+    return policy.decide(params, policy.start(params, SHAPE), context)[0]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from blis_jax.commands.run.command import main as run
-from blis_jax.commands.sweep.command import main as sweep
 from sweeps.compare.__main__ import main as compare
-from sweeps.search.command import main as optimize
+from sweeps.optimize import main as optimize
+from sweeps.sweep.command import main as sweep
 from tests.sweeps.tiny import TINY
 
 # least loaded with a preference for the first instances, ties in turns; a huge one sends everything to the first
@@ -183,7 +183,7 @@ def test_sweep_takes_the_routing_track_s_policies(
 ) -> None:
     names = "adaptive-weighted,kv-adaptive,epoch-adaptive"
     words = ["--workload", "mixed", "--set", "workload.num_requests=20", "--vmap-seeds", "2"]
-    words += ["--set", "num_instances=2", "--grid", f"routing_policy={names}"]
+    words += ["--set", "num_instances=2", "--grid", f"routing_policy={names}", "--all"]
     assert sweep([*words, "--output", str(tmp_path / "out.zarr")]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in names.split(","))

@@ -11,7 +11,6 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.exact import runtime_infinity
-from blis_jax.core.fleet import FleetView
 from blis_jax.core.types import (
     ROLES,
     SLO_CLASSES,
@@ -19,9 +18,10 @@ from blis_jax.core.types import (
     RequestView,
     Snapshots,
 )
-from blis_jax.engine.fleet_params import fleet_params
-from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
+from blis_jax.core.views import FleetView
+from blis_jax.engine.cluster_params import fleet_params
 from blis_jax.policies import registry
+from blis_jax.policies.contexts import LeadingContents, Outstanding
 from blis_jax.policies.contract import (
     ClusterContext,
     Completion,
@@ -33,7 +33,9 @@ from blis_jax.policies.contract import (
     QueueContext,
     VictimContext,
 )
+from blis_jax.policies.moved import PATHS
 from blis_jax.policies.numbers import numbers_of
+from blis_jax.policies.reading import DEMAND
 
 INSTANCES, SLOTS, CASES = 5, 12, 40
 INFINITY = np.float64(np.inf)
@@ -48,6 +50,7 @@ SHAPE = EngineShape(
 )
 TABLES = {
     kind: {name: registry.find(kind, name) for name in names}
+    | {name: registry.find(kind, path) for name, path in PATHS.get(kind, {}).items()}
     for kind, names in registry.NAMES.items()
 }
 # in turn, or by draws for each place
@@ -170,11 +173,11 @@ def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
         block_size=np.full(CASES, 16, np.int32),
         scores=scores if kind == "routing" else None,
-        picked=best if kind == "routing" or entry.reads_route else None,
+        picked=best if kind == "routing" or entry.reads("picked") else None,
         run_key=np.tile(np.array([[3, 14]], np.uint32), (CASES, 1)),
-        contents=contents() if entry.reads_contents else None,
+        contents=contents() if entry.reads("contents") else None,
         draws=rng.integers(0, 2**31 - 1, (CASES, 8), dtype=np.int32),
-        outstanding=outstanding() if entry.reads_outstanding else None,
+        outstanding=outstanding() if entry.reads("outstanding") else None,
     )
 
 
@@ -194,10 +197,10 @@ def queue_scenes(entry: Policy) -> QueueContext:
         now_us=np.full(CASES, 400_000, np.int32),
         instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
-        num_cached_blocks=blocks[0] if entry.reads_cached_blocks else None,
+        num_cached_blocks=blocks[0] if entry.reads("num_cached_blocks") else None,
         priority=priority if entry.kind == "scheduler" else None,
-        contents=contents_of_slots() if entry.reads_contents else None,
-        handed=rng.uniform(0, 1e5, shape) if entry.reads_handed else None,
+        contents=contents_of_slots() if entry.reads("contents") else None,
+        handed=rng.uniform(0, 1e5, shape) if entry.reads("handed") else None,
     )
 
 
@@ -212,7 +215,7 @@ def victim_scenes(entry: Policy) -> VictimContext:
         num_tokens=tokens.astype(np.int32),
         now_us=np.full(CASES, 400_000, np.int32),
         instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
-        num_own_blocks=blocks.astype(np.int32) if entry.reads_own_blocks else None,
+        num_own_blocks=blocks.astype(np.int32) if entry.reads("num_own_blocks") else None,
     )
 
 
@@ -227,7 +230,7 @@ def offload_scenes(entry: Policy) -> OffloadContext:
         request=request_views(6, shape),
         num_takers=rng.integers(1, 6, shape).astype(np.int32),
         instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
-        **(counts if entry.reads_demand else {}),
+        **(counts if entry.reads(*DEMAND) else {}),
     )
 
 
@@ -255,7 +258,7 @@ def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOver
     now_us, key = np.full(CASES, 400_000, np.int32), rng.integers(0, 2**32, (CASES, 2), np.uint32)
     if entry.kind == "cluster":
         num_arrived, is_paid = np.arange(CASES, dtype=np.int32), seen.is_active
-        fleet = fleet_scenes() if entry.reads_fleet else None
+        fleet = fleet_scenes() if entry.reads("fleet") else None
         return ClusterContext(seen, seen.is_active, now_us, key, num_arrived, is_paid, fleet)
     role = rng.integers(0, len(ROLES), seen.role.shape).astype(np.int32)
     instance = rng.integers(0, INSTANCES, CASES).astype(np.int32)
@@ -485,7 +488,7 @@ def test_pickers_draw_as_they_say(name: str):
         request = case(request_views(1, (1,)), 0)
         draws = jax.random.randint(key, (2,), 0, 2**31 - 1, jnp.int32)
         among = PickerContext(jnp.asarray(scores), jnp.ones(5, bool), request, key, draws)
-        return entry.decide(numbers(entry), entry.start(None, SHAPE), among)[0]
+        return entry.decide(numbers(entry), entry.start(numbers(entry), SHAPE), among)[0]
 
     found = np.bincount(np.asarray(pick(keys)), minlength=5) / size
     tolerance = 5 * np.sqrt(np.multiply(shares, np.subtract(1, shares)) / size)

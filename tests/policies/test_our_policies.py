@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.results.records import Status
+from blis_jax.records.record import Status
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
@@ -16,6 +14,7 @@ from tests.support.scenes import Prompt, differences, flags, run_both, table_of,
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
 CRITICAL, STANDARD, SHEDDABLE = 1, 2, 3
+ORDER = "sweeps/strategies/policies/orders.py:priority_cached"
 DEADLINES = {
     "slo_deadline_critical": 3_000,
     "slo_deadline_standard": 8_000,
@@ -57,7 +56,7 @@ def test_gate_sheds_the_asked_share() -> None:
     shared = {"num_instances": 8, "admission_policy": "class-gated", "class_gated_sheddable": 0.0}
     rejected = {}
     for share in (0.0, 0.3, 1.0):
-        cluster = config.ClusterConfig(**shared, class_gated_probability=share)
+        cluster = config.of_settings(shared | {"class_gated_probability": share})
         status = simulate(cluster, table).requests
         is_shed = status.status[status.slo_class == SHEDDABLE] == Status.REJECTED
         rejected[share] = is_shed.mean()
@@ -74,9 +73,7 @@ def test_cached_prompts_go_first_only_with_a_worth() -> None:
     base = config.from_flags(flags(max_num_running_reqs=1))
     starts = {}
     for worth in (0.0, 1.0):
-        cluster = dataclasses.replace(
-            base, scheduler="priority-cached", cached_block_priority=worth
-        )
+        cluster = base.replace(scheduler=ORDER, **{"scheduler.per_block": worth})
         starts[worth] = simulate(cluster, table, OPTIONS).requests.scheduled_step_idx
     assert starts[0.0][1] < starts[0.0][2]
     assert starts[1.0][2] < starts[1.0][1]

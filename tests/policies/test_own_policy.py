@@ -59,7 +59,7 @@ def random_admission(params, state, context):
     return jax.random.bernoulli(context.key, 0.5), state
 
 
-@scheduler(reads_cached_blocks=True)
+@scheduler()
 def cached_first(params, state, context):
     """The largest cached prefix first."""
     return (-context.num_cached_blocks, context.request.tie_rank), state

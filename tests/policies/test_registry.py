@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
-from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS
+from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
+from blis_jax.policies.__main__ import kinds_table, page
 from blis_jax.policies.numbers import number, numbers_of
-from blis_jax.policies.reference import page
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -18,6 +18,8 @@ from tests.support.recorded.reference_data import REPO_ROOT
 def test_the_page_is_what_the_command_prints():
     text = (REPO_ROOT / "docs" / "reference" / "policies.md").read_text(encoding="utf-8")
     assert text.partition("<!-- made by python -m blis_jax.policies -->\n")[2] == page()
+    guide = (REPO_ROOT / "docs" / "how-to" / "policies.md").read_text(encoding="utf-8")
+    assert f"\n\n{kinds_table()}\n\n" in guide
 
 
 @pytest.mark.parametrize("name", registry.settings())

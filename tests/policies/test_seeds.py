@@ -11,7 +11,9 @@ import pytest
 
 import blis_jax
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.run.command import main
+from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_options
 from blis_jax.policies import registry
@@ -19,7 +21,6 @@ from blis_jax.policies.seeds import (
     ALL_ALIKE,
     FIXED,
     RandomSource,
-    draws,
     policy_seed,
     policy_seed_under,
 )
@@ -33,9 +34,8 @@ PACKAGE = Path(blis_jax.__file__).parent
 # so slow that everything is there before the first step ends: after the first request the gate is
 # always open for a draw, and who is shed is the draws and nothing else
 SLOW = ClusterConfig(
-    admission_policy="class-gated",
-    class_gated_standard=0.0,
-    class_gated_probability=0.5,
+    admission_policy="sweeps/strategies/policies/gates.py:class_gated",
+    policy_numbers={"admission.standard_load": 0.0, "admission.probability": 0.5},
     num_instances=2,
     alpha_coeffs=(0.0, 0.0, 0.0),
     beta_coeffs=(1e7, 0.0, 0.0),
@@ -135,7 +135,10 @@ def test_who_draws():
 def test_lost_news_is_drawn():
     indexed = ClusterConfig(routing_policy="weighted", variant="routing")
     assert not draws(indexed)
-    assert draws(indexed.replace(prefix_index_loss=0.5))
+    lossy = indexed.replace(prefix_index_loss=0.5)
+    assert draws(lossy)
+    used = {source for source in RandomSource if source.is_used and source.is_used(lossy)}
+    assert used == {RandomSource.LOSS, RandomSource.REMOVAL_LOSS}
 
 
 @pytest.mark.parametrize("spread", ["scrape_delay_stddev_s", "loading_delay_stddev_s"])
@@ -152,11 +155,11 @@ def test_nothing_draws_from_the_seed_but_through_a_source():
     )
     found = {
         f"{file.relative_to(PACKAGE)}"
-        for folder in ("engine", "policies", "cluster", "memory", "latency")
+        for folder in ("engine", "tables", "policies", "cluster", "memory", "latency")
         for file in (PACKAGE / folder).rglob("*.py")
         if ways.search(file.read_text())
     }
-    gates = {"engine/phases/policy_calls.py", "engine/cluster_params.py", "policies/seeds.py"}
+    gates = {"tables/context.py", "engine/cluster_params.py", "policies/seeds.py"}
     assert found == gates
 
 
@@ -184,7 +187,7 @@ def _arguments(folder, *more):
     return [
         *("--model", "m", "--num-instances", "2", "--beta-coeffs", "1e7,0,0"),
         *("--alpha-coeffs", "0,0,0", "--admission-policy", "class-gated"),
-        *("--class-gated-standard", "0", "--class-gated-probability", "0.5"),
+        *("--policy-numbers", "admission.standard_load=0,admission.probability=0.5"),
         *("--results-path", str(folder / "out.json"), "--overwrite", *more),
     ]
 
@@ -223,7 +226,29 @@ def test_a_seed_without_effect_is_told_only_where_no_policy_draws():
     source = Source("r.npz", RECORDED, 3, path=Path("r.npz"))
     said: list[str] = []
     notes = SimpleNamespace(warn=said.append)
-    warn_of_idle_options({"seed": 3}, SLOW, source, notes)
+    warn_of_idle_options(RunOptions.of({"seed": 3}), SLOW, source, notes)
     assert not said
-    warn_of_idle_options({"seed": 3}, ClusterConfig(), source, notes)
+    warn_of_idle_options(RunOptions.of({"seed": 3}), ClusterConfig(), source, notes)
     assert said == ["--seed has no effect on recorded requests"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),  # nobody asks the picker, which draws where scores are equal
+        ({"routing_policy": "least-loaded"}, True),
+        ({"routing_policy": "weighted"}, True),
+        ({"revision": "blis-2026-02", "routing_picker": "weighted-random"}, False),
+        (
+            {
+                "revision": "blis-2026-02",
+                "routing_policy": "weighted",
+                "routing_picker": "weighted-random",
+            },
+            True,
+        ),
+    ],
+)
+def test_a_picker_that_nobody_asks_draws_nothing(settings, expected):
+    config = ClusterConfig(**({"revision": "blis-2026-08", "num_instances": 2} | settings))
+    assert draws(config) is expected

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+import html
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from blis_jax.commands.flags import report_flags
+from blis_jax.commands.options import OverwriteSwitch
+from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
 from blis_jax.errors import ConfigError
-from blis_jax.reports import page, words
+from blis_jax.reports import answers, page
+from blis_jax.reports.differences import findings as findings_of
+from blis_jax.reports.drawing import drawn
+from blis_jax.reports.pictures import Axis, Series
 from blis_jax.reports.runs import timeline
 from blis_jax.reports.study import (
     CURVE_LEVELS,
-    MOST_CURVE_NUMBERS,
-    Curves,
+    Curve,
     SeedValues,
     ShownDifference,
     ShownInterval,
     Study,
-    every_kth,
 )
-from tests.support.report_page import embedded, row, rows
+from blis_jax.reports.study_pictures import pictures
+from tests.support.browser import opened
+from tests.support.findings_forms import where
+from tests.support.report_page import embedded, marks
 from tests.support.tiny_records import pressed_run, whole_run
 
 HOSTILE = 'a</script><script>alert("1")</script>'
@@ -63,48 +70,144 @@ def study(**changes: object) -> Study:
             for name, values in (("base", (190.0, 210.0)), (HOSTILE, (95.0, None)))
         ),
         levels=CURVE_LEVELS,
-        curves=(Curves("base", "critical", {0: [1.0] * len(CURVE_LEVELS)}),),
+        curves=(Curve.of("base", "critical", np.ones((1, len(CURVE_LEVELS)))),),
     )
     return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    page.write(study(), path)
+    page.write_study(study(), path)
     text = path.read_text()
     assert HOSTILE not in text and "mixed & more" not in text
-    content = embedded(path)
-    assert row(content["tables"]["values"], strategy=HOSTILE, at=0)["ttft_p99_ms"] == 95.0
-    assert row(content["tables"]["values"], strategy=HOSTILE, at=1)["ttft_p99_ms"] is None
+    (apart,) = marks(embedded(path), "differences on each", f"{HOSTILE[:32]}… − base", "critical")
+    assert (apart["x"], apart["y"]) == ([3.0, 4.0], [-95.0, None])
 
 
-def test_headlines_say_the_change_and_whether_it_is_chance() -> None:
-    ((_, sentences),) = words.headlines(study())
-    assert sentences == [
-        "Critical requests: the 99th percentile of the time to first token falls from 200.0 to "
-        "100.0 ms (−50.0 % [−55.0, −45.0]), which is better."
-    ]
-    unsure = difference(verdict="unclear", joint_percent=ShownInterval(-50.0, -90.0, 150.0))
-    ((_, (sentence,)),) = words.headlines(study(differences=(unsure,)))
-    assert sentence.endswith(
-        "(−50.0 % [−90.0, +150.0]), but these runs cannot tell this from chance."
+def tooltips(text: str, figure: str) -> list[tuple[str, str]]:
+    """The run and the lines of every mark of a picture, as a reader sees them."""
+    drawn = text[text.index(f'<figure class="{figure}"') :].split("</figure>")[0]
+    found = re.findall(
+        r'<g(?: data-run="(.*?)")?[^>]*><title>(.*?)</title><(?:path|use|image)', drawn, re.S
     )
-    nothing = difference(num_pairs=0, mean=None, percent=ShownInterval(None, None, None))
-    ((_, (sentence,)),) = words.headlines(study(differences=(nothing,)))
-    assert "cannot be compared" in sentence
+    return [(run, html.unescape(title)) for run, title in found]
+
+
+def test_every_mark_says_what_it_is_with_value_and_interval() -> None:
+    unsure = ShownInterval(-50.0, -90.0, 150.0)
+    one = study(differences=(difference(joint_percent=unsure),))
+    text = page.page(findings_of(one), "title", "command", {})
+    assert HOSTILE not in text
+    name = f"{HOSTILE[:32]}…"
+    where = "\ncritical\nTTFT P99 by run (lower is better)\nchange: "
+    told = ("", f"{name}{where}−50.0 [−55.0, −45.0] %")
+    together = ("", f"{name}, interval that holds for all together{where}[−90.0, +150.0] %")
+    assert tooltips(text, "changes") == [together, told, told]  # the second is the interval's bar
+    (point,) = tooltips(text, "seeds")  # the other seed has no difference
+    assert point == ("3", f"critical\n{name} − base\nseed: 3\ndifference (ms): −95.0")
+    curve = [title for _, title in tooltips(text, "distributions")]
+    assert curve[0] == "base\ncritical"
+    assert "base\ncritical\ntime to first token (ms): 1.00 [1.00, 1.00]" in curve[-1]
+
+
+def test_a_seed_is_marked_in_every_picture_and_an_image_tells_its_tiles(tmp_path: Path) -> None:
+    """What a pointer does, in a browser."""
+    shown = timeline(pressed_run(), "base", 0, np.linspace(0.0, 85.0, 500))
+    other = difference(metric="ttft_mean_ms")
+    values = [dataclasses.replace(one, metric="ttft_mean_ms") for one in study().values]
+    page.write_study(
+        study(differences=(difference(), other), values=(*study().values, *values), timelines=(shown,)),
+        tmp_path / "page.html",
+    )  # fmt: skip
+    with opened(tmp_path / "page.html") as seen:
+        send = "arguments[0].dispatchEvent(new MouseEvent(arguments[1], {bubbles: true, ...arguments[2]}))"
+        points = seen.run("return [...document.querySelectorAll('[data-run=\"3\"]')]")
+        assert len(points) == 2  # of two metrics
+        is_marked = "return [...document.querySelectorAll('.apart .marked')].length"
+        for event, target, num_marked in (
+            *(("mouseover", points[0], 2), ("mouseover", seen.run("return document.body"), 0)),
+            *(("click", points[1], 2), ("mouseover", seen.run("return document.body"), 2)),
+            ("click", points[0], 0),
+        ):
+            seen.run(send, target, event, {})
+            assert seen.run(is_marked) == num_marked
+        image = seen.run("return document.querySelector('[data-mark]')")
+        box = seen.run(
+            "const b = arguments[0].getBoundingClientRect(); return [b.left + b.width / 2, b.top + 2]",
+            image,
+        )
+        seen.run(send, image, "mousemove", dict(zip(("clientX", "clientY"), box, strict=True)))
+        title = seen.run("return arguments[0].querySelector('title').textContent", image)
+        (tiles,) = marks(
+            embedded(tmp_path / "page.html"), "Instances over time", "Running batch, base"
+        )
+        at = np.searchsorted(tiles["x"], np.mean([tiles["x"][0], tiles["x"][-1]]), "right") - 1
+        assert title.startswith("Running batch, base\n")
+        assert float(title.splitlines()[-1].split()[0]) == pytest.approx(
+            tiles["values"][-1][at], rel=0.01
+        )
+        assert not seen.console()
+
+
+def test_the_page_begins_with_the_answer_and_one_picture(tmp_path: Path) -> None:
+    page.write_study(study(), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    body = text[text.index("<body>") :]
+    parts = ("<h1>", '<dl id="answer">', '<figure class="changes"', "<table", "<figure", "<h2>")
+    places = [body.index(part) for part in parts[:4]]
+    assert places == sorted(places)
+    assert embedded(tmp_path / "page.html")["answer"] == answers.answer(study()).to_json()
+
+
+def test_a_page_is_the_same_when_it_is_made_again(tmp_path: Path) -> None:
+    """A command that is stopped and gone on with writes the same bytes."""
+    for name in ("one", "other"):
+        page.write_study(study(), tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_the_verdict_says_the_change_and_whether_it_is_chance() -> None:
+    def verdict(**changes: object) -> str:
+        (sentence,) = answers.answer(study(differences=(difference(**changes),))).verdict
+        return str(sentence)
+
+    assert verdict() == "better: critical −50.0 %."
+    unsure = ShownInterval(-50.0, -90.0, 150.0)
+    assert verdict(verdict="unclear", joint_percent=unsure) == (
+        "not told from chance: critical −50.0 %."
+    )
+    assert verdict(verdict="same") == "the same: critical."
+    nothing = ShownInterval(None, None, None)
+    assert verdict(num_pairs=0, mean=None, percent=nothing) == "no figure: critical."
+    of_zero = verdict(percent=nothing, absolute=ShownInterval(3.0, 2.0, 4.0), verdict="worse")
+    assert of_zero == "worse: critical +3.00 ms."
+
+
+def test_the_verdict_says_what_a_better_class_pays() -> None:
+    """Only figures that are surely worse, of classes that are called better; the largest first, the others counted."""
+    paid = {"goodput_rps": 3.0, "e2e_p95_ms": 50.0, "ttft_mean_ms": 8.0, "pooled_e2e_p99_ms": 5.0}
+    worse = [
+        difference(metric=name, percent=ShownInterval(at, 1.0, 9.0), verdict="worse")
+        for name, at in paid.items()
+    ]
+    of_other_class = difference(slo_class="sheddable", metric="ttft_mean_ms", verdict="worse")
+    (sentence,) = answers.answer(study(differences=(difference(), *worse, of_other_class))).verdict
+    assert str(sentence) == (
+        "better: critical −50.0 %; in return worse: TTFT mean of critical +8.00 %, "
+        "E2E P99 pooled of critical +5.00 %, 1 more."
+    )
 
 
 def test_what_lies_beyond_the_axis_stops_at_its_end() -> None:
     open_ended = difference(percent=ShownInterval(9000.0, -10.0, None))
-    (found,) = rows(page.tables(study(differences=(open_ended,)))["differences"])
-    assert (found["ratio"], found["ratio_low"], found["ratio_high"]) == (32.0, 0.9, 32.0)
-    assert found["percent"] == 9000.0  # the number itself is kept
-
-
-def test_many_seeds_are_thinned_and_few_are_not() -> None:
-    assert every_kth(256, 3 * 4 * len(CURVE_LEVELS)) == 1
-    step = every_kth(10_000, 3 * 4 * len(CURVE_LEVELS))
-    assert 10_000 / step * 3 * 4 * len(CURVE_LEVELS) <= MOST_CURVE_NUMBERS
+    (picture, *_) = pictures(study(differences=(open_ended,)))
+    with drawn(picture) as made:
+        (lines,) = [one for one in made.axes[0].collections if hasattr(one, "get_segments")]
+        ((low, high),) = lines.get_segments()
+    assert (low[0], high[0]) == (0.9, 32.0)
+    (series,) = [mark for mark in picture.marks if isinstance(mark, Series)]
+    assert series.x == [9000.0]  # the number itself is kept
+    assert where(Axis(scale="percent"), series.x)[0] == 32.0
 
 
 def test_a_timeline_is_the_mean_over_each_span() -> None:
@@ -123,12 +226,12 @@ def test_a_step_that_begins_before_the_last_has_ended_is_not_counted_twice() -> 
     assert shown.running[0] == pytest.approx([55 / 60, 1.0])
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ConfigError, match=r"pip install 'blis-jax\[report\]'"):
-        report_flags.paths_of({"report": str(tmp_path / "page.html")})
+class _Options(ReportOptions, OverwriteSwitch):
+    """What a command with a page has."""
+
+
+def _outputs(folder: Path, **options: Any) -> OutputPaths:
+    return outputs_of(_Options(**options), folder / "result.json")
 
 
 @pytest.mark.parametrize(
@@ -139,15 +242,17 @@ def test_without_the_extra_one_sentence_says_what_to_install(
         ({"report": f"{__file__}/page.html"}, "is not a folder"),
     ],
 )
-def test_paths_are_checked_before_anything_runs(given: dict[str, str], sentence: str) -> None:
+def test_paths_are_checked_before_anything_runs(
+    given: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        report_flags.paths_of(given)
+        _outputs(tmp_path, **given)
 
 
 def test_a_page_is_not_replaced_unasked(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("mine")
     with pytest.raises(ConfigError, match="--overwrite"):
-        report_flags.paths_of({"report": str(path)})
-    assert report_flags.paths_of({"report": str(path), "resume": True}).report == path
+        _outputs(tmp_path, report=str(path))
+    assert _outputs(tmp_path, report=str(path), overwrite=True).report == path
     assert path.read_text() == "mine"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from blis_jax.records.record import RunRecord
 from blis_jax.reports.perfetto import TracedRun, trace_events, write_trace
-from blis_jax.results.records import RunRecord
 from tests.support.tiny_records import pressed_run, whole_run
 
 BLOCK = 16

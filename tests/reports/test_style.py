@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blis_jax.reports.figures import columns_of, line_handle
-from blis_jax.reports.style import CLASS_COLOURS, PARTS, STRATEGY_COLOURS, strategy_colours
-from sweeps.robustness.output.figure import View, filled
+from blis_jax.reports.style import (
+    CLASS_COLOURS,
+    PARTS,
+    STRATEGY_COLOURS,
+    columns_of,
+    line_handle,
+    strategy_colours,
+)
+from sweeps.robustness.output.figure import MapView, filled
 from sweeps.robustness.verdict import recommend
 from tests.sweeps.robustness.made_map import cell, made_map
 
@@ -61,6 +67,6 @@ def test_a_thin_map_is_drawn_without_facets() -> None:
         for size in sizes
     ]
     whole = recommend(made_map(cells))
-    assert filled(whole, View()) == View()
+    assert filled(whole, MapView()) == MapView()
     thin = whole.isel(cell=np.arange(0, len(cells), 2))
-    assert filled(thin, View()).row is None
+    assert filled(thin, MapView()).row is None

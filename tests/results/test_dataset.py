@@ -16,10 +16,10 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics.kv import FIGURES
 from blis_jax.metrics.summaries import SloTargets, Target, Window
+from blis_jax.records.record import Status
 from blis_jax.results import blis_files
 from blis_jax.results import dataset as results
-from blis_jax.results.labels import Labels
-from blis_jax.results.records import Status
+from blis_jax.results.blis_files import Labels
 from tests.metrics.test_reference import all_scenarios, differences, golden_run
 from tests.support.recorded.golden_records import record_of
 from tests.support.tiny_records import changed, pressed_run, run_of, whole_run
@@ -207,6 +207,15 @@ def test_results_of_a_run_without_completions():
         "Rejected Requests: 1\n"
         "Dropped Unservable: 0\n"
     )
+
+
+def test_the_one_instance_of_several_that_was_placed_has_a_block():
+    """As BLIS counts the instances that were asked for."""
+    run = pressed_run()
+    assert blis_files.results_text(run).count("=== Simulation Metrics ===") == 1
+    text = blis_files.results_text(run, num_asked=3)
+    assert text.count('"instance_id": "instance_0"') == 1
+    assert text.count("=== Simulation Metrics ===") == 2
 
 
 def test_text_of_a_run_under_pressure():

@@ -8,13 +8,14 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.results.records import Status
+from blis_jax.records.record import Status
 from blis_jax.runs.closed_loop import _following, simulate_closed_loop
 from blis_jax.workload.reference import drawn
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, closed_loop_table
+from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import parse_spec
 from blis_jax.workload.table import NEVER_US
-from blis_jax.workload.versions import REVISED
+from tests.support.follow_ups import follow_ups
 
 pytestmark = pytest.mark.lenient_promotion  # the engine adds flags to counts
 
@@ -52,7 +53,7 @@ def workload_of(text):
 
 def asked_for(workload, record):
     """The requests that the interface gives when it is told the record's completions, one by one."""
-    follow_ups, arrived, running = workload.follow_ups(), [], []
+    requests_after, arrived, running = follow_ups(workload), [], []
     waiting = [(one.arrival_us, index, one) for index, one in enumerate(workload.requests)]
     num_asked = len(waiting)
     heapq.heapify(waiting)
@@ -65,7 +66,7 @@ def asked_for(workload, record):
             arrived.append(request)
             continue
         end_us, _, request = heapq.heappop(running)
-        later = follow_ups.after(request, end_us)
+        later = requests_after.after(request, end_us)
         if later is not None:
             heapq.heappush(waiting, (later.arrival_us, num_asked, later))
             num_asked += 1
@@ -165,6 +166,34 @@ def test_the_next_rounds_of_one_step_come_in_the_order_of_the_scheduler():
         assert run.record.requests.arrival_us[2] == run.record.requests.arrival_us[3]
         assert [one.client for one in run.arrived()][2:] == order
         assert [name.rsplit("_", 1)[1] for name in run.request_ids()[2:]] == ["1", "2"]
+
+
+LAW = "{type: constant, params: {value: %d}}"
+ONE_LENGTH = f"input_distribution: {LAW % 50}, output_distribution: {LAW % 5}"
+TWELVE_USERS = f"clients:\n  - {{id: a, concurrency: 12, {ONE_LENGTH}}}"
+TURNS = f"""aggregate_rate: 1000
+clients:
+  - {{id: a, slo_class: batch, rate_fraction: 1, arrival: {{process: constant}}, {ONE_LENGTH}, reasoning:
+      {{reason_ratio_distribution: {LAW % 0}, multi_turn: {{max_rounds: 2, think_time_us: 0, context_growth: ""}}}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("clients", "parents"),
+    [(TWELVE_USERS, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]), (TURNS, list(range(12)))],
+    ids=["of one arrival", "one after the other"],
+)
+def test_of_prompts_of_one_length_the_earlier_goes_on_first_then_by_the_text_of_ids(
+    clients: str, parents: list[int]
+):
+    """Under sjf; which first rounds bring the others, one by one, is BLIS's."""
+    text = f'version: "2"\nseed: 3\nnum_requests: 24\n{clients}\n'
+    config = ClusterConfig(
+        revision=AUGUST, model="meta-llama/llama-3.1-8b-instruct", scheduler="sjf"
+    )
+    run = simulate_closed_loop(config, workload_of(text))
+    sessions = [request.session for request in run.arrived()]
+    by_creation = np.argsort(run.num_created[12:], kind="stable") + 12
+    assert [sessions.index(sessions[row]) for row in by_creation] == parents
 
 
 @pytest.mark.slow

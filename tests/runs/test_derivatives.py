@@ -10,7 +10,7 @@ from blis_jax.cluster import config
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.derivatives import Derivatives, Differentiator, jacobian, jvp
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.table import RequestTable

@@ -12,7 +12,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.simulation import Options, Row, simulate

@@ -12,9 +12,9 @@ import pytest
 from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.on_device.run_figures import figures_of
+from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Group
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.many_runs import drawn_runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
+from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.runs import driver, many_runs
 from blis_jax.runs.calls import Call
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.drawing import plan as plans
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec
+from blis_jax.workload.table import NEVER_US
 
 SEEDS = (3, 1, 4, 15)
 SESSIONS = """
@@ -66,13 +68,13 @@ def one_row_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The sizes of the calls that were compiled."""
     sizes: list[int] = []
-    compile_call = Call.compile
+    begin = Call.begin_compiling
 
-    def counted(call: Call) -> None:
+    def counted(call: Call, *arguments: Any) -> Any:
         sizes.append(call.size)
-        compile_call(call)
+        return begin(call, *arguments)
 
-    monkeypatch.setattr(Call, "compile", counted)
+    monkeypatch.setattr(Call, "begin_compiling", counted)
     yield sizes
 
 
@@ -95,9 +97,36 @@ def test_calls_are_full_and_few_in_size() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "ROWS_PER_CALL", 16)
         patch.setattr(driver, "num_workers", lambda: 2)
-        assert [rows.rows_per_call(n) for n in (1, 2, 4, 9, 31, 512)] == [1, 1, 2, 4, 8, 16]
+        assert [rows.rows_per_call(n) for n in (1, 2, 3, 20, 512)] == [1, 1, 16, 16, 16]
+        assert [rows.rows_per_call(n, 100_000) for n in (2, 4, 31, 512)] == [1, 2, 8, 16]
     lanes = driver.Runner(dataclasses.replace(OPTIONS, form="lanes"))
     assert [lanes.rows_per_call(n) for n in (5, 100_000)] == [5, driver.LANES_PER_CALL]
+
+
+def test_any_number_of_seeds_runs_in_one_program(
+    spec: WorkloadSpec,
+    fcfs: ClusterConfig,
+    first: tuple[RunRecord, ...],
+    compilations: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "ROWS_PER_CALL", 4)
+    monkeypatch.setattr(driver, "num_workers", lambda: 2)
+    for count in (3, 4):
+        records = many_runs.run_grid([fcfs], spec, SEEDS[:count], whole, OPTIONS).rows[0]
+        for record, expected in zip(records, first, strict=False):
+            assert_equal(record, expected)
+    assert compilations == [4, 4]
+
+
+def test_a_call_is_filled_up_with_runs_of_no_request(
+    spec: WorkloadSpec, fcfs: ClusterConfig
+) -> None:
+    run = many_runs.drawn_runs([many_runs.Point(fcfs, spec)], SEEDS[:1], OPTIONS)[0]
+    _, full, _ = run.inputs(run.sizes.shape)
+    _, empty, _ = run.filler().inputs(run.sizes.shape)
+    assert (full.arrival_us != NEVER_US).sum() == spec.num_requests
+    assert (empty.arrival_us == NEVER_US).all()
 
 
 def test_same_seeds_same_bits_in_any_order(

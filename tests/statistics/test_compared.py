@@ -6,7 +6,7 @@ import xarray as xr
 from scipy import stats
 
 from benchmarks.coverage.ratios import lognormal
-from blis_jax.metrics.scalars import HIGHER, LOWER
+from blis_jax.metrics.metric import HIGHER, LOWER
 from blis_jax.statistics.compared import compare, family_sentence
 from blis_jax.statistics.intervals import estimate, linear_change, t_quantile
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE, difference
@@ -121,7 +121,7 @@ def test_the_verdicts_of_a_sweep_are_one_family() -> None:
     assert found[3].place == {"rate": 2}
     verdicts = [one.difference.verdict for point in found[2:] for (one,) in point.figures.values()]
     assert alone.verdict == BETTER and verdicts == [UNCLEAR] * 5 + [BETTER] + [UNCLEAR] * 6
-    assert found[3].with_verdict("y", BETTER)[0].difference.p_adjusted < 0.05
+    assert found[3].figures["y"][0].difference.p_adjusted < 0.05
     assert "12 differences" in family_sentence(found)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from blis_jax.metrics.scalars import HIGHER, LOWER
+from blis_jax.metrics.metric import HIGHER, LOWER
 from blis_jax.statistics.intervals import (
     BOOTSTRAP,
     NO_INTERVAL,

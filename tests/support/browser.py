@@ -45,18 +45,6 @@ class Page:
             assert time.monotonic() < end, f"never true: {script}"
             time.sleep(0.05)
 
-    def drag(self, selector: str, start: float, end: float) -> None:
-        """With the mouse from left to right over an element, between shares of its width."""
-        from selenium.webdriver.common.action_chains import ActionChains
-        from selenium.webdriver.common.by import By
-
-        element = self.driver.find_element(By.CSS_SELECTOR, selector)
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        width = element.rect["width"]
-        actions = ActionChains(self.driver, duration=50)
-        actions.move_to_element_with_offset(element, round((start - 0.5) * width), 0)
-        actions.click_and_hold().move_by_offset(round((end - start) * width), 0).release().perform()
-
     def requests(self) -> list[str]:
         """What was asked for since the last call."""
         messages = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
@@ -95,9 +83,7 @@ def opened(path: Path) -> Iterator[Page]:
             driver.get("about:blank")
             page.requests(), page.console()
             driver.get(path.resolve().as_uri())
-            page.wait_for(
-                "return document.body.dataset.drawn || document.getElementById('failure').textContent"
-            )
+            page.wait_for("return document.readyState === 'complete'")
             yield page
         finally:
             driver.quit()

@@ -2,16 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster import config
-from blis_jax.cluster.config import FIELDS
-from blis_jax.cluster.setting_values import OUR_POLICY_SETTINGS
-from blis_jax.results.records import RunRecord
-from blis_jax.results.step_records import expand_steps
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.router import FlowSettings
+from blis_jax.cluster.setting_values import OF_FIRST_RECORDS
+from blis_jax.cluster.settings import declared_in
+from blis_jax.core.kinds import KINDS, ROUTER
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import EngineShape
+from blis_jax.engine.loop import first_state
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.policies import moved, registry
+from blis_jax.policies.numbers import numbers_of
+from blis_jax.records.record import RunRecord
+from blis_jax.records.step_records import expand_steps
+from blis_jax.runs.options import Options
+from blis_jax.runs.simulation import simulate
+from blis_jax.tables.state import State
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank
 from tests.support.oracles import oracle
 
@@ -91,7 +105,25 @@ FLAGS: dict[str, Any] = {
     "total-kv-blocks": 100_000,
 } | {
     name.replace("_", "-"): FIELDS[name].default
-    for name in (*OUR_POLICY_SETTINGS, *OF_WHAT_IS_SERVED, "instances")
+    for name in (
+        *("routing_picker", "policy_numbers", "load_refresh_interval", "snapshot_phases"),
+        *("in_flight_counts", "prefix_index_delay", "num_gateways", "prefix_index_loss"),
+        *("network_delay", "preemption_mode", "instances", "tenant_budgets", *OF_WHAT_IS_SERVED),
+        *(kind.setting for kind in KINDS.values() if kind.is_optional),
+        *(kind.decode_setting for kind in ROUTER),
+        *declared_in(FlowSettings),
+        *(name for name in registry.settings() if name not in OF_FIRST_RECORDS),
+    )
+}
+
+# numbers of policies that are files, as the oracle reads them
+OF_FILES = {
+    old.replace("_", "-"): one.default
+    for kind, paths in moved.PATHS.items()
+    for path in paths.values()
+    for field, one in numbers_of(registry.find(kind, path).params).items()
+    for old in (f"{path.rpartition(':')[2]}_{field}", *moved._SETTINGS)
+    if (named := moved.number_named(old)) and named[0].rpartition(".")[2] == field
 }
 
 OF_ROUTING_TRACK = {"precise-kv-routing"}  # only where they are given: they name the track
@@ -100,9 +132,9 @@ OF_ROUTING_TRACK = {"precise-kv-routing"}  # only where they are given: they nam
 def flags(**changes: Any) -> dict[str, Any]:
     """The reference's flags with some of them changed; underscores stand for hyphens."""
     named = {name.replace("_", "-"): value for name, value in changes.items()}
-    unknown = named.keys() - FLAGS.keys() - OF_ROUTING_TRACK
+    unknown = named.keys() - FLAGS.keys() - OF_FILES.keys() - OF_ROUTING_TRACK
     assert not unknown, unknown
-    return FLAGS | named
+    return FLAGS | OF_FILES | named
 
 
 @dataclass(frozen=True)
@@ -257,3 +289,17 @@ def run_both(
     cluster = config.from_flags({**settings, "variant": variant})
     record = simulate(cluster, table_of(workload, **nodes), options)
     return record, oracle.simulate(workload, settings, profile=variant)
+
+
+class Fields(HasParts, SimpleNamespace):
+    """Stand for a record of tables that has no sub-trees."""
+
+    own = Parts()
+
+
+def first_state_of(config: ClusterConfig, shape: EngineShape) -> State:
+    """Return the state before the first event with tables of these sizes; no request has a deadline."""
+    functions, numbers = mechanism(config), params(config, shape.num_instances)
+    requests: Any = Fields(is_late=jnp.int32(0), is_wide=jnp.int32(0))
+    with jax.enable_x64(True):
+        return first_state(shape, functions, numbers, requests)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.core.outcome import Outcome
-from blis_jax.results.records import (
+from blis_jax.records.record import (
     BLOCK_LEVEL,
     InstanceRecords,
     PreemptionRecords,
@@ -37,7 +37,7 @@ def run_of(
     size = len(next(iter(requests.values())))
     columns = {}
     for field in dataclasses.fields(RequestRecords):
-        is_of_august = field.name == "itl_us" and field.name not in requests
+        is_of_august = field.name in ("itl_us", "answer_len") and field.name not in requests
         if field.name == "ttft_parts_us" or is_of_august:
             continue
         value = requests.get(field.name, 0 if field.name in COUNTED_FROM_ZERO else -1)

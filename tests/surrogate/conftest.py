@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.data import Data
-from surrogate.fitting.fit import Settings
+from surrogate.fitting.network import Settings
 from surrogate.predictor import Surrogate
 from tests.surrogate import made_data
 

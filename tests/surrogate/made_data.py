@@ -11,7 +11,7 @@ import xarray as xr
 from blis_jax.results.dataset import save
 from surrogate.columns import InputColumn, to_json
 from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND, ROLES, Data, load_data
-from surrogate.levels.covariates import COVARIATES
+from surrogate.levels.model import COVARIATES
 
 COLUMNS = (
     InputColumn("load", "real", 0.5, 2.0, unit="1"),

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from blis_jax.errors import ConfigError, ConfigWarning
-from surrogate import coverage, predict, train
+from surrogate import coverage, predict, report, train
 from surrogate.predictor import Surrogate
-from surrogate.report import __main__ as report
 from surrogate.scores import p_value_finite
 from tests.support.damages import WAYS, damaged, files_of
 from tests.surrogate import made_data

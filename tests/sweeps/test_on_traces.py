@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax.commands.sweep.command import main as sweep
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.scalars import evaluate as figures_of
 from blis_jax.results.dataset import load
 from blis_jax.runs.options import Options
 from blis_jax.runs.simulation import simulate
 from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax.traces.rows import to_table
 from blis_jax.traces.source import TraceSource
-from blis_jax.traces.to_table import to_table
-from sweeps.compare.ablation.command import main as ablate
+from sweeps.ablate import main as ablate
+from sweeps.evaluate import evaluate
+from sweeps.evaluate import main as evaluate_command
+from sweeps.optimize import main as optimize
 from sweeps.robustness.__main__ import main as robustness
 from sweeps.runs.bench import Bench
-from sweeps.search.command import main as optimize
-from sweeps.search.evaluate.command import evaluate
-from sweeps.search.evaluate.command import main as evaluate_command
 from sweeps.sensitivity.__main__ import main as sensitivity
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
-from tests.sweeps.compare.test_one_trace import write_trace
+from sweeps.sweep.command import main as sweep
+from tests.sweeps.compare.test_judge import write_trace
 from tests.sweeps.tiny import TINY
 
 METRIC = "ttft_p99_ms[critical]"
@@ -75,11 +75,11 @@ REFUSED: dict[str, tuple[Main, list[str], str]] = {
     "sweep grid": (sweep, ["--grid", "workload.aggregate_rate=1,2"], "has no meaning with --trace"),
     "sweep workload": (sweep, ["--workload", "mixed"], "are both given; give one of them"),
     "robustness shape": (robustness, ["--shape", "mixed"], "the trace is the shape"),
-    "robustness one run": (robustness, ["--seeds", "2"], "give --trace-windows instead"),
+    "robustness one run": (robustness, ["--seeds", "2"], "--trace-windows: 1 run is too few"),
     "sensitivity windows": (
         sensitivity,
         ["{strategy}", "--trace-windows", "3"],
-        "--trace-windows: got 3, allowed are 4 or more",
+        "--trace-windows: 3 runs are too few for indices",
     ),
     "ablate blocks": (
         ablate,

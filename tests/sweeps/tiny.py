@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sweeps.search.objectives import SeedResult
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import RunSummary
 from sweeps.strategies.file import Search, parse_strategy
 from sweeps.strategies.space import Space, space_of
 
@@ -54,6 +55,6 @@ def budget(engine: str, **changes: int) -> Search:
     )
 
 
-def run_of(**metrics: float) -> SeedResult:
+def run_of(**metrics: float) -> RunSummary:
     """A run that came to its end."""
-    return SeedResult("COMPLETED", metrics)
+    return RunSummary(Outcome.COMPLETED, metrics)

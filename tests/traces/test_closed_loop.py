@@ -8,7 +8,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.traces.closed_loop import closed_loop_of_trace, end_of, parse_think_time
 from blis_jax.traces.rows import Report
-from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.go_random import Stream
 from blis_jax.workload.reference.follow_up_table import closed_loop_table
 from tests.traces.formats.test_trace_v3 import HEADER, YAML, line
 

@@ -7,8 +7,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces import options
-from blis_jax.traces.rows import make_rows
-from blis_jax.traces.to_table import to_table
+from blis_jax.traces.rows import make_rows, to_table
 from tests.traces.formats.test_mooncake import lines_of, shared_blocks
 from tests.traces.scenes import read_text
 

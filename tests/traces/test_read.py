@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.options import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.traces import __main__ as command
 from blis_jax.traces.read import FORMATS, TraceOptions, module_of, read_trace
-from blis_jax.traces.to_table import to_table
+from blis_jax.traces.rows import to_table
 from blis_jax.traces.write import WRITABLE, write_trace
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.traces.scenes import assert_same_rows, read_text

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 
-from blis_jax.results.records import Status
+from blis_jax.records.record import Status
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.write import from_table, write_run
 from blis_jax.workload.table import WorkloadNames, from_golden
@@ -21,7 +21,7 @@ def record_of(statuses):
         requests=SimpleNamespace(
             status=np.array(statuses),
             arrival_us=np.arange(count),
-            output_len=np.full(count, 7),
+            made_len=np.full(count, 7),
             ttft_us=np.full(count, 100),
             e2e_us=np.full(count, 900),
         )

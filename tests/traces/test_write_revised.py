@@ -5,16 +5,17 @@ import pandas
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.records import Status
+from blis_jax.records.record import Status
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.formats.trace_v3 import RevisedHeader
 from blis_jax.traces.read import read_trace
-from blis_jax.traces.write_revised import write_drawn
+from blis_jax.traces.write import write_drawn, write_replayed
 from blis_jax.workload.reference.generate import drawn
+from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.versions import REVISED
 from tests.support.recorded.revised_data import FOLDER
 from tests.support.tiny_records import run_of
+from tests.traces.formats.test_trace_v3 import HEADER, line
 
 TRACES = FOLDER / "traces"
 
@@ -70,3 +71,20 @@ def test_a_record_of_other_requests_is_refused(tmp_path, workload):
     record = record_of([0], [1], [2], [3])
     with pytest.raises(ConfigError, match="record: has 1 requests, but 24 are to be written"):
         write_drawn(tmp_path / "run.csv", workload, record=record)
+
+
+def test_a_replay_hands_on_the_prefix_that_a_row_says(tmp_path):
+    """BLIS takes the row's own number off the prompt, also where no group has it."""
+    given = [("", 48, 60), ("g", 16, 10), ("g", 0, 10), ("", 70, 60)]  # group, prefix, input
+    text = HEADER + "".join(
+        line(at, 1000 * at, prefix_group=group, prefix_length=str(prefix), input_tokens=str(tokens))
+        for at, (group, prefix, tokens) in enumerate(given)
+    )
+    (tmp_path / "t.csv").write_text(text)
+    rows = read_trace(tmp_path / "t.csv").rows
+    assert rows.input_len.tolist() == [60, 26, 26, 60]
+    record = record_of([Status.WAITING] * 4, [0] * 4, [0] * 4, [-1] * 4)
+    write_replayed(tmp_path / "x.csv", record, rows)
+    written = pandas.read_csv(tmp_path / "x.csv")
+    assert written["prefix_length"].tolist() == [48, 16, 0, 0]
+    assert written["input_tokens"].tolist() == [12, 10, 26, 60]

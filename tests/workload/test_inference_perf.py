@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import UnsupportedError
+from blis_jax.workload.expansion import expanded
 from blis_jax.workload.inference_perf import ExactCount, OwnRate
 from blis_jax.workload.reference import draw, golden_arrays
-from blis_jax.workload.revised.expansion import expanded
+from blis_jax.workload.source import FIRST_REVISION, REVISED
 from blis_jax.workload.spec import override, parse_spec
-from blis_jax.workload.versions import FIRST_REVISION, REVISED
 
 
 def text_of(*stages, chat=False, prompts=2, users=3, question=8, top="num_requests: 500"):
@@ -105,7 +105,9 @@ def test_chat_users_of_the_first_revision_hold_five_growing_rounds():
 @pytest.mark.parametrize("revision", [FIRST_REVISION, REVISED])
 def test_recorded_data_in_place_of_clients_is_told_to_be_missing(revision):
     text = "version: '2'\nnum_requests: 3\nservegen_data: {path: x}\n"
-    with pytest.raises(UnsupportedError, match="servegen_data: is not supported yet; describe"):
+    with pytest.raises(
+        UnsupportedError, match="servegen_data: is not read here; blis-jax convert servegen"
+    ):
         draw(parse_spec(text, revision=revision))
 
 

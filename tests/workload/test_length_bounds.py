@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax.workload.drawing import samplers
-from blis_jax.workload.lengths.bounds import longest_length, mean_length
+from blis_jax.workload.drawing.samplers import longest_length
 
 NUM_DRAWS = 200_000
 LAWS = {
@@ -24,7 +24,7 @@ LAWS = {
 def sampled(request):
     with jax.enable_x64(True):
         law = jax.tree.map(jnp.asarray, LAWS[request.param])
-        drawn = samplers.LENGTH_LAWS[request.param](jax.random.key(1), NUM_DRAWS, law)
+        drawn = law.draw(jax.random.key(1), NUM_DRAWS)
         return LAWS[request.param], np.asarray(samplers.whole_tokens(drawn))
 
 
@@ -32,7 +32,7 @@ def sampled(request):
 def test_the_mean_is_that_of_the_draws(sampled):
     """5 standard errors and a rounding, which adds less than 0.1 tokens to these laws."""
     law, lengths = sampled
-    assert abs(mean_length(law) - lengths.mean()) < 5 * lengths.std() / math.sqrt(NUM_DRAWS) + 0.1
+    assert abs(law.expected() - lengths.mean()) < 5 * lengths.std() / math.sqrt(NUM_DRAWS) + 0.1
 
 
 @pytest.mark.statistical
@@ -56,8 +56,8 @@ def test_bounds_of_the_law_hold_for_any_chance():
 
 def test_a_tail_without_a_mean_or_an_end():
     heavy = samplers.ParetoLognormal(*map(np.float64, (0.5, 50, 4, 60, 0.3)))
-    assert mean_length(heavy) == math.inf
+    assert heavy.expected() == math.inf
     assert longest_length(heavy, 1e-9) == samplers.LONGEST_TOKENS
     lognormal = samplers.ParetoLognormal(*map(np.float64, (0.5, 50, 4, 0, 0)))
-    assert mean_length(lognormal) == pytest.approx(math.exp(4))
+    assert lognormal.expected() == pytest.approx(math.exp(4))
     assert longest_length(lognormal, 1e-9) == 55

@@ -14,9 +14,9 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw, params_for
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.multimodal import multimodal_lengths, multimodal_params
-from blis_jax.workload.reference.prompts import modality_parts
+from blis_jax.workload.drawing.plan_params import multimodal_params
+from blis_jax.workload.go_random import Stream
+from blis_jax.workload.reference.clients import modality_parts
 from blis_jax.workload.spec import MultimodalSpec, parse_spec
 
 NUM = 20_000
@@ -77,7 +77,7 @@ SPECS = {
 def test_lengths_have_the_references_law(name):
     spec = MultimodalSpec.model_validate(SPECS[name])
     params = jax.tree.map(jnp.asarray, multimodal_params(spec))
-    drawn = samplers.whole_tokens(multimodal_lengths(jax.random.key(2), NUM, params))
+    drawn = samplers.whole_tokens(params.draw(jax.random.key(2), NUM))
     parts, stream = modality_parts(spec), Stream(8)
     expected = np.array([max(sum(parts(stream)), 1) for _ in range(NUM)])
     points = np.union1d(drawn, expected)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.table import NEVER_US, RequestTable, from_golden, load_table, pad_to
+from blis_jax.workload.table import (
+    NEVER_US,
+    RequestTable,
+    from_golden,
+    load_table,
+    pad_to,
+    with_targets,
+    with_timeouts,
+)
 from tests.support.recorded.reference_data import REVISIONS
 
 BLOCK = 4
@@ -253,6 +261,15 @@ def test_padding_refuses_to_shrink():
 def test_a_table_is_a_pytree():
     table = from_golden(golden_arrays([([1], [1])]))
     assert len(jax.tree.leaves(table)) == len(RequestTable.__dataclass_fields__)
+
+
+def test_a_table_may_have_further_columns():
+    table = from_golden(golden_arrays([([1], [1]), ([2], [2])]))
+    timed = with_timeouts(table, [0, 7])
+    both = with_targets(timed, np.array([3, 0]))
+    assert type(with_timeouts(table, [1, 1])) is type(timed)
+    assert (both.timeout_us.tolist(), both.slo_target_us.tolist()) == ([0, 7], [3, 0])
+    assert len(jax.tree.leaves(both)) == len(RequestTable.__dataclass_fields__) + 2
 
 
 def spoilt(**changes):

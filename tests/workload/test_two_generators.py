@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from blis_jax.commands.sweep.strategies import load_strategy
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.runs.many_runs import over_seeds
@@ -23,11 +22,11 @@ from blis_jax.workload import reference
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.drawing.plan_params import gap_shape
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.reference.laws.gaps import gap_law
-from blis_jax.workload.reference.laws.lengths import length_law
+from blis_jax.workload.go_random import Stream
+from blis_jax.workload.reference.laws import gap_law, length_law
 from blis_jax.workload.spec import ArrivalSpec, load_builtin, parse_spec
 from blis_jax.workload.table import NEVER_US
+from sweeps.strategies.arms import arm_of
 from tests.support.rotation import rotating
 
 NUM_DRAWS = 100_000
@@ -103,9 +102,9 @@ def spec_of(kind: str, params: str):
 def test_lengths_agree_in_law(kind):
     spec = spec_of(kind, LENGTHS[kind])
     plan = compile_plan(spec)
-    law = jax.jit(samplers.LENGTH_LAWS[kind], static_argnums=1)
+    law = jax.jit(lambda numbers, key: numbers.draw(key, NUM_DRAWS))
     numbers = plan.params.clients[0].input_law
-    ours = samplers.whole_tokens(law(jax.random.key(11), NUM_DRAWS, numbers))
+    ours = samplers.whole_tokens(law(numbers, jax.random.key(11)))
     stream, length = Stream(11), length_law(spec.clients[0].input_distribution)
     theirs = np.array([length(stream) for _ in range(NUM_DRAWS)])
     assert distance(np.asarray(ours), theirs) < TOLERANCE
@@ -177,7 +176,7 @@ STRATEGIES = ["baseline", "it08_opt"]
 def test_means_of_runs_agree(name):
     """256 seeds of the device generator against 64 of the reference's streams."""
     spec = load_builtin("mixed")
-    config = load_strategy(name).config
+    config = arm_of(name).config
     options = Options(resolve_ties=False)
 
     def figures(record):

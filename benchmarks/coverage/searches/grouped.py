@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.coverage import pooled
-from benchmarks.coverage.sizes import asked
-from benchmarks.coverage.worlds import Pairs, mean_wait, normal, queues
+from benchmarks.coverage.worlds import Pairs, asked, mean_wait, normal, queues
 from benchmarks.search.judging import GROUPS, grouped_error
 from blis_jax.statistics.intervals import t_quantile
 

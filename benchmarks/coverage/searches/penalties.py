@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked
-from benchmarks.coverage.worlds import mean_wait, queues
-from sweeps.search.objectives import SeedResult, Valuation
+from benchmarks.coverage.worlds import asked, mean_wait, queues
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import parse_strategy
 
 NUM_SAMPLES = 300
@@ -100,9 +101,14 @@ WORLDS = {
 def end_of(valuation: Valuation, objective: np.ndarray, excess: np.ndarray) -> int:
     """The place of the point that a search of all points ends at, by values `[point, seed]`."""
     worths = [
-        valuation.worth([SeedResult("COMPLETED", {OBJECTIVE: a, CONSTRAINT: b}) for a, b in zip(*one, strict=True)])
+        valuation.worth(
+            [
+                RunSummary(Outcome.COMPLETED, {OBJECTIVE: a, CONSTRAINT: b})
+                for a, b in zip(*one, strict=True)
+            ]
+        )
         for one in zip(objective.tolist(), excess.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     return int(np.argmin([worth.score for worth in worths]))
 
 

@@ -24,11 +24,13 @@ from benchmarks.coverage.searches.penalties import (
     WORLDS,
     World,
 )
-from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.worlds import asked
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.engines import Told, recommended
 from sweeps.search.engines.denoised import modelled_of, ranked
 from sweeps.search.loop import search
-from sweeps.search.objectives import Runs, SeedResult, Valuation
+from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.racing import best_of, most_runs
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point
@@ -110,8 +112,8 @@ def ended(
         """The values of points on some seeds, as runs."""
         return [
             tuple(
-                SeedResult(
-                    "COMPLETED",
+                RunSummary(
+                    Outcome.COMPLETED,
                     {OBJECTIVE: float(objective[at, seed]), CONSTRAINT: float(excess[at, seed])},
                 )
                 for seed in places

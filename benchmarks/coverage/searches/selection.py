@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked_with_recorded
-from benchmarks.coverage.worlds import from_comparison, mean_wait, queues
-from blis_jax.statistics.selection import Finalists, Slack
+from benchmarks.coverage.worlds import asked_with_recorded, from_comparison, mean_wait, queues
+from blis_jax.statistics.sequential import Finalists, Slack
 
 NUM_SAMPLES, NUM_FIRST, MOST_SEEDS, STEP = 500, 20, 6000, 10
 FASTER = 1.06

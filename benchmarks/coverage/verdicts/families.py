@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked
 from benchmarks.coverage.verdicts.sequential import looks
+from benchmarks.coverage.worlds import asked
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
+from benchmarks.coverage.worlds import asked
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,7 +102,7 @@ def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.nda
 
 def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """What each cell recommends at the first look that does, and its seeds then."""
-    from sweeps.robustness.verdict import UNDECIDED
+    from sweeps.claims.words import UNDECIDED
 
     most = dataset.sizes["seed"]
     found = np.full(dataset.sizes["cell"], UNDECIDED, object)
@@ -119,7 +119,8 @@ def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def row(world: World, num_cells: int) -> str:
     """The right and the wrong recommendations, in % of the cells, in both ways."""
-    from sweeps.robustness.verdict import NONE, UNDECIDED
+    from sweeps.claims.words import UNDECIDED
+    from sweeps.robustness.verdict import NONE
 
     dataset = made(world, num_cells, MOST_SEEDS, np.random.default_rng(NUM_SEEDS))
     fixed = recommended(dataset, NUM_SEEDS, decides=False)

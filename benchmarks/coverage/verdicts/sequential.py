@@ -13,8 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.coverage.sizes import asked_with_recorded
-from benchmarks.coverage.worlds import Pairs, from_comparison, normal, queues, recorded
+from benchmarks.coverage.worlds import (
+    Pairs,
+    asked_with_recorded,
+    from_comparison,
+    normal,
+    queues,
+    recorded,
+)
 from blis_jax.statistics.intervals import anytime_quantile, t_quantile
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.sequential import StoppingRule, look

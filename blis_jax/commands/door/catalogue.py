@@ -5,9 +5,12 @@ Modules are named and not imported, so that the list comes at once.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
+
+from blis_jax.commands.parser import Parser, called_as, declared
 
 
 class Command(NamedTuple):
@@ -32,7 +35,10 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("simulate", (
         Command("run", "blis_jax.run", "one cluster under one workload or trace, with BLIS's figures"),
         Command("replay", "blis_jax.commands.run.replay", "a TraceV2 trace as BLIS's replay of August 2026 runs it"),
-        Command("sweep", "blis_jax.sweep", "strategies on hundreds of common seeds, compared per SLO class"),
+        Command(
+            "sweep", "blis_jax.sweep", "strategies on hundreds of common seeds, compared per SLO class",
+            "sweeps.sweep.command",
+        ),
     )),
     ("workload files", (
         Command("convert", "blis_jax.commands.convert", "a preset or an inference-perf workload as a workload file"),
@@ -63,14 +69,14 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("your own data", (
         _package("traces", "blis_jax.traces", "what a recorded trace holds; the same in another format"),
         _package("calibrate", "blis_jax.calibrate", "latency coefficients from a measured run"),
-        _package("predict", "blis_jax.predict", "what real servers would measure, with intervals"),
+        _package("predict", "papers.real_servers.predict", "what real servers would measure, with intervals"),
     )),
     ("surrogates", (
         _package("dataset", "sweeps.dataset", "runs all over a strategy's space, to learn from"),
         Command("surrogate train", "surrogate.train", "fit an ensemble to a dataset, calibrate its intervals"),
         Command("surrogate predict", "surrogate.predict", "metrics of points, with intervals"),
         Command("surrogate coverage", "surrogate.coverage", "how often the intervals hold, tested"),
-        _package("surrogate report", "surrogate.report", "a surrogate against its test points"),
+        Command("surrogate report", "surrogate.report", "a surrogate against its test points"),
     )),
     ("reproduce", (
         _package("papers strategy_evolution", "papers.strategy_evolution", "the claims of the scheduling record"),
@@ -95,7 +101,7 @@ COMMANDS = {one.name: one for _, group in GROUPS for one in group}
 
 
 WITH_ACTIONS = {
-    "ledger": "sweeps.ledger.options",
+    "ledger": "sweeps.ledger.entry",
     "promote": "sweeps.promote.options",
 }  # that list them
 
@@ -105,3 +111,46 @@ def actions_of(name: str) -> tuple[str, ...]:
     if name in WITH_ACTIONS:
         return tuple(import_module(WITH_ACTIONS[name]).ACTIONS)
     return tuple(one.split()[1] for one in COMMANDS if one.startswith(f"{name} "))
+
+
+# --- what the commands declare: their parsers, and the words that an option's value may be --------
+
+
+NEEDS_ACTION = ("ledger",)  # commands that do nothing without one
+
+
+def parsers() -> dict[str, Parser]:
+    """The parser of every command, by the words behind `blis-jax`; nothing is run."""
+    found = {}
+    for name, command in COMMANDS.items():
+        actions = actions_of(name) if name in WITH_ACTIONS else ()
+        words_alone = ("",) if name not in NEEDS_ACTION else ()
+        with called_as(command.module, f"blis-jax {name}"):
+            for action in (*words_alone, *actions):
+                words = [action] if action else []
+                found[f"{name} {action}".strip()] = declared(command.main(), words)
+    return found
+
+
+def options_of(parser: Parser) -> list[argparse.Action]:
+    """The options that help shows, in its order."""
+    return [one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS]
+
+
+def takes_value(option: argparse.Action) -> bool:
+    """Whether a value follows the option."""
+    return option.nargs != 0
+
+
+def words_for(action: argparse.Action) -> tuple[str, ...]:
+    """The words that may follow an option, or stand in a position; none if anything may."""
+    choices = getattr(action.type, "choices", None) or action.choices
+    if choices:
+        return tuple(map(str, choices))
+    if action.dest in ("workload", "workload_spec"):
+        return tuple(import_module("blis_jax.workload.spec").list_builtin())
+    if action.dest == "model":
+        return tuple(import_module("blis_jax.latency.registry").known_models())
+    if action.dest in ("strategy", "arm", "arms", "candidates", "baseline", "against", "criteria"):
+        return tuple(import_module("sweeps.strategies.arms").list_names())
+    return ()

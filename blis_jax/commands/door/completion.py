@@ -6,8 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from blis_jax.commands import cli
-from blis_jax.commands.door.catalogue import COMMANDS, actions_of
-from blis_jax.commands.door.declarations import options_of, parsers, takes_value, words_for
+from blis_jax.commands.door.catalogue import (
+    COMMANDS,
+    actions_of,
+    options_of,
+    parsers,
+    takes_value,
+    words_for,
+)
 from blis_jax.commands.parser import Parser
 from blis_jax.errors import ConfigError
 
@@ -107,7 +113,7 @@ def _after_options(name: str, parser: Parser) -> Iterator[str]:
     """Cases for what follows an option that takes a value: its words, or any file."""
     patterns: dict[str, list[str]] = {}
     for option in filter(takes_value, options_of(parser)):
-        words = " ".join(words_for(option, name))
+        words = " ".join(words_for(option))
         patterns.setdefault(words, []).extend(f'"{name} {text}"' for text in option.option_strings)
     for words, texts in patterns.items():
         yield f'{"|".join(texts)}) list="{words}" ;;'
@@ -116,7 +122,7 @@ def _after_options(name: str, parser: Parser) -> Iterator[str]:
 def _words(name: str, parser: Parser) -> list[str]:
     """The words that may stand in a command's positions, then its options."""
     positions = [action for action in parser._actions if not action.option_strings]
-    words = [word for action in positions for word in words_for(action, name)]
+    words = [word for action in positions for word in words_for(action)]
     return [*words, *(option.option_strings[-1 if option.nargs == 0 and option.dest == "help" else 0]
                       for option in options_of(parser))]  # fmt: skip
 
@@ -138,11 +144,11 @@ def _fish() -> str:
     for name, parser in parsers().items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
         for action in parser._actions:
-            words = " ".join(words_for(action, name))
+            words = " ".join(words_for(action))
             if not action.option_strings and words:
                 lines.append(_fish_line(seen, f"-a '{words}'", ""))
         for option in options_of(parser):
-            words = " ".join(words_for(option, name))
+            words = " ".join(words_for(option))
             value = (f"-r -f -a '{words}'" if words else "-r") if takes_value(option) else ""
             long = next(text for text in option.option_strings if text.startswith("--"))
             lines.append(_fish_line(seen, f"-l {long[2:]} {value}".strip(), option.help or ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from blis_jax.commands import cli
+from blis_jax.commands import cli, display
 from blis_jax.commands.door.catalogue import COMMANDS, GROUPS, Command, actions_of
 from blis_jax.commands.lacking import refuse_command
 from blis_jax.commands.parser import called_as
@@ -41,7 +41,9 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return 0
     command, rest = _named(words)
     run = command.main()
-    with called_as(command.module, f"{NAME} {command.name}"):
+    name = f"{NAME} {command.name}"
+    display.rename(name)
+    with called_as(command.module, name):
         return run(rest)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blis_jax import backend
 from blis_jax.commands import cli
-from blis_jax.commands.extras import EXTRAS
+from blis_jax.commands.lacking import EXTRAS
 from blis_jax.commands.parser import Parser
 
 NAME = "blis_jax.commands.door.doctor"
@@ -93,9 +93,10 @@ def cache_line() -> str:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    for file in folder.glob("*") if folder.is_dir() else ():
+    for file in folder.rglob("*") if folder.is_dir() else ():
         try:
-            yield file.stat().st_size
+            if file.is_file():
+                yield file.stat().st_size
         except OSError:  # another process has just removed it
             continue
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.door.declarations import options_of, parsers, takes_value
-from blis_jax.commands.flags.shared_options import SHARED, VARIES, Shared
+from blis_jax.commands.door.catalogue import options_of, parsers, takes_value
 from blis_jax.commands.parser import Parser, shown
+from blis_jax.commands.shared_options import SHARED, VARIES, Shared
 
 NAME = "blis_jax.commands.door.options_page"
 _DESCRIPTION = """\

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
+from blis_jax.cluster.named_policies import draws
 from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.flags import report_flags, trace_flags
-from blis_jax.commands.flags.cluster_flags import name_of
-from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
-from blis_jax.commands.run import decisions, scores, sessions
-from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
+from blis_jax.commands.options import trace_flags
+from blis_jax.commands.options.cluster_flags import FLOW_FLAGS, name_of
+from blis_jax.commands.options.outputs import with_ending
+from blis_jax.commands.run import decisions, requests, scores
+from blis_jax.commands.run.flags import NAME, RunOptions, make_parser
 from blis_jax.commands.run.requests import dashed, is_whole
 from blis_jax.commands.run.scenarios import replay
 from blis_jax.commands.run.workload import (
@@ -25,15 +27,15 @@ from blis_jax.commands.run.workload import (
     warn_of_idle_options,
     with_workload_spec,
 )
+from blis_jax.core.kinds import NONE, ROUTER
 from blis_jax.errors import ConfigError
-from blis_jax.files.overwriting import refuse_existing
-from blis_jax.policies import registry
-from blis_jax.policies.seeds import draws
+from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.policies.numbers import DECLARED
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.labels import Labels
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
+    from blis_jax.results.blis_files import Labels
     from blis_jax.results.scores import Verdicts
     from blis_jax.workload.reference.generate import DrawnWorkload
 
@@ -44,124 +46,157 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    given = trace_flags.renamed(with_workload_spec(make_parser().given(arguments)))
-    notes = Notes(NAME, given.get("log", "warn"))
-    cli.silence_warnings(given.get("log", "warn"))
-    if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
-        raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {given['slots']}")
-    if "scenario" in given:
-        if "steady" in given:
+    named = trace_flags.renamed(with_workload_spec(make_parser().given(arguments)))
+    options = RunOptions.of(named)
+    notes = Notes(NAME, options.log)
+    cli.silence_warnings(options.log)
+    if options.scenario:
+        if options.steady:
             raise ConfigError("--steady looks at one run; leave out --scenario")
-        return replay(given, notes)
-    return simulate_one(given, notes)
+        return replay(options, notes)
+    return simulate_one(options, notes)
 
 
 # --- one run --------------------------------------------------------------------------------------
 
 
-def simulate_one(given: Mapping[str, Any], notes: Notes, users: DrawnWorkload | None = None) -> int:
+def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
+    """Return the cluster, and the shares of tenants by name."""
+    if options.workloads_dir is not None:
+        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
+    if options.horizon is not None and options.horizon < 1:
+        raise ConfigError(f"--horizon must be at least 1 µs, got {options.horizon}")
+    settings = cluster_settings.resolved(options.named)
+    shares = settings.pop("tenant_shares", {})
+    return cluster_settings.cluster_config(settings), shares
+
+
+def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None = None) -> int:
     """Make the run that the options of `run` describe, print its figures and write its files; the exit code.
 
     `users` take the place of the sessions that the options describe.
     """
-    if "workloads_dir" in given:
-        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
-    if given.get("horizon", 1) < 1:
-        raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
-    settings = cluster_settings.resolved(given)
-    shares = settings.pop("tenant_shares", {})
-    config = cluster_settings.cluster_config(settings)
-    source = source_of(given)
-    if source.spec is not None and source.spec.horizon and "horizon" not in given:
+    config, shares = _cluster_of(options)
+    source = source_of(options)
+    if source.spec is not None and source.spec.horizon and options.horizon is None:
         config = config.replace(horizon=source.spec.horizon)
-    _check_outputs(given)
-    prepare_backend(use_cache=not given.get("no_cache", False))
-    from blis_jax.results.labels import labels_of
+    _check_outputs(options)
+    prepare_backend(use_cache=not options.no_cache)
+    from blis_jax.results.blis_files import labels_of
 
-    trace = trace_flags.read(given, notes) if source.is_trace else None
-    asked = scores.scores_of(given, source.spec, trace)
-    decisions.check(given, config, notes)
-    workload, run = users or sessions.closed_loop_of(source), None
+    trace = (
+        trace_flags.read(options, notes, options.seed_of_record, options.horizon)
+        if source.is_trace
+        else None
+    )
+    asked = scores.scores_of(options, source.spec, trace, options)
+    decisions.check(options, config, notes)
+    workload, run = users or requests.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )
     config = cluster_settings.with_shares(config, shares, names.tenant_names)
-    table = sessions.placed_table(table, names, config, notes)
+    table = requests.placed_table(table, names, config, notes)
     _say_stream(source, table.num_rows, notes)
     if not table.num_rows:
         notes.warn("no request arrives before the horizon, so there are no figures")
-    _warn_of_idle_options(given, config, source, notes)
+    _warn_of_idle_options(options, config, source, notes)
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
     if workload is None:
         said = notes if source.is_trace else None
-        record = sessions.run_of_table(config, table, names, given, source.policy_seed, said)
+        record = requests.run_of_table(config, table, names, options, source.policy_seed, said)
     else:
-        run = sessions.run_of_users(config, workload, given, source.policy_seed)
-        record, table, names = run.record, run.table, sessions.names_of_run(run)
+        run = requests.run_of_users(config, workload, options, source.policy_seed)
+        record, table, names = run.record, run.table, requests.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    if sessions.is_revised(source):
-        sessions.write_trace(given, record, source, run, asked.limits)
+    if requests.is_revised(source):
+        requests.write_trace(options, record, source, run, asked.limits)
+    elif run is not None and trace is not None:
+        requests.write_first_rounds(options, run, trace, asked.limits)
     else:
         drawn = table, names, source.spec
-        trace_flags.write_output(given, record, trace, drawn, asked.limits, notes)
+        trace_flags.write_output(
+            options.trace_output, record, trace, drawn, asked.limits, notes,
+            options.workload_spec or "",
+        )  # fmt: skip
     _note_inert_tier(config, record, notes)
     labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
-    _tell(given, config, record, labels, source, asked)
+    if not _tell(options, config, record, labels, source, asked) and table.num_rows:
+        notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
     return 0
 
 
 def _tell(
-    given: Mapping[str, Any],
+    options: RunOptions,
     config: ClusterConfig,
     record: RunRecord,
     labels: Labels,
     source: Source,
     asked: scores.Scores,
-) -> None:
-    """Write the files of figures, and print them."""
+) -> bool:
+    """Write the files of figures, and print them; whether there are any to print."""
     from blis_jax.results.blis_files import results_text
 
     verdicts = scores.verdicts_on(record, labels.request_id, asked)
-    _write(given, config, record, labels, source, verdicts)
-    print(results_text(record, labels, config, verdicts), end="", flush=True)
-    if decisions.is_shown(given):
+    _write(options, config, record, labels, source, verdicts)
+    num_asked = options.named.get("num_instances")
+    text = results_text(record, labels, config, verdicts, num_asked)
+    print(text, end="", flush=True)
+    if options.is_shown:
         from blis_jax.results.august_text import decision_lines
 
         print("\n".join(decision_lines(record)), flush=True)
-    if "steady" in given:
-        from blis_jax.reports.steady_words import steady_lines
+    for line in _source_lines(record):
+        print(line, flush=True)
+    if options.steady:
+        from blis_jax.reports.words import steady_lines
 
         print("\n".join(["", "Steady state", *steady_lines(record)]))
+    return bool(text)
 
 
-def _check_outputs(given: Mapping[str, Any]) -> None:
+def _source_lines(record: RunRecord) -> list[str]:
+    """What an event source tells of the run."""
+    lines = ["=== Event Source ==="] if record.figures else []
+    for name, value in record.figures.items():
+        one = DECLARED[name]
+        unit = "" if one.unit in ("", "1") else f" {one.unit}"
+        lines.append(f"{name}: {value:g}{unit} ({one.meaning})")
+    return lines
+
+
+def _check_outputs(options: RunOptions) -> None:
     """Refuse places that files cannot have, before anything is computed."""
-    outputs = _outputs(given)
-    report_flags.check_timeline(given)
+    outputs = _outputs(options)
+    if options.timeline is not None:
+        with_ending(options.timeline, "--timeline", (".json",))
     for path in outputs.values():
         cli.check_writable(path, is_folder=path.suffix == ".zarr")
-    trace_flags.check_output(given)
-    refuse_existing(given, outputs)
-    if "kv_timeline" in given:
+    trace_flags.check_output(options.trace_output, options.overwrite)
+    refuse_existing(outputs, options.overwrite)
+    if options.kv_timeline is not None:
         from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
 
-        checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
+        checked_suffix(Path(options.kv_timeline), TABLE_FORMATS)
 
 
-def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
+def _outputs(options: RunOptions) -> dict[str, Path]:
     """The files that are asked for, by option."""
-    names = ("results_path", "kv_timeline", "timeline", "saturation_report")
-    return {f"--{name.replace('_', '-')}": Path(given[name]) for name in names if name in given}
+    files = {
+        "--results-path": options.results_path, "--kv-timeline": options.kv_timeline,
+        "--timeline": options.timeline, "--saturation-report": options.saturation_report,
+    }  # fmt: skip
+    return {name: Path(file) for name, file in files.items() if file is not None}
 
 
 def _write(
-    given: Mapping[str, Any],
+    options: RunOptions,
     config: ClusterConfig,
     record: RunRecord,
     labels: Labels,
@@ -173,21 +208,23 @@ def _write(
     from blis_jax.metrics.kv import kv_document, timelines
     from blis_jax.results.blis_files import results_document
 
-    if "results_path" in given:
+    if options.results_path is not None:
         document = results_document(record, labels) | verdicts.fields
         document["kv"] = kv_document(record, has_cpu_tier(config))
-        document["provenance"] = _provenance(given, config, source)
-        with cli.writing(Path(given["results_path"])):
-            write_json(Path(given["results_path"]), document)
-    if "kv_timeline" in given:
+        if record.figures:
+            document["figures"] = dict(record.figures)
+        document["provenance"] = _provenance(options, config, source)
+        with cli.writing(Path(options.results_path)):
+            write_json(Path(options.results_path), document)
+    if options.kv_timeline is not None:
         from blis_jax.results.dataset import save_table
 
-        with cli.writing(Path(given["kv_timeline"])):
-            save_table(timelines(record, config.block_size_in_tokens), given["kv_timeline"])
-    if "timeline" in given:
+        with cli.writing(Path(options.kv_timeline)):
+            save_table(timelines(record, config.block_size_in_tokens), options.kv_timeline)
+    if options.timeline is not None:
         from blis_jax.reports.perfetto import TracedRun, write_trace
 
-        path, traced = Path(given["timeline"]), TracedRun("", record, config.block_size_in_tokens)
+        path, traced = Path(options.timeline), TracedRun("", record, config.block_size_in_tokens)
         with cli.writing(path):
             write_trace([traced], path, {"workload": source.title, "seed": str(source.seed)})
 
@@ -199,7 +236,7 @@ def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> 
         notes.warn(INERT_SENTENCE)
 
 
-def _provenance(given: Mapping[str, Any], config: ClusterConfig, source: Source) -> dict[str, Any]:
+def _provenance(options: RunOptions, config: ClusterConfig, source: Source) -> dict[str, Any]:
     """What the results were made from."""
     import dataclasses
 
@@ -211,7 +248,7 @@ def _provenance(given: Mapping[str, Any], config: ClusterConfig, source: Source)
         "profile": config.profile,
         "workload": source.title,
         **({"distribution": dataclasses.asdict(simple)} if simple else {}),
-        **(trace_flags.provenance(given) if source.is_trace else {}),
+        **(trace_flags.provenance(options, options.seed_of_record) if source.is_trace else {}),
         "stream": source.stream,
         "seed": source.seed,
         **({"policy_seed": source.policy_seed} if draws(config) else {}),
@@ -233,17 +270,18 @@ def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
 
 
 def _warn_of_idle_options(
-    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
+    options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
     """Options that are valid and yet change nothing here."""
+    given = options.named
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
     if given.get("decode_routing_scorers") and not config.decode_scorers():
         notes.warn(
             "--decode-routing-scorers has no effect: the decode pool's routing is not weighted"
         )
-    for setting in registry.DECODE_SETTINGS.values():
-        if setting in given and config.hand_over_policy == registry.NONE:
+    for setting in (kind.decode_setting for kind in ROUTER):
+        if setting in given and config.hand_over_policy == NONE and not has_pools(config):
             option = f"--{setting.replace('_', '-')}"
             notes.warn(f"{option} has no effect without --hand-over-policy")
     if given.get("enable_expert_parallel"):
@@ -257,4 +295,4 @@ def _warn_of_idle_options(
 
         if (line := without_effect(config)) is not None:
             notes.warn(line)
-    warn_of_idle_options(given, config, source, notes)
+    warn_of_idle_options(options, config, source, notes)

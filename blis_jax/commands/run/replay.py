@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Notes, Parser
-from blis_jax.commands.flags import cluster_flags, trace_flags
-from blis_jax.commands.run import decisions, scores
+from blis_jax.commands.cli import Notes, Parser
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
 from blis_jax.commands.run.command import simulate_one
-from blis_jax.commands.run.flags import REFUSED, engine_flags
-from blis_jax.errors import ConfigError, UnsupportedError
-from blis_jax.files.atomic_write import write_json
-from blis_jax.files.overwriting import SWITCH, refuse_existing
-from blis_jax.workload.versions import REVISED
+from blis_jax.commands.run.flags import RunOptions, add_options
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import refuse_existing, write_json
+from blis_jax.workload.source import REVISED
 
 if TYPE_CHECKING:
     from blis_jax.workload.reference.generate import DrawnWorkload
@@ -35,26 +33,40 @@ examples:
 
 exit codes: 0 done; 2 input that cannot be used; 3 a run needs a mechanism of BLIS that is not here, or has no result.
 """
-_FLAGS = (
-    Flag("trace-header", str, None, "FILE", "YAML header of the trace"),
-    Flag("trace-data", str, None, "FILE", "rows of the trace (CSV)"),
-    Flag("seed", cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever policies draw"),
-    Flag("horizon", cli.whole, None, "US", "µs after which the simulation stops; if not given twice the last arrival"),
-    Flag("results-path", str, None, "FILE", "file for the latencies of completed requests, a JSON list"),
-    Flag("metrics-path", str, None, "FILE", "file for the figures and every request (JSON)"),
-    trace_flags.OUTPUT_FLAG,
-    Flag(
-        "session-mode",
-        cli.one_of("fixed", "closed-loop"),
-        "fixed",
-        "NAME",
+
+
+class _Replay(CommandOptions, title="replay"):
+    """The trace, how it is replayed, and what is written."""
+
+    trace_header: str | None = option(str, None, "FILE", "YAML header of the trace")
+    trace_data: str | None = option(str, None, "FILE", "rows of the trace (CSV)")
+    seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever policies draw")
+    horizon: int | None = option(
+        cli.whole, None, "US", "µs after which the simulation stops; if not given twice the last arrival",
+    )  # fmt: skip
+    results_path: str | None = option(
+        str, None, "FILE", "file for the latencies of completed requests, a JSON list"
+    )
+    metrics_path: str | None = option(
+        str, None, "FILE", "file for the figures and every request (JSON)"
+    )
+    session_mode: str = option(
+        cli.one_of("fixed", "closed-loop"), "fixed", "NAME",
         "fixed: later rounds of sessions arrive as recorded; closed-loop: when the round before is answered",
-    ),
-    Flag("think-time-ms", cli.whole, 0, "MS", "closed-loop: ms from answer to next round; if not given the trace's"),
-    Flag("think-time-dist", str, None, "LAW", "closed-loop: likewise, such as lognormal:mu=2.0,sigma=0.6,max=30s"),
-    Flag("lazy-generation", cli.truth, False, "BOOL", "without effect, as in BLIS"),
-    Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr"),
-)  # fmt: skip
+    )  # fmt: skip
+    think_time_ms: int | None = option(
+        cli.whole, None, "MS", "closed-loop: ms from answer to next round; if not given the trace's", shown=0,
+    )  # fmt: skip
+    think_time_dist: str | None = option(
+        str, None, "LAW", "closed-loop: likewise, such as lognormal:mu=2.0,sigma=0.6,max=30s"
+    )
+    lazy_generation: bool = option(cli.truth, False, "BOOL", "without effect, as in BLIS")
+    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr")
+    trace_output: str | None = trace_flags.output_option()
+
+
+class ReplayOptions(_Replay, OverwriteSwitch):
+    """Options that `run` has not, or reads otherwise."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,32 +81,27 @@ def _command(arguments: Sequence[str] | None) -> int:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_flags("replay", _FLAGS)
-    parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
-    parser.add_flags("decisions of the run", decisions.FLAGS)
-    cluster_flags.add_cluster_flags(parser)
-    parser.add_flags("engine", engine_flags())
-    parser.add_switches("switches", SWITCH)
-    parser.refuse(REFUSED, unsupported=REFUSED)
-    given = parser.given(arguments)
-    notes = Notes(NAME, given.get("log", "warn"))
-    cli.silence_warnings(given.get("log", "warn"))
-    as_run, users = _as_run(given), _users(given)
+    add_options(parser, (_Replay,), (OverwriteSwitch,))
+    named = parser.given(arguments)
+    options = ReplayOptions.of(named)
+    notes = Notes(NAME, options.log)
+    cli.silence_warnings(options.log)
+    as_run, users = _as_run(named), _users(options)
     if users is not None:
         if not users.sessions:
             notes.warn("--session-mode closed-loop has no effect: the trace has no sessions")
         from blis_jax.traces.closed_loop import end_of
 
         last = max(request.arrival_us for request in users.requests)
-        as_run["horizon"] = given.get("horizon", end_of(last))
-    if "results_path" not in given:
-        return simulate_one(as_run, notes, users)
-    results = Path(given["results_path"])
+        as_run["horizon"] = end_of(last) if options.horizon is None else options.horizon
+    if options.results_path is None:
+        return simulate_one(RunOptions.of(as_run), notes, users)
+    results = Path(options.results_path)
     cli.check_writable(results)
-    refuse_existing(given, {"--results-path": results})
+    refuse_existing({"--results-path": results}, options.overwrite)
     with tempfile.TemporaryDirectory() as folder:
         metrics = {"results_path": str(Path(folder) / "metrics.json")} | as_run
-        code = simulate_one(metrics, notes, users)
+        code = simulate_one(RunOptions.of(metrics), notes, users)
         if code == 0:
             document = json.loads(Path(metrics["results_path"]).read_text(encoding="utf-8"))
             with cli.writing(results):
@@ -102,14 +109,14 @@ def _command(arguments: Sequence[str] | None) -> int:
     return code
 
 
-def _as_run(given: Mapping[str, Any]) -> dict[str, Any]:
+def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
     """The options as those of `run`."""
     for name in ("trace_header", "trace_data"):
-        if name not in given:
+        if name not in named:
             raise ConfigError(f"--{name.replace('_', '-')} is missing; give the file")
-    if "model" not in given:
+    if "model" not in named:
         raise ConfigError("--model is missing; give the model that the instances serve")
-    found = {"variant": REVISED, "trace_format": "trace-v3", **given}
+    found = {"variant": REVISED, "trace_format": "trace-v3", **named}
     found["trace"] = found.pop("trace_data")
     for name in (
         "results_path",
@@ -134,35 +141,29 @@ def _horizon_us(found: Mapping[str, Any]) -> int:
     return end_of(int(read_trace(found["trace"], wanted).rows.arrival_us[-1]))
 
 
-def _users(given: Mapping[str, Any]) -> DrawnWorkload | None:
+def _users(options: ReplayOptions) -> DrawnWorkload | None:
     """The trace as a workload whose later rounds wait for their answers; None where they arrive as recorded."""
-    thinks = [name for name in ("think_time_ms", "think_time_dist") if name in given]
-    options = [f"--{name.replace('_', '-')}" for name in thinks]
-    if given.get("think_time_ms", 0) < 0:
-        raise ConfigError(f"--think-time-ms must be at least 0, got {given['think_time_ms']}")
-    if len(thinks) > 1:
-        raise ConfigError(f"{' and '.join(options)} are both given; give one of them")
-    if given.get("session_mode") != "closed-loop":
-        if thinks and given[thinks[0]]:
-            raise ConfigError(f"{options[0]} needs --session-mode closed-loop; leave it out")
+    think_ms, law = options.think_time_ms, options.think_time_dist
+    if think_ms is not None and think_ms < 0:
+        raise ConfigError(f"--think-time-ms must be at least 0, got {think_ms}")
+    if think_ms is not None and law is not None:
+        raise ConfigError("--think-time-ms and --think-time-dist are both given; give one of them")
+    if options.session_mode != "closed-loop":
+        for name, value in (("--think-time-ms", think_ms), ("--think-time-dist", law)):
+            if value:
+                raise ConfigError(f"{name} needs --session-mode closed-loop; leave it out")
         return None
-    if "trace_output" in given:
-        raise UnsupportedError(
-            "--trace-output beside --session-mode closed-loop is not supported yet; leave one of them out"
-        )
     from blis_jax.traces.closed_loop import closed_loop_of_trace, parse_think_time
     from blis_jax.traces.rows import Report
 
-    text = given.get("think_time_dist")
-    if given.get("think_time_ms"):
-        text = f"constant:value={given['think_time_ms']}ms"
+    text = f"constant:value={think_ms}ms" if think_ms else law
     return closed_loop_of_trace(
-        given["trace_data"],
-        given["trace_header"],
-        given.get("seed", trace_flags.DEFAULT_SEED),
+        str(options.trace_data),
+        str(options.trace_header),
+        options.seed,
         Report(),
         None if text is None else parse_think_time(text),
-        given.get("horizon"),
+        options.horizon,
     )
 
 

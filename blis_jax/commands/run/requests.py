@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.commands.run.decisions import router_watched
-from blis_jax.commands.run.flags import LATEST_US
-from blis_jax.errors import ConfigError
-from blis_jax.workload.lengths.distribution import NO_REQUEST
+from blis_jax.commands.run.flags import LATEST_US, RunOptions
+from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.records.record import Status
+from blis_jax.workload.distribution import NO_REQUEST
+from blis_jax.workload.source import FIRST_REVISION
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.records import RunRecord
+    from blis_jax.commands.cli import Notes
+    from blis_jax.commands.run.workload import Source
+    from blis_jax.records.record import RunRecord
+    from blis_jax.results.scores import Limits
     from blis_jax.runs.closed_loop import ClosedLoopRun
     from blis_jax.runs.simulation import Options
+    from blis_jax.traces.read import Trace
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
@@ -43,17 +48,19 @@ def draw_requests(
     """
     import jax
 
+    from blis_jax.core.arrays import stacked
     from blis_jax.core.outcome import Outcome
-    from blis_jax.runs.programs import compiled, draws_of
+    from blis_jax.records.observation import unstack
+    from blis_jax.runs.programs import compiled, drawn_of
     from blis_jax.workload.drawing.draw import compile_plan
 
     for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
         plan = compile_plan(spec, block_size=block_size, headroom=headroom)
         with jax.enable_x64(True):
-            drawn = compiled(draws_of, plan.shape)(plan.params, np.int64(seed))
-            table, is_short = jax.device_get(drawn)
-        if not is_short:
-            table = _without_padding(table)
+            rows = jax.tree.map(stacked, (plan.params, np.int64(seed)))
+            (tables, _), drawn = jax.device_get(compiled(drawn_of, plan.shape)(*rows))
+        if not drawn.is_short[0]:
+            table = _without_padding(unstack(tables, 0))
             if not table.num_rows and not spec.horizon:
                 raise ConfigError(NO_REQUEST)
             return table, plan.names
@@ -120,18 +127,18 @@ def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
 
 
 def simulated(
-    config: ClusterConfig, table: RequestTable, given: Mapping[str, Any], seed: int
+    config: ClusterConfig, table: RequestTable, options: RunOptions, seed: int
 ) -> RunRecord:
     """One run with the options that the command was given; random policies draw from the seed."""
     from blis_jax.runs.simulation import simulate
 
-    return simulate(config, table, _options(given), seed, router_watched(given, config))
+    return simulate(config, table, _how(options), seed, router_watched(options, config))
 
 
 def followed(
     config: ClusterConfig,
     workload: DrawnWorkload,
-    given: Mapping[str, Any],
+    options: RunOptions,
     seed: int,
     gives_up: bool = False,
 ) -> ClosedLoopRun:
@@ -141,17 +148,17 @@ def followed(
     """
     from blis_jax.runs.closed_loop import simulate_closed_loop
 
-    watched = router_watched(given, config)
-    return simulate_closed_loop(config, workload, _options(given), seed, watched, gives_up)
+    watched = router_watched(options, config)
+    return simulate_closed_loop(config, workload, _how(options), seed, watched, gives_up)
 
 
-def _options(given: Mapping[str, Any]) -> Options:
+def _how(options: RunOptions) -> Options:
     import jax
 
     from blis_jax.runs.simulation import Options
 
     form = "rows" if jax.default_backend() == "cpu" else "lanes"
-    return Options(num_slots=given.get("slots"), clock=given.get("clock", "int32"), form=form)
+    return Options(num_slots=options.slots, clock=options.clock, form=form)
 
 
 def is_whole(record: RunRecord) -> bool:
@@ -163,18 +170,190 @@ def is_whole(record: RunRecord) -> bool:
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
-    from blis_jax.cluster import disaggregation
-    from blis_jax.cluster.config import FIELDS, ClusterConfig
-    from blis_jax.cluster.setting_values import OUR_POLICY_SETTINGS, plain_value
+    from blis_jax.cluster.config import FIELDS
+    from blis_jax.cluster.setting_values import is_later, plain_value
 
-    default = ClusterConfig()
-    ours = (*OUR_POLICY_SETTINGS, *_OF_SIZES, "latency_model", "instances", "precise_kv_routing")
-    ours += ("node_pools",)
-    ours += ("revision", "cache_signal_delay", "max_model_len", *disaggregation.SETTINGS)
-    is_idle = {name for name in ours if getattr(config, name) == getattr(default, name)}
-    names = [name for name in FIELDS if name not in _OURS and name not in is_idle]
+    names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 
 
-_OF_SIZES = ("dp", "model_config", "moe_comm_backend", "gpu_memory_utilization")
 _OURS = ("variant", "corrected")  # settings that are no flags of the reference
+
+
+# --- runs of workloads of August 2026: closed-loop sessions ---------------------------------------
+
+
+_OPEN_ENDED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.EVICTED, Status.DROPPED)
+
+
+def closed_loop_of(source: Source) -> DrawnWorkload | None:
+    """The workload, drawn, if completions bring some of its requests."""
+    if not is_revised(source) or source.stream == "jax":
+        return None
+    from blis_jax.workload.reference.generate import drawn
+
+    assert source.spec is not None
+    workload = drawn(source.spec, source.seed, source.timeout_us)
+    return workload if workload.sessions else None
+
+
+def is_revised(source: Source) -> bool:
+    """Whether the requests are drawn by the rules of August 2026."""
+    return source.spec is not None and source.spec.revision != FIRST_REVISION
+
+
+def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
+    """The texts behind the table's codes, and the deadlines of the requests that arrived."""
+    import dataclasses
+
+    import numpy as np
+
+    deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
+    models = run.loop.names.models
+    models = None if models is None else models[run.rows]
+    return dataclasses.replace(run.loop.names, deadline_us=deadline_us, models=models)
+
+
+def placed_table(
+    table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
+) -> RequestTable:
+    """The requests with bounds of their own, and those marked that no instance has a model for, which is said."""
+    from blis_jax.workload.table import with_models as marked
+    from blis_jax.workload.table import with_targets
+
+    if config.goes_by_targets:
+        table = with_targets(table, names.slo_target_us)
+    placed = marked(table, names.models, config.serves)
+    if placed is not table:
+        others = sorted({name for name in names.models.tolist() if not config.serves(name)})  # type: ignore[union-attr]
+        notes.warn(
+            f"requests for {', '.join(others)} are rejected at routing, as in BLIS: all instances have "
+            f"--model {config.model}"
+        )
+    return placed
+
+
+def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int | None:
+    """The first request that is not done by its deadline, None if all are: then deadlines change nothing.
+
+    One whose end no record tells, as it left its instance early, counts as one that is there at the horizon.
+    """
+    import numpy as np
+
+    if names.deadline_us is None:
+        return None
+    requests = record.requests
+    is_open = np.isin(requests.status, _OPEN_ENDED)
+    has_passed = np.where(
+        is_open, names.deadline_us <= horizon, names.deadline_us < requests.left_us
+    )
+    is_late = (names.deadline_us > 0) & has_passed
+    return int(np.argmax(is_late)) if is_late.any() else None
+
+
+def run_of_table(
+    config: ClusterConfig,
+    table: RequestTable,
+    names: WorkloadNames,
+    options: RunOptions,
+    seed: int,
+    said: Notes | None = None,
+) -> RunRecord:
+    """The run of given requests; again with deadlines if one of them comes too late.
+
+    In a profile without deadlines that is refused, or said where there are notes.
+    """
+    record = simulated(config, table, options, seed)
+    late = late_request(record, names, config.horizon)
+    if late is None:
+        return record
+    if said is not None and not gives_up(config):
+        said.warn(
+            f"the deadlines of {options.trace} have no effect: BLIS of February gives no request up; take --profile "
+            "blis-2026-08 or --corrected"
+        )
+        return record
+    check_gives_up(config, names, late)
+    return simulated(config, with_deadlines(table, names), options, seed)
+
+
+def run_of_users(
+    config: ClusterConfig, workload: DrawnWorkload, options: RunOptions, seed: int
+) -> ClosedLoopRun:
+    """The run of users who wait for their answers; likewise."""
+    run = followed(config, workload, options, seed)
+    late = late_request(run.record, names_of_run(run), config.horizon)
+    if late is None:
+        return run
+    check_gives_up(config, names_of_run(run), late)
+    return followed(config, workload, options, seed, gives_up=True)
+
+
+def gives_up(config: ClusterConfig) -> bool:
+    """Whether requests are given up at their deadlines in this profile."""
+    return config.is_august or config.corrected
+
+
+def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> None:
+    """Refuses a run in which requests are given up, in profiles where nobody knows what follows."""
+    if gives_up(config) or names.deadline_us is None:
+        return
+    raise UnsupportedError(
+        f"request {late} is not done by its deadline at {names.deadline_us[late]} us, and BLIS of February "
+        "gives no request up; take --profile blis-2026-08 or --corrected, or give --timeout -1 for no deadlines"
+    )
+
+
+def with_deadlines(table: RequestTable, names: WorkloadNames) -> RequestTable:
+    """The requests with their deadlines."""
+    import numpy as np
+
+    from blis_jax.workload.table import with_timeouts
+
+    assert names.deadline_us is not None
+    timeout = np.where(names.deadline_us > 0, names.deadline_us - np.asarray(table.arrival_us), 0)
+    return with_timeouts(table, timeout)
+
+
+def write_trace(
+    options: RunOptions,
+    record: RunRecord,
+    source: Source,
+    run: ClosedLoopRun | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """The run as BLIS of August 2026 writes it, if it was asked for."""
+    from blis_jax.commands import cli
+    from blis_jax.traces.write import revised_header, write_drawn
+    from blis_jax.workload.reference.generate import drawn
+
+    if options.trace_output is None:
+        return
+    assert source.spec is not None
+    path = Path(options.trace_output)
+    header = revised_header(limits or {}, workload_seed=source.seed)
+    with cli.writing(path):
+        write_drawn(
+            path,
+            drawn(source.spec, source.seed, source.timeout_us),
+            requests=run.arrived() if run else None,
+            record=record,
+            header=header,
+        )
+
+
+def write_first_rounds(
+    options: RunOptions, run: ClosedLoopRun, trace: Trace, limits: Limits
+) -> None:
+    """Write the replay of a trace whose later rounds waited for answers, if asked for: without them, as in BLIS."""
+    import numpy as np
+
+    from blis_jax.commands import cli
+    from blis_jax.traces.write import write_first_rounds as write
+
+    if options.trace_output is None:
+        return
+    places = np.flatnonzero(run.num_created == 0)
+    path = Path(options.trace_output)
+    with cli.writing(path):
+        write(path, run.record, places[np.argsort(run.rows[places])], trace.rows, limits)

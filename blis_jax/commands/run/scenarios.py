@@ -15,19 +15,19 @@ from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.flags import trace_flags
-from blis_jax.commands.run import sessions
-from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, make_parser
+from blis_jax.commands.options import trace_flags
+from blis_jax.commands.run import requests
+from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, RunOptions, make_parser
 from blis_jax.commands.run.requests import dashed, is_whole, load_requests
 from blis_jax.commands.run.workload import is_file_name, source_of
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.files import input_files
-from blis_jax.files.overwriting import refuse_existing
-from blis_jax.workload.versions import REVISED
+from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.workload.source import REVISED
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
@@ -69,25 +69,27 @@ class Scenario:
         return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
 
 
-def replay(given: Mapping[str, Any], notes: Notes) -> int:
+def replay(options: RunOptions, notes: Notes) -> int:
     """Make the recorded runs again; the exit code."""
-    for name in given:
+    for name in options.named:
         if name not in BESIDE_SCENARIO:
             raise ConfigError(
                 f"--{name.replace('_', '-')} cannot be given with --scenario: "
                 "a scenario brings its own cluster and requests; leave it out"
             )
-    folder = Path(given["results_path"]) if "results_path" in given else None
-    workloads = Path(given["workloads_dir"]) if "workloads_dir" in given else None
-    scenarios = [_read_scenario(Path(path), workloads) for path in given["scenario"]]
+    folder = None if options.results_path is None else Path(options.results_path)
+    workloads = None if options.workloads_dir is None else Path(options.workloads_dir)
+    scenarios = [_read_scenario(Path(path), workloads) for path in options.scenario]
     _check_names(scenarios, has_results=folder is not None)
     if folder is not None:
         cli.check_writable(folder, is_folder=True)
         for scenario in scenarios:
             for ending in (".npz", ".json"):
-                refuse_existing(given, {"--results-path": folder / f"{scenario.name}{ending}"})
-    prepare_backend(use_cache=not given.get("no_cache", False))
-    configs = [_config_of(scenario, given) for scenario in scenarios]
+                refuse_existing(
+                    {"--results-path": folder / f"{scenario.name}{ending}"}, options.overwrite
+                )
+    prepare_backend(use_cache=not options.no_cache)
+    configs = [_config_of(scenario, options) for scenario in scenarios]
     tables = _load_workloads(scenarios, configs)
 
     work = progress.begin("replaying", len(scenarios), "scenarios")
@@ -98,7 +100,7 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
         if isinstance(config, str):
             result = config
         else:
-            record = _made_again(scenario, config, tables, given)
+            record = _made_again(scenario, config, tables, options)
             result = record if is_whole(record) else record.outcome.sentence
         work.clear()
         if isinstance(result, str) or isinstance(config, str):
@@ -117,19 +119,19 @@ def _made_again(
     scenario: Scenario,
     config: ClusterConfig,
     tables: Mapping[tuple[Path, int], tuple[RequestTable, WorkloadNames]],
-    given: Mapping[str, Any],
+    options: RunOptions,
 ) -> RunRecord:
     """The run; sessions of August go on as their rounds complete, but for those whose file is not there."""
     if scenario.is_of_august and scenario.document.get("closed_loop"):
-        workload = sessions.closed_loop_of(source_of(scenario.options))
+        workload = requests.closed_loop_of(source_of(RunOptions.of(scenario.options)))
         if workload is not None:
-            return sessions.run_of_users(config, workload, given, scenario.seed).record
+            return requests.run_of_users(config, workload, options, scenario.seed).record
     assert scenario.workload is not None
     table, names = tables[scenario.workload, config.block_size_in_tokens]
     if scenario.is_of_august:
         shares = cluster_settings.resolved(scenario.options).get("tenant_shares", {})
         config = cluster_settings.with_shares(config, shares, names.tenant_names)
-    return sessions.run_of_table(config, table, names, given, scenario.seed)
+    return requests.run_of_table(config, table, names, options, scenario.seed)
 
 
 def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
@@ -189,10 +191,10 @@ def _check_names(scenarios: Sequence[Scenario], *, has_results: bool) -> None:
         seen.add(scenario.name)
 
 
-def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | str:
+def _config_of(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
     """The configuration of a scenario, or the sentence on what is not supported."""
     if scenario.is_of_august:
-        return _config_of_august(scenario, given)
+        return _config_of_august(scenario, options)
     from blis_jax.cluster.config import FIELDS, from_flags, unsupported
 
     flags = scenario.flags
@@ -209,7 +211,9 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         if reason is not None:
             return f"not supported yet: {reason}"
         config = from_flags(flags)
-        return config.replace(**{name: given[name] for name in _CHOICES if name in given})
+        return config.replace(
+            **{name: options.named[name] for name in _CHOICES if name in options.named}
+        )
     except ConfigError as error:
         raise type(error)(f"scenario {scenario.name}: {error}") from None
     except (TypeError, AttributeError):  # a list, say, where a word or a number belongs
@@ -219,10 +223,10 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         ) from None
 
 
-def _config_of_august(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | str:
+def _config_of_august(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
     """Likewise of a recorded command line."""
     try:
-        choices = {name: given[name] for name in _CHOICES if name in given}
+        choices = {name: options.named[name] for name in _CHOICES if name in options.named}
         settings = cluster_settings.resolved(scenario.options | choices)
         settings.pop("tenant_shares", None)  # the names of tenants come with the requests
         config = cluster_settings.cluster_config(settings)

@@ -10,58 +10,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag
+from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files import input_files
-from blis_jax.results.scores import Verdicts
-from blis_jax.results.scores.saturation import DETECTORS, Tuning, saturation
+from blis_jax.results.scores import DETECTORS, Tuning, Verdicts, saturation
 
 if TYPE_CHECKING:
-    from blis_jax.results.records import RunRecord
+    from blis_jax.records.record import RunRecord
     from blis_jax.traces.read import Trace
-    from blis_jax.workload.revised.spec import ClassTargets
+    from blis_jax.workload.revised_spec import ClassTargets
     from blis_jax.workload.spec import WorkloadSpec
 
-_DIMENSIONS = {"ttft": "TTFT", "itl": "mean ITL", "e2e": "E2E"}
-FLAGS = (
-    *(
-        Flag(
-            f"slo-{name}",
-            str,
-            "",
-            "LIST",
-            f"limits of {words} by class for goodput, such as critical=100ms,default=2s; before those of the "
-            "workload file or the trace",
-        )
-        for name, words in _DIMENSIONS.items()
-    ),
-    Flag(
-        "fitness-weights",
-        str,
-        "",
-        "LIST",
-        "weights of a fitness to print, such as throughput:0.5,p99_ttft:0.3",
-    ),
-    Flag(
-        "detectors",
+_DIMENSIONS = ("ttft", "itl", "e2e")
+
+
+def _limits_option(words: str) -> Any:
+    return option(
+        str, "", "LIST",
+        f"limits of {words} by class for goodput, such as critical=100ms,default=2s; before those of the "
+        "workload file or the trace",
+    )  # fmt: skip
+
+
+class ScoreOptions(
+    CommandOptions, title="verdicts on the run, as BLIS of August 2026 computes them"
+):
+    """What is said of a run besides its figures."""
+
+    slo_ttft: str = _limits_option("TTFT")
+    slo_itl: str = _limits_option("mean ITL")
+    slo_e2e: str = _limits_option("E2E")
+    fitness_weights: str = option(
+        str, "", "LIST", "weights of a fitness to print, such as throughput:0.5,p99_ttft:0.3"
+    )
+    detectors: str = option(
         str,
         "",
         "NAMES",
         f"print whether the run was saturated at its end, by {', '.join(DETECTORS)} or all",
-    ),
-    Flag(
-        "saturation-config", str, None, "FILE", "YAML file with numbers of threshold, backlog-drift"
-    ),
-    Flag("saturation-report", str, None, "FILE", "file for what they say after every event (JSON)"),
-    Flag(
-        "saturation-final-window",
-        str,
-        None,
-        "TIME",
-        "time before the last event in which their verdict is voted on, such as 30s; if not given the "
-        "file's window, else 30s",
-    ),
-)
+    )
+    saturation_config: str | None = option(
+        str, None, "FILE", "YAML file with numbers of threshold, backlog-drift"
+    )
+    saturation_report: str | None = option(
+        str, None, "FILE", "file for what they say after every event (JSON)"
+    )
+    saturation_final_window: str | None = option(
+        str, None, "TIME", "time before the last event in which their verdict is voted on, such as 30s; if not "
+        "given the file's window, else 30s",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,39 +74,48 @@ class Scores:
 
 
 def scores_of(
-    given: Mapping[str, Any], spec: WorkloadSpec | None = None, trace: Trace | None = None
+    options: ScoreOptions,
+    spec: WorkloadSpec | None = None,
+    trace: Trace | None = None,
+    read: GivenTrace | None = None,
 ) -> Scores:
     """Return what the options ask for, and the workload file or the header of the trace where they do not.
+
+    Args:
+        options: what is asked for.
+        spec: the workload file.
+        trace: the trace, and
+        read: where it is.
 
     Raises:
         ConfigError: an option or the file cannot be used, or an option would have no effect.
     """
     weights = {}
-    for pair in _pairs(given.get("fitness_weights", "")):
+    for pair in _pairs(options.fitness_weights):
         name, colon, text = (part.strip() for part in pair.partition(":"))
         if not colon:
             raise ConfigError(f"--fitness-weights: {pair!r} must be NAME:WEIGHT")
         weights[name] = _number("--fitness-weights", name, text)
     if weights:
-        from blis_jax.results.scores.goodput import check_weights
+        from blis_jax.results.scores import check_weights
 
         try:
             check_weights(weights)
         except ConfigError as error:
             raise ConfigError(f"--fitness-weights: {error}") from None
-    detectors = _detectors(given.get("detectors", ""))
+    detectors = _detectors(options.detectors)
     if not detectors:
         for name in ("saturation_config", "saturation_report", "saturation_final_window"):
-            if name in given:
+            if getattr(options, name) is not None:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} has no meaning without --detectors; give that too"
                 )
     return Scores(
-        _limits(given, _targets(given, spec, trace)),
+        _limits(options, _targets(spec, trace, read)),
         weights,
         detectors,
-        _tuning(given, detectors) if detectors else None,
-        Path(given["saturation_report"]) if "saturation_report" in given else None,
+        _tuning(options, detectors) if detectors else None,
+        None if options.saturation_report is None else Path(options.saturation_report),
     )
 
 
@@ -120,9 +127,9 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         request_ids: the requests' ids.
         scores: what is asked for.
     """
-    from blis_jax.files.atomic_write import json_text, replacing
+    from blis_jax.files.atomic_write import json_text, write_text
     from blis_jax.metrics.summaries import mean_itl_us
-    from blis_jax.results.scores.goodput import fitness, goodput_fields
+    from blis_jax.results.scores import fitness, goodput_fields
 
     fields: dict[str, Any] = {}
     if scores.tuning is not None:
@@ -130,8 +137,8 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         fields = {"saturation": judged.final} if judged.final else {}
         if scores.report is not None:
             text = f"{json_text(judged.document())}\n"
-            with cli.writing(scores.report), replacing(scores.report) as written:
-                written.write_text(text, encoding="utf-8")
+            with cli.writing(scores.report):
+                write_text(scores.report, text)
     if scores.limits:
         fields |= goodput_fields(record, scores.limits, mean_itl_us(record), request_ids)
     lines: tuple[str, ...] = ()
@@ -162,34 +169,34 @@ def _pairs(text: str) -> list[str]:
 
 
 def _targets(
-    given: Mapping[str, Any], spec: WorkloadSpec | None, trace: Trace | None
+    spec: WorkloadSpec | None, trace: Trace | None, read: GivenTrace | None
 ) -> Mapping[str, ClassTargets]:
     """The targets by class of a workload file, or of the header of a trace of August 2026."""
-    if trace is None or trace.format != "trace-v3":
+    if trace is None or trace.format != "trace-v3" or read is None:
         found: Mapping[str, ClassTargets] = getattr(spec, "goodput_slo_targets", {})
         return found
     from blis_jax.traces.formats.trace_v3 import header_of
 
-    header = header_of(Path(given["trace"]), given.get("trace_header"))
+    header = header_of(Path(read.trace or ""), read.trace_header)
     return {} if header is None else header.goodput_slo_targets
 
 
 def _limits(
-    given: Mapping[str, Any], targets: Mapping[str, ClassTargets]
+    options: ScoreOptions, targets: Mapping[str, ClassTargets]
 ) -> dict[str, dict[str, float]]:
     """The limits by class; options count before the workload's, dimension by dimension."""
     found = {
         name: {one: limit for one in _DIMENSIONS if (limit := getattr(target, f"{one}_ms"))}
         for name, target in targets.items()
     }
-    for one in _DIMENSIONS:
-        option = f"--slo-{one}"
-        for pair in _pairs(given.get(f"slo_{one}", "")):
+    texts = {"ttft": options.slo_ttft, "itl": options.slo_itl, "e2e": options.slo_e2e}
+    for one, text_of_one in texts.items():
+        for pair in _pairs(text_of_one):
             name, _, text = (part.strip() for part in pair.partition("="))
             time_ns = nanoseconds(text)
             if not name or time_ns is None:
                 raise ConfigError(
-                    f"{option}: {shortened(pair)} must be CLASS=TIME with a time above 0, such as critical=100ms"
+                    f"--slo-{one}: {shortened(pair)} must be CLASS=TIME with a time above 0, such as critical=100ms"
                 )
             found.setdefault(name, {})[one] = time_ns / 1e6
     return {name: limits for name, limits in found.items() if limits}
@@ -207,16 +214,15 @@ def _detectors(text: str) -> tuple[str, ...]:
     return tuple(name for name in DETECTORS if name in names)
 
 
-def _tuning(given: Mapping[str, Any], detectors: Sequence[str]) -> Tuning:
-    numbers = (
-        _tuning_file(given["saturation_config"], detectors) if "saturation_config" in given else {}
-    )
+def _tuning(options: ScoreOptions, detectors: Sequence[str]) -> Tuning:
+    path = options.saturation_config
+    numbers = {} if path is None else _tuning_file(path, detectors)
     found: dict[str, Any] = {}
     if "threshold_ms" in numbers:
         found["threshold_ms"] = numbers["threshold_ms"]
     if "window_size_sec" in numbers:
         found["bucket_us"] = found["window_us"] = int(numbers["window_size_sec"]) * 1_000_000
-    if text := given.get("saturation_final_window"):
+    if text := options.saturation_final_window:
         time_ns = nanoseconds(text)
         if time_ns is None:
             raise ConfigError(
@@ -290,10 +296,10 @@ def _checked(
     return float(value)
 
 
-def _mapping(given: Any, place: str) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{place}: got {shortened(given)}, allowed is a mapping")
-    return given
+def _mapping(value: Any, place: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
+    return value
 
 
 def _number(option: str, name: str, text: str) -> float:

@@ -8,21 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.august_files import preset_of
-from blis_jax.commands.flags import trace_flags
-from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
+from blis_jax.commands.options import trace_flags
+from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES, RunOptions
 from blis_jax.errors import ConfigError, closest
-from blis_jax.policies.seeds import draws
-from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS
+from blis_jax.workload.source import FIRST_REVISION, REVISED, REVISIONS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
-    from blis_jax.workload.lengths.distribution import Distribution
+    from blis_jax.workload.distribution import Distribution
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
 RECORDED = "recorded"  # stream of requests that are not drawn
+TIMEOUT_S = 300  # of requests that options describe
 
 
 @dataclass(frozen=True)
@@ -41,22 +42,22 @@ class Source:
     is_default: bool = False  # nothing says what the requests are
 
 
-def with_workload_spec(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_workload_spec(named: Mapping[str, Any]) -> dict[str, Any]:
     """The options with a `--workload` that BLIS does not have as what `--workload-spec` takes."""
     from blis_jax.workload.spec import list_builtin
 
-    text = given.get("workload")
+    text = named.get("workload")
     if text is None or text in WORKLOAD_MODES:
-        return dict(given)
+        return dict(named)
     if not (text in list_builtin() or is_file_name(text)):
         known = (*WORKLOAD_MODES, *list_builtin())
         raise ConfigError(
             f"--workload: {text!r} is not known; use one of {', '.join(known)}, or a .yaml file"
             f"{closest(text, known)}"
         )
-    if "workload_spec" in given:
+    if "workload_spec" in named:
         raise ConfigError("--workload: --workload-spec is given too; give one of them")
-    others = {name: value for name, value in given.items() if name != "workload"}
+    others = {name: value for name, value in named.items() if name != "workload"}
     return {**others, "workload_spec": text}
 
 
@@ -65,41 +66,40 @@ def is_file_name(text: str) -> bool:
     return Path(text).is_file() or os.sep in text or text.endswith((".yaml", ".yml"))
 
 
-def source_of(given: Mapping[str, Any]) -> Source:
+def source_of(options: RunOptions) -> Source:
     """The workload that the options describe, checked; nothing is drawn yet."""
-    if "workload_spec" in given and "requests" in given:
+    if options.workload_spec is not None and options.requests is not None:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
-    trace_flags.check(given)
-    stream = given.get("rng", STREAM)
-    own = given.get("seed", trace_flags.DEFAULT_SEED)
-    if "trace" in given:
-        return Source(given["trace"], RECORDED, own, path=Path(given["trace"]), is_trace=True)
-    if "requests" in given:
-        if "workload" in given:
+    trace_flags.check(options.named)
+    stream, own = options.rng or STREAM, options.seed_of_record
+    if options.trace is not None:
+        return Source(options.trace, RECORDED, own, path=Path(options.trace), is_trace=True)
+    if options.requests is not None:
+        if options.workload is not None:
             raise ConfigError("--workload and --requests are both given; give one of them")
-        return Source(given["requests"], RECORDED, own, path=Path(given["requests"]))
-    if "workload_spec" in given:
-        spec = _read_spec(given)
-        seed = given.get("seed", spec.seed)
+        return Source(options.requests, RECORDED, own, path=Path(options.requests))
+    if options.workload_spec is not None:
+        spec = _read_spec(options, options.workload_spec)
+        seed = spec.seed if options.seed is None else options.seed
         if stream == "jax" and not 0 <= seed < MOST_SEEDS:
             raise ConfigError(
                 f"seed: {seed} is not between 0 and {MOST_SEEDS - 1}, which --rng jax needs; "
                 f"give another with --seed"
             )
-        timeout_us = _timeout_us(given) if "timeout" in given else None
+        timeout_us = None if options.timeout is None else _timeout_us(options.timeout)
         policy_seed = own if spec.revision == REVISED else seed  # which never has the file's
         return Source(
-            given["workload_spec"], stream, policy_seed, seed, spec=spec, timeout_us=timeout_us
+            options.workload_spec, stream, policy_seed, seed, spec=spec, timeout_us=timeout_us
         )
-    return _simple_source(given, stream)
+    return _simple_source(options, stream)
 
 
-def revision_of(given: Mapping[str, Any]) -> str:
+def revision_of(options: RunOptions) -> str:
     """The revision of BLIS whose requests are drawn."""
-    variant = given.get("variant")
+    variant = options.variant
     revision = variant if variant in REVISIONS else FIRST_REVISION
     for name in REVISED_OPTIONS if revision == FIRST_REVISION else ():
-        if name in given:
+        if name in options.named:
             raise ConfigError(
                 f"--{name.replace('_', '-')} is an option of BLIS's revision {REVISED}; give "
                 f"--profile {REVISED} too, or leave it out"
@@ -107,9 +107,8 @@ def revision_of(given: Mapping[str, Any]) -> str:
     return revision
 
 
-def _timeout_us(given: Mapping[str, Any]) -> int:
+def _timeout_us(seconds: float) -> int:
     """Time from arrival to deadline, 0 for none."""
-    seconds = given.get("timeout", TIMEOUT_S)
     if not seconds:
         raise ConfigError("--timeout must be above 0 s, or negative for no deadline; got 0")
     if not seconds * 1e6 < MOST_SPAN_US:
@@ -119,90 +118,92 @@ def _timeout_us(given: Mapping[str, Any]) -> int:
     return int(max(seconds, 0) * 1_000_000)
 
 
-def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
+def _simple_source(options: RunOptions, stream: str) -> Source:
     """A preset, or a distribution made of options."""
-    from blis_jax.workload.lengths.distribution import DISTRIBUTION_SEED
+    from blis_jax.workload.distribution import DISTRIBUTION_SEED
 
-    mode = given.get("workload", "distribution")
+    mode = options.workload or "distribution"
     if stream == "jax":
         raise ConfigError(
             f"--rng jax does not draw --workload {mode}; leave --rng out, or describe the traffic "
             f"in a YAML file and give it with --workload-spec"
         )
-    seed = given.get("seed", DISTRIBUTION_SEED)
-    is_default = not any(name in given for name in ("workload", *SIMPLE_OPTIONS))
+    seed = DISTRIBUTION_SEED if options.seed is None else options.seed
+    is_default = not any(name in options.named for name in ("workload", *SIMPLE_OPTIONS))
     source = Source(mode, stream, seed, seed, is_default=is_default)
-    if revision_of(given) == REVISED:
-        spec, timeout_us = _simple_spec(given, mode), _timeout_us(given)
+    if revision_of(options) == REVISED:
+        seconds = TIMEOUT_S if options.timeout is None else options.timeout
+        spec, timeout_us = _simple_spec(options, mode), _timeout_us(seconds)
         return replace(source, spec=spec, timeout_us=timeout_us)
-    return replace(source, distribution=_distribution(given, mode))
+    return replace(source, distribution=_distribution(options, mode, options.num_requests))
 
 
-def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
+def _simple_spec(options: RunOptions, mode: str) -> WorkloadSpec:
     """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
     from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.reference.distribution import as_spec
 
-    users, think_ms = given.get("concurrency", 0), given.get("think_time_ms", 0)
+    users, think_ms = options.concurrency or 0, options.think_time_ms or 0
     for name, value in (("--concurrency", users), ("--think-time-ms", think_ms)):
         if value < 0:
             raise ConfigError(f"{name} must be at least 0, got {value}")
-    if users and "rate" in given:
+    if users and options.rate is not None:
         raise ConfigError("--concurrency and --rate are both given; give one of them")
-    horizon = given.get("horizon", NO_HORIZON)
-    is_open = given.get("num_requests") == 0
+    horizon = NO_HORIZON if options.horizon is None else options.horizon
+    is_open = options.num_requests == 0
     if is_open and horizon >= NO_HORIZON:
         raise ConfigError("--num-requests 0 has no end without --horizon; give one of them")
-    given = {**given, "num_requests": 1} if is_open else given
     spec = as_spec(
-        _distribution(given, "distribution" if users else mode),
+        _distribution(
+            options, "distribution" if users else mode, 1 if is_open else options.num_requests
+        ),
         horizon if horizon < NO_HORIZON else None,
         users,
         1000 * think_ms,
     )
-    if is_open or (users and "num_requests" not in given):
+    if is_open or (users and options.num_requests is None):
         return spec.model_copy(update={"num_requests": 0})  # it sends until the horizon
     return spec
 
 
-def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
-    from blis_jax.workload.lengths.distribution import (
+def _distribution(options: RunOptions, mode: str, count: int | None) -> Distribution:
+    from blis_jax.workload.distribution import (
         PRESETS,
         Distribution,
         GaussianLengths,
         RevisedDistribution,
     )
 
-    kind_of = RevisedDistribution if revision_of(given) == REVISED else Distribution
+    kind_of = RevisedDistribution if revision_of(options) == REVISED else Distribution
     default = Distribution()
-    rate = given.get("rate", default.rate)
-    num_requests = given.get("num_requests", default.num_requests)
+    rate = default.rate if options.rate is None else options.rate
+    num_requests = default.num_requests if count is None else count
+    numbers: Mapping[str, int] = options.named
     if mode != "distribution":
-        own = preset_of(given, mode)
+        own = preset_of(options.named.get("defaults_filepath"), mode)
         if own is None:
             prompt, output = PRESETS[mode]
             return kind_of(rate, num_requests, prompt=prompt, output=output)
-        given = own
+        numbers = own
 
     def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
         return GaussianLengths(
-            mean=given.get(f"{kind}_tokens", usual.mean),
-            stdev=given.get(f"{kind}_tokens_stdev", usual.stdev),
-            min=given.get(f"{kind}_tokens_min", usual.min),
-            max=given.get(f"{kind}_tokens_max", usual.max),
+            mean=numbers.get(f"{kind}_tokens", usual.mean),
+            stdev=numbers.get(f"{kind}_tokens_stdev", usual.stdev),
+            min=numbers.get(f"{kind}_tokens_min", usual.min),
+            max=numbers.get(f"{kind}_tokens_max", usual.max),
         )
 
     return kind_of(
         rate=rate,
         num_requests=num_requests,
-        prefix_tokens=given.get("prefix_tokens", default.prefix_tokens),
+        prefix_tokens=numbers.get("prefix_tokens", default.prefix_tokens),
         prompt=lengths("prompt", default.prompt),
         output=lengths("output", default.output),
     )
 
 
 MOST_SPAN_US = 2.0**62  # which a time can be added to
-TIMEOUT_S = 300  # of requests that options describe
 REVISED_OPTIONS = ("concurrency", "think_time_ms", "timeout")
 LENGTH_OPTIONS = (
     "prefix_tokens",
@@ -215,14 +216,13 @@ LENGTH_OPTIONS = (
 SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 
-def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
+def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     """The workload with the options in place of its own numbers, as the reference resolves them."""
     from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
 
-    text = given["workload_spec"]
-    revision = revision_of(given)
-    if "concurrency" in given:
+    revision = revision_of(options)
+    if options.concurrency is not None:
         raise ConfigError(
             "--concurrency and --workload-spec are both given; put clients[].concurrency into the file"
         )
@@ -236,12 +236,12 @@ def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
             f"({', '.join(list_builtin())}){closest(text, list_builtin())}"
         )
     changes = {}
-    if "num_requests" in given:
-        if given["num_requests"] < 0:
-            raise ConfigError(f"--num-requests must be at least 0, got {given['num_requests']}")
-        changes["num_requests"] = given["num_requests"]
-    if "horizon" in given:
-        changes["horizon"] = given["horizon"] if given["horizon"] < NO_HORIZON else 0
+    if options.num_requests is not None:
+        if options.num_requests < 0:
+            raise ConfigError(f"--num-requests must be at least 0, got {options.num_requests}")
+        changes["num_requests"] = options.num_requests
+    if options.horizon is not None:
+        changes["horizon"] = options.horizon if options.horizon < NO_HORIZON else 0
     return override(spec, **changes) if changes else spec
 
 
@@ -273,7 +273,7 @@ def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, Workloa
 
 
 def warn_of_idle_options(
-    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
+    options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
     """Options and settings of the workload that are valid and yet change nothing here."""
     idle: list[str] = []
@@ -281,16 +281,16 @@ def warn_of_idle_options(
         idle, where = ["num_requests", "rng", "timeout", *SIMPLE_OPTIONS], "recorded requests"
         if not source.is_trace and not draws(config):
             idle.append("seed")
-    elif "workload_spec" in given:
+    elif options.workload_spec is not None:
         idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"
     elif source.title != "distribution":
         idle, where = [*LENGTH_OPTIONS], f"the preset {source.title}"
     for name in idle:
-        if name in given:
+        if name in options.named:
             notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
-    if given.get("lazy_generation"):
+    if options.lazy_generation:
         notes.warn("--lazy-generation has no effect: the same requests are drawn before the run")
-    if source.spec is None or "workload_spec" not in given:
+    if source.spec is None or options.workload_spec is None:
         return
     from blis_jax.workload.remarks import ineffective_settings
     from blis_jax.workload.spec import MeasureSpec

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 
 from blis_jax.core.columns import get
 from blis_jax.core.types import NO_REQUEST
-from blis_jax.engine.context import Context, row
+from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
-from blis_jax.engine.phases.router_view.gateways import own_states, with_own
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import State
-from blis_jax.engine.tables.joined import place_of, record_of
-from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.tables.writes import NewsWrite, Writes, no_news, no_writes
-from blis_jax.policies.contract import Completion
+from blis_jax.engine.writing import no_news, no_writes
+from blis_jax.policies.contexts import Completion
+from blis_jax.tables.context import Context, Work, row
+from blis_jax.tables.gateways import own_states, with_own
+from blis_jax.tables.joined import place_of, record_of
+from blis_jax.tables.state import News, State
+from blis_jax.tables.writes import NewsWrite, SlotWrite, Writes
 
 
 def tell_instance(
@@ -31,9 +31,9 @@ def tell_instance(
     instance: jax.Array,
     written: SlotWrite,
     completes: jax.Array,
-) -> tuple[Work, NewsWrite | None]:
-    """The instance's policies told of a completion, and the news kept for the gateway's."""
-    mechanism, news = ctx.mechanism, no_news(ctx)
+) -> tuple[Work, tuple[NewsWrite, ...]]:
+    """Return the instance's policies told of a completion, and the news for the gateway's where they are told."""
+    mechanism, news = ctx.mechanism, (no_news(ctx),) if News in state else ()
     if not (mechanism.is_told_at_gateway or mechanism.is_told_in_instance):
         return work, news
     # an allocation for a last token that is attempted again is not another completion
@@ -45,13 +45,14 @@ def tell_instance(
         pairs = tuple((now, new) for (now, _), new in zip(work.local, heard, strict=True))
         local = jax.tree.map(lambda new, old: jnp.where(is_it, new, old), pairs, work.local)
         work = dataclasses.replace(work, local=local)
-    if news is not None:
-        news = NewsWrite(
-            jnp.where(is_it, written.request, news.request),
-            jnp.where(is_it, one.completed_us, news.due),
+    return work, tuple(
+        NewsWrite(
+            jnp.where(is_it, written.request, nothing.request),
+            jnp.where(is_it, one.completed_us, nothing.due),
             jnp.stack([one.ttft_us, one.e2e_us]),
         )
-    return work, news
+        for nothing in news
+    )
 
 
 def _completion(
@@ -69,7 +70,7 @@ def _completion(
     token = jnp.where(is_new, completed, logged.start + logged.duration)
     arrival = view.arrival_us
     ttft = (token - arrival).astype(jnp.float64) + output_time
-    num_tokens = ctx.request(request).output_len
+    num_tokens = answer_len(ctx, ctx.request(request), instance)
     each = jnp.maximum(num_tokens, 1).astype(jnp.float64) * output_time
     e2e = (completed - arrival).astype(jnp.float64) + each
     if ctx.mechanism.defects.double_last_latency:
@@ -87,24 +88,22 @@ def _completion(
     )
 
 
-def next_news(ctx: Context, state: State) -> jax.Array:
+def next_news(state: State) -> jax.Array:
     """When the earliest completion became known that the gateway's policies have not been told of."""
-    if state.news is None:
-        return ctx.never
-    return jnp.min(state.news.due[:-1])
+    return jnp.min(state[News].due[:-1])
 
 
 def tell_gateway(ctx: Context, state: State) -> Writes:
     """The gateway's policies told of the earliest completion; of one microsecond, the earlier request first."""
-    news = state.news
-    assert news is not None
+    news = state[News]
     nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
     request = jnp.argmin(news.due[:-1]).astype(jnp.int32)
     latencies = row(news.latencies, request)
+    view, instance = request_view(ctx, request), place_of(state, request)
     one = Completion(
-        request=request_view(ctx, request),
-        instance=place_of(state, request),
-        num_output_tokens=ctx.request(request).output_len,
+        request=view,
+        instance=instance,
+        num_output_tokens=answer_len(ctx, ctx.request(request), instance),
         ttft_us=get(latencies, 0),
         e2e_us=get(latencies, 1),
         completed_us=news.due[request],
@@ -113,4 +112,4 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
     own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, one)
     gateway = with_own(ctx, state.gateway, own, request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
-    return dataclasses.replace(nothing, gateway=gateway, news=change)
+    return dataclasses.replace(nothing.having(change), gateway=gateway)

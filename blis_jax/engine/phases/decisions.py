@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
+import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import apart, put
+from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.rows import Row, Whole
-from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context
-from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged
-from blis_jax.engine.phases.router_view.asked import nothing_handed
-from blis_jax.engine.phases.router_view.late_news import LateWrite
-from blis_jax.engine.phases.router_view.router_index import RouterWrite, no_touch
-from blis_jax.engine.state import Instance, Lane, Resident, State
-from blis_jax.engine.tables.joined import lane_of
-from blis_jax.engine.tables.writes import MovementWrite, no_movement
+from blis_jax.core.types import UNROUTED, pytree
+from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
+from blis_jax.engine.writing import no_changes, no_writes
+from blis_jax.tables.context import Context
+from blis_jax.tables.gateways import LatestTick, QueueVictims, QueueWrite
+from blis_jax.tables.joined import INSTANCE_OF, lane_of
+from blis_jax.tables.journeys import Journeys, Reservations
+from blis_jax.tables.router import LateWrite, RouterWrite, View
+from blis_jax.tables.state import Instance, Lane, Past, Resident, State
+from blis_jax.tables.writes import OF_MOVES, FirstRouting, HandedOver, Writes
 
 
 class Destination(Row):
@@ -28,25 +32,27 @@ class Destination(Row):
 
 
 @pytree
-class Decisions:
+class Decisions(HasParts):
     """What the gateway did, as few rows to write; spare indices where nothing is written."""
 
     lane: Lane
-    stale: Any
-    gateway: Any  # states of the gateway's policies
+    stale: View
+    gateway: tuple[object, ...]  # states of the gateway's policies
     where: Destination
     slot: Resident
     inst: Instance
-    router: RouterWrite | LateWrite | None
-    split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
-    queue: QueueWrite | None = None
-    handed: Any = None  # float64 that the instance gets with the request; see `Policy.hands`
+    own: Parts  # what changes in sub-trees of the state
+
+
+_DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, LatestTick, HandedOver
+"""What a decision of the gateway may change in sub-trees; and where KV is reserved, what is written of moves."""
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:
     """Nothing admitted, nothing routed."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
     num_times = len(Instance.time_columns) + ctx.shape.num_chains - 1
+    moves = OF_MOVES if Reservations in state else ()
     return Decisions(
         lane=lane_of(ctx, state),
         stale=state.stale,
@@ -57,8 +63,53 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
             jnp.zeros((len(Instance.columns),), jnp.int32),
             jnp.full((num_times,), ctx.never, ctx.clock),
         ),
-        router=no_touch(ctx, state),
-        split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
-        queue=unchanged(state.queue),
-        handed=nothing_handed(ctx),
+        own=no_changes(ctx, state).only(*_DECIDED, *moves),
     )
+
+
+def decided(ctx: Context, state: State, done: Decisions) -> Writes:
+    """Return the rows of a scan step that change by what the gateway has decided."""
+    routed, instance = done.where.routed, done.where.instance
+    nothing, joins = no_writes(ctx, state, instance), state.past.is_joined
+    routed_to = _routed_to(ctx, instance)
+    own = nothing.own.having(*done.own)
+    if FirstRouting in own:
+        own = own.having(FirstRouting(done.lane.last_event))
+    past = ctx.past(state, routed) if Journeys in state else nothing.slot.past
+    memory = nothing.slot.memory
+    if joins:
+        memory = ctx.memory.preempted.of_one_that_comes(ctx, state, routed, memory)
+    return dataclasses.replace(
+        nothing,
+        lane=done.lane,
+        stale=done.stale,
+        gateway=done.gateway,
+        own=own,
+        turned_away=done.where.turned_away,
+        routed=routed,
+        routed_to=routed_to,
+        instance=instance,
+        inst=done.inst,
+        slot=dataclasses.replace(
+            nothing.slot,
+            request=routed if joins else nothing.slot.request,
+            past=_past_of_routed(past, done, routed_to) if joins else nothing.slot.past,
+            memory=memory,
+            instance=instance,
+            slot=done.where.slot,
+            row=done.slot,
+        ),
+    )
+
+
+def _routed_to(ctx: Context, instance: jax.Array) -> jax.Array:
+    """The place of a request that has been decided about: its instance, or that there was none."""
+    if not may_be_unrouted(ctx):
+        return instance
+    return jnp.where(instance < ctx.shape.num_instances, instance, jnp.int32(UNROUTED))
+
+
+def _past_of_routed(past: Past, done: Decisions, routed_to: jax.Array) -> Past:
+    """A request's row once it is routed: it has a place."""
+    beside = {INSTANCE_OF: routed_to, INSTANCE_OF + 1: done.slot.expected_blocks}
+    return Past(put(apart(past.numbers), beside))

@@ -11,28 +11,24 @@ from jax import lax
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context
-from blis_jax.engine.gateway.gateway_queue import (
+from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, standing
+from blis_jax.tables.context import Context
+from blis_jax.tables.gateways import (
+    Dispatches,
     GatewayQueue,
     Place,
     QueueParams,
-    Victims,
-    unchanged,
+    QueueVictims,
+    QueueWrite,
+    of_own,
 )
-from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, standing
-from blis_jax.engine.phases.departures.queued_parts import is_whole
-from blis_jax.engine.phases.router_view.gateways import of_own
-from blis_jax.engine.state import Dyn, Slot, State
-from blis_jax.engine.tables.joined import places_of
-from blis_jax.engine.tables.writes import Writes
+from blis_jax.tables.joined import places_of
+from blis_jax.tables.journeys import Exits
+from blis_jax.tables.state import Dyn, Slot, State
+from blis_jax.tables.writes import Writes
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
-
-
-def _queue(state: State) -> GatewayQueue:
-    assert state.queue is not None  # requests are evicted for one in it
-    return state.queue
 
 
 def victim_of(
@@ -45,13 +41,13 @@ def victim_of(
     """
     if by_standing(ctx):
         return _standing_victim(ctx, state, now, gateway)
-    queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
-    assert exits is not None  # somebody may be evicted
-    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
-    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
+    queue, exits, spare = state[GatewayQueue], state[Exits], jnp.int32(ctx.shape.num_requests)
+    is_there = (state[Dispatches].place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
+    is_over = (state.past.rows[:, Dyn.FINISH_RECORD] > 0) | (
+        state.past.rows[:, Dyn.NUM_SCHEDULED] < 0
+    )
     is_there = of_own(ctx, is_there & ~is_over & (exits.step_index == 0), gateway)
-    if ctx.mechanism.reserves_decode:
-        is_there = is_there & is_whole(state)
+    is_there = ctx.pools.may_be_evicted(state, is_there)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     is_least = is_there & (band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])
@@ -61,24 +57,25 @@ def victim_of(
 
 def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
     """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
-    queue, rows, spare = _queue(state), ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    place, rows = state[Dispatches].place, ctx.shape.num_instances
+    spare = jnp.int32(ctx.shape.num_requests)
     params: QueueParams = ctx.params.cluster.queue
     is_there = standing(ctx, state, now)
-    band = params.priority[state.slot[Slot.SLO_CLASS, :rows]]
-    request = jnp.where(is_there, state.slot[Slot.REQUEST, :rows], spare)
-    is_there = is_there & (band < 0) & (queue.place[request] == Place.DISPATCHED)
+    band = params.priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
+    request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], spare)
+    is_there = is_there & (band < 0) & (place[request] == Place.DISPATCHED)
     is_there = of_own(ctx, is_there, gateway, request)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
-    rank = state.slot[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
+    rank = state.slot.numbers[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
     latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))
-    return jnp.where(latest < 0, spare, queue.order[latest])
+    return jnp.where(latest < 0, spare, state[GatewayQueue].order[latest])
 
 
-def with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
+def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> QueueVictims:
     """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
     spare = jnp.int32(victims.order.shape[0] - 1)
     at = jnp.where(victim < spare, victims.num_chosen, spare)
-    return Victims(
+    return QueueVictims(
         order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
         num_chosen=victims.num_chosen + as_int(victim < spare),
         num_gone=victims.num_gone,
@@ -88,22 +85,16 @@ def with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
 
 def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
     """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
-    queue = _queue(state)
-    victims, change = queue.victims, unchanged(queue)
-    assert victims is not None and change is not None
+    victims = state[QueueVictims]
     request = victims.order[victims.num_gone]
     is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts
     writes, is_there = give_up(ctx, state, request, now, keeps_batch=is_kept)
     left = victims.num_gone + 1
     spare = jnp.int32(ctx.shape.num_requests)
     change = dataclasses.replace(
-        change,
+        writes[QueueWrite],
         request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
         place=jnp.full((3,), Place.EVICTED, jnp.int32),
-        victims=dataclasses.replace(
-            victims,
-            num_gone=left,
-            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
-        ),
     )
-    return dataclasses.replace(writes, queue=change)
+    due = jnp.where(left < victims.num_chosen, victims.due, ctx.never)
+    return writes.having(change, dataclasses.replace(victims, num_gone=left, due=due))

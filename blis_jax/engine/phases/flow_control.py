@@ -18,37 +18,34 @@ from jax import lax
 from blis_jax.core.columns import as_int, choose
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, Snapshots
-from blis_jax.engine.calendar import Kind
-from blis_jax.engine.context import Context
-from blis_jax.engine.gateway.gateway_queue import (
-    Detector,
-    GatewayQueue,
-    Place,
-    QueueParams,
-    QueueWrite,
-)
+from blis_jax.core.types import LAST, SLO_CLASSES, Snapshots
+from blis_jax.engine.calendar import EventKind
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
-from blis_jax.engine.phases.departures.queued_parts import rank_behind_queue, with_tick
+from blis_jax.engine.phases.departures.pools import with_tick
 from blis_jax.engine.phases.evictions import victim_of, with_victim
 from blis_jax.engine.phases.gateway import admission, decide_again
-from blis_jax.engine.phases.router_view.gateways import (
+from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots, unless_elsewhere
+from blis_jax.policies.classes import mean_saturation
+from blis_jax.policies.routing.pickers import first_where
+from blis_jax.tables.context import Context, count_of, failing
+from blis_jax.tables.gateways import (
+    Detector,
+    Dispatches,
+    GatewayQueue,
+    LatestTick,
+    Place,
+    QueueParams,
+    QueueVictims,
+    QueueWrite,
     gateway_of,
     of_own,
     own_queue,
     with_own_queue,
 )
-from blis_jax.engine.phases.router_view.snapshot import (
-    View,
-    refreshed,
-    snapshots,
-    unless_elsewhere,
-)
-from blis_jax.engine.phases.steps.mid_step import count_of, failing
-from blis_jax.engine.state import Req, State
-from blis_jax.engine.tables.joined import lane_of
-from blis_jax.policies.gateway_classes import mean_saturation
-from blis_jax.policies.routing.pickers import first_where
+from blis_jax.tables.joined import lane_of
+from blis_jax.tables.requests import Req, RequestTargets
+from blis_jax.tables.router import View
+from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -78,17 +75,12 @@ def _params(ctx: Context) -> QueueParams:
     return queue
 
 
-def _queue(state: State) -> GatewayQueue:
-    assert state.queue is not None  # there is one where requests wait at the gateway
-    return state.queue
-
-
 def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
     """Route the request that was dispatched first of those not yet routed."""
     number = lane_of(ctx, state).next_route
-    done = decide_again(ctx, state, _queue(state).order[number], now)
+    done = decide_again(ctx, state, state[GatewayQueue].order[number], now)
     # requests that enter an instance's queue in one microsecond do so in the order in which they were routed
-    rank = number if not ctx.mechanism.reserves_decode else rank_behind_queue(ctx, state)
+    rank = ctx.pools.rank_of_dispatched(ctx, state, number)
     return dataclasses.replace(
         done,
         lane=done.lane.replace(next_route=number + 1),
@@ -99,32 +91,28 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
 def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
     """Route a request that has left an instance: it does not wait in the queue again, and keeps its rank."""
     done = decide_again(ctx, state, request, now)
-    if state.queue is None:
+    if GatewayQueue not in state:
         return done
-    if ctx.mechanism.reserves_decode:
-        return dataclasses.replace(
-            done, slot=done.slot.replace(queue_rank=rank_behind_queue(ctx, state))
-        )
-    number = jnp.argmax(state.queue.order == request).astype(jnp.int32)
-    return dataclasses.replace(done, slot=done.slot.replace(queue_rank=number))
+    rank = ctx.pools.rank_again(ctx, state, request)
+    return dataclasses.replace(done, slot=done.slot.replace(queue_rank=rank))
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
     """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
     state = with_tick(state, now, kind)
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
-    comes, newcomer = kind == Kind.GATEWAY, lane.next_admit
+    comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
-    gateway_at = _acting(ctx, _queue(state), kind, newcomer)
-    change, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen, gateway_at)
+    gateway_at = _acting(ctx, state[GatewayQueue], kind, newcomer)
+    changes, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen, gateway_at)
     base, is_seen = no_decisions(ctx, state), comes | attempts
     is_beyond = attempts & (
         ctx.is_beyond(now, _params(ctx).tick_us.astype(jnp.float64))
         | ctx.is_beyond(now, ctx.params.cluster.routing_latency_us.astype(jnp.float64))
     )
     turned_away = comes & ~is_admitted
-    asked = (attempts, None), (comes, newcomer)
+    asked = (attempts,), (comes, newcomer)
     return dataclasses.replace(
         base,
         lane=lane.replace(
@@ -138,7 +126,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
         stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *asked), state.stale),
         gateway=jax.tree.map(lambda a, b: jnp.where(comes, a, b), gateway, state.gateway),
         where=base.where.replace(turned_away=jnp.where(turned_away, newcomer, spare)),
-        queue=change,
+        own=base.own.having(*changes),
     )
 
 
@@ -146,8 +134,10 @@ def _acting(ctx: Context, queue: GatewayQueue, kind: jax.Array, newcomer: jax.Ar
     """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
     if ctx.mechanism.num_gateways == 1:
         return jnp.int32(0)
-    first = jnp.argmin(jnp.where(kind == Kind.EXPIRY, queue.expiry, queue.tick)).astype(jnp.int32)
-    return jnp.where(kind == Kind.GATEWAY, gateway_of(ctx, newcomer), first)
+    first = jnp.argmin(jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick)).astype(
+        jnp.int32
+    )
+    return jnp.where(kind == EventKind.GATEWAY, gateway_of(ctx, newcomer), first)
 
 
 def _turn(
@@ -158,11 +148,11 @@ def _turn(
     asks: jax.Array,
     seen: View,
     gateway: jax.Array,
-) -> tuple[QueueWrite, jax.Array]:
-    """What happens in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
-    queue, newcomer = own_queue(ctx, _queue(state), gateway), lane_of(ctx, state).next_admit
-    spare, expires = jnp.int32(ctx.shape.num_requests), kind == Kind.EXPIRY
-    waiting = _waiting(ctx, queue, gateway)
+) -> tuple[list[object], jax.Array]:
+    """What changes in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
+    queue, newcomer = own_queue(ctx, state[GatewayQueue], gateway), lane_of(ctx, state).next_admit
+    spare, expires = jnp.int32(ctx.shape.num_requests), kind == EventKind.EXPIRY
+    waiting, changes = _waiting(ctx, state[Dispatches], gateway), list[object]()
     entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
     has_band = queue.has_band | ((_classes() == waiting.slo_class[newcomer]) & asks)
     oldest = jnp.minimum(first_where(waiting.is_queued), spare)
@@ -170,7 +160,7 @@ def _turn(
     stays = waiting.is_queued & ~((number == entry.victim) & entry.sheds)
     stays = stays & ~((number == oldest) & expires)
     waiting = waiting._replace(is_queued=stays | ((number == newcomer) & entry.enters))
-    attempts = entry.enters | ((kind == Kind.TICK) & (queue.num_queued > 0))
+    attempts = entry.enters | ((kind == EventKind.TICK) & (queue.num_queued > 0))
     saturation = _saturation(ctx, _seen(ctx, state, now, seen, gateway))
     chosen, is_due, last_tenant = pick(ctx, queue, waiting, has_band, saturation)
     leaves = attempts & is_due
@@ -178,20 +168,21 @@ def _turn(
     num_queued = count_of(is_queued)
     gone = jnp.where(leaves, chosen, jnp.where(expires, oldest, spare))
     gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
-    victims = queue.victims
-    if victims is not None:  # such an attempt dispatches nothing: the instances are saturated
+    if LatestTick in state:
+        changes.append(state[LatestTick])
+    if QueueVictims in state:  # such an attempt dispatches nothing: the instances are saturated
         victim = victim_of(ctx, state, now, waiting.band, gateway)
         evicts = attempts & (saturation >= 1.0) & (victim < spare)
         evicts = evicts & jnp.any(waiting.is_queued & (waiting.band >= 0))
         gone = jnp.where(evicts, victim, gone)
         gone_to = jnp.where(evicts, jnp.int32(Place.CHOSEN), gone_to)
-        victims = with_victim(victims, jnp.where(evicts, victim, spare), now)
+        changes.append(with_victim(state[QueueVictims], jnp.where(evicts, victim, spare), now))
     came = jnp.where(entry.enters, jnp.int32(Place.QUEUED), jnp.int32(Place.REJECTED))
     shed = jnp.where(entry.sheds, entry.victim, spare)
     change = QueueWrite(
         request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
         place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
-        dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
+        dispatched=jnp.where(leaves, now, state[Dispatches].at[gone]),
         order_at=jnp.where(leaves, queue.num_dispatched, spare),
         num_dispatched=queue.num_dispatched + as_int(leaves),
         num_queued=num_queued,
@@ -199,22 +190,19 @@ def _turn(
         expiry=_expiry(ctx, is_queued),
         has_band=has_band,
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
-        victims=victims,
-        ticked=queue.ticked,
     )
-    return with_own_queue(ctx, _queue(state), change, gateway), attempts
+    changes.append(with_own_queue(ctx, state[GatewayQueue], change, gateway))
+    return changes, attempts
 
 
 def _classes() -> jax.Array:
-    from blis_jax.core.types import SLO_CLASSES
-
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def _waiting(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> QueuedRequests:
+def _waiting(ctx: Context, dispatches: Dispatches, gateway: jax.Array) -> QueuedRequests:
     table = ctx.requests.table
     slo_class = table[:, Req.SLO_CLASS]
-    is_queued = of_own(ctx, queue.place == Place.QUEUED, gateway)
+    is_queued = of_own(ctx, dispatches.place == Place.QUEUED, gateway)
     return QueuedRequests(
         is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class
     )
@@ -252,9 +240,7 @@ def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:
     """How full the instances are, 1: full; as the detector has it, with signals as old as the router's."""
     params = _params(ctx)
     count = jnp.sum(seen.is_active, dtype=jnp.int32)
-    # BLIS of August knows at once what it has sent and not heard of; without its rules that is the load
-    is_old = ctx.mechanism.rules.sees_old_loads
-    in_flight = seen.num_pending if is_old else seen.effective_load
+    in_flight = ctx.mechanism.rules.in_flight(seen.num_pending, seen.effective_load)
     sent = jnp.sum(jnp.where(seen.is_active, in_flight, 0), dtype=jnp.int32).astype(jnp.float64)
     room = (jnp.maximum(count, 1) * params.max_concurrency).astype(jnp.float64)
     utilization = mean_saturation(seen, params.queue_depth_threshold, params.kv_threshold)
@@ -268,9 +254,8 @@ def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) 
     """The saturation below which a band is served; the more urgent the band, the higher."""
     priority, limit = _params(ctx).priority, _params(ctx).usage_limit
     same = has_band[None, :] & (priority[None, :] == priority[:, None])
-    is_first = has_band & (
-        jnp.argmax(same, axis=1).astype(jnp.int32) == _classes()
-    )  # one class for each band
+    # one class for each band
+    is_first = has_band & (jnp.argmax(same, axis=1).astype(jnp.int32) == _classes())
     before = count_of(is_first & (priority > band)).astype(jnp.float64)
     others = (count_of(is_first) - 1).astype(jnp.float64)
     share = exact_quotient(exact_product(before, 1.0 - limit), jnp.maximum(others, 1.0))
@@ -320,8 +305,9 @@ def _next_tenant(
 
 
 def _deadlines(ctx: Context, waiting: QueuedRequests) -> Int[Array, "request"]:
-    target, own = _params(ctx).target_us[waiting.slo_class], ctx.requests.slo_target
-    if own is not None:
+    target = _params(ctx).target_us[waiting.slo_class]
+    if RequestTargets in ctx.requests:
+        own = ctx.requests[RequestTargets].us
         target = jnp.where(own > 0, own, target)
     entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
     return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)
@@ -339,7 +325,7 @@ def _tick(
     following = now + ctx.time(_params(ctx).tick_us)
     asked = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
     goes_on = jnp.where(num_queued > 0, following, ctx.never)
-    return jnp.where(kind == Kind.TICK, goes_on, asked)
+    return jnp.where(kind == EventKind.TICK, goes_on, asked)
 
 
 def _expiry(ctx: Context, is_queued: Bool[Array, "request"]) -> jax.Array:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import full_blocks
 from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.engine.calendar import later
-from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.gateway.signals import LeadingContents
-from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
-from blis_jax.engine.phases.departures.reservation import encoded, in_role, or_split, ranks_in_queue
-from blis_jax.engine.phases.policy_calls import admit, decision_key, request_view, route
-from blis_jax.engine.phases.router_view import router_index
+from blis_jax.engine.phases.departures.pools import is_over_budget
+from blis_jax.engine.phases.policy_calls import States, admit, request_view, route
 from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
-from blis_jax.engine.phases.router_view.gateways import own_states, with_own
-from blis_jax.engine.phases.router_view.lost_news import unless_lost
 from blis_jax.engine.phases.router_view.snapshot import (
-    View,
     cached_prompt_blocks,
     finds_instance,
     may_be_unrouted,
@@ -33,24 +28,29 @@ from blis_jax.engine.phases.router_view.snapshot import (
     snapshots,
     unless_elsewhere,
 )
-from blis_jax.engine.phases.steps.mid_step import failing, waking_time
 from blis_jax.engine.phases.steps.step_end import is_unservable
-from blis_jax.engine.state import Nodes, Resident, State, nodes_of
-from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
-from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.latency.blackbox import queueing_time
-from blis_jax.memory.kept_output import num_kept, with_kept
-from blis_jax.policies.contract import GatewayContext
+from blis_jax.policies.contexts import GatewayContext, LeadingContents
+from blis_jax.policies.reading import MATCH
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.policies.unasked import seen_by
+from blis_jax.prefix_index import router_index
+from blis_jax.prefix_index.news import unless_lost
+from blis_jax.tables.context import Context, SlotRows, decision_key, failing, row, waking_time
+from blis_jax.tables.gateways import own_states, with_own
+from blis_jax.tables.joined import instance_of, lane_of, place_of
+from blis_jax.tables.journeys import Journey, Journeys
+from blis_jax.tables.requests import Elsewhere, Nodes, RequestDeadlines, nodes_of
+from blis_jax.tables.router import CopiedCaches, RouterIndex, View
+from blis_jax.tables.state import Resident, State
+from blis_jax.tables.writes import HandedOver
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
     """What tells random decisions about requests apart; a request that has left an instance draws anew."""
-    if state.movement is None:
+    if Journeys not in state:
         return request
-    has_left = as_int(state.movement.of(request).came_from >= 0)
+    has_left = as_int(state[Journeys].of(request).came_from >= 0)
     return request + jnp.int32(ctx.shape.num_requests) * has_left
 
 
@@ -67,13 +67,15 @@ def _context(
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
     view = request_view(ctx, request)
-    looks = any(policy.reads_contents for policy in ctx.mechanism.of_gateway)
-    nodes = nodes_of(ctx.requests, request) if looks else None
+    more: dict[str, Any] = {}
+    if ctx.mechanism.reads("contents"):
+        more["contents"] = LeadingContents(*nodes_of(ctx.requests, request))
     num_blocks = full_blocks(view.input_len, ctx.shape.block_size)
     cached = None
-    if ctx.mechanism.reads_caches:
-        cached = cached_prompt_blocks(ctx, seen, nodes_of(ctx.requests, request), num_blocks)
-    journey = None if state.movement is None else state.movement.of(request)
+    if CopiedCaches in seen:
+        nodes_ = nodes_of(ctx.requests, request)
+        cached = cached_prompt_blocks(seen[CopiedCaches], nodes_, num_blocks)
+    journeys = [state[Journeys].of(request)] if Journeys in state else []
     context = GatewayContext(
         request=view,
         num_prompt_blocks=num_blocks,
@@ -82,21 +84,24 @@ def _context(
         now_us=now,
         key=decision_key(ctx, source, _number(ctx, state, request)),
         run_key=decision_key(ctx, RandomSource.RUN),
-        contents=None if nodes is None else LeadingContents(*nodes),
         picked=picked,
-        came_from=None if journey is None else journey.came_from,
-        computed_tokens=None if journey is None else journey.computed,
+        **_travelled(journeys),
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
+        **more,
     )
-    if ctx.requests.is_elsewhere is not None:
+    if Elsewhere in ctx.requests:
         context = _where_its_model_is(ctx, context, request)
     context = with_asked_signals(ctx, state, context, seen, request)
-    if ctx.mechanism.reserves_decode:
-        assert state.movement is not None
-        is_decode = state.movement.reservation(request).target < 0
-        return context if source == RandomSource.ADMISSION else in_role(ctx, context, is_decode)
-    return _in_pool(ctx, context)
+    return ctx.pools.seen(ctx, state, context, source, request)
+
+
+def _travelled(journeys: Sequence[Journey]) -> dict[str, jax.Array]:
+    return {
+        name: value
+        for one in journeys
+        for name, value in (("came_from", one.came_from), ("computed_tokens", one.computed))
+    }
 
 
 def _where_its_model_is(
@@ -104,22 +109,8 @@ def _where_its_model_is(
 ) -> GatewayContext:
     """The context in which no instance is active if none has the request's model."""
     seen = context.snapshots
-    is_active = seen.is_active & ~ctx.requests.is_elsewhere[request]
+    is_active = seen.is_active & ~ctx.requests[Elsewhere].is_it[request]
     return dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_active))
-
-
-def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
-    """The context in which only instances of the request's pool are active; all that are, if none of them is."""
-    policy, seen = ctx.mechanism.hand_over, context.snapshots
-    if policy is None:
-        return context
-    if policy.pool is None:
-        return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
-    pool = policy.pool(ctx.params.policy.hand_over, seen_by(policy, context))
-    is_mine = seen.is_active & pool.instances
-    is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
-    snapshots = dataclasses.replace(seen, is_active=is_mine)
-    return dataclasses.replace(context, snapshots=snapshots, is_decode=pool.is_decode)
 
 
 def admission(
@@ -129,10 +120,10 @@ def admission(
     rejected: jax.Array,
     now: jax.Array,
     seen: View,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, States]:
     """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    if ctx.mechanism.admission.reads_prefix_index:
+    if ctx.mechanism.admission.reads(MATCH):
         nodes = nodes_of(ctx.requests, candidate)
         matched = _matched(ctx, state, candidate, nodes, now)[1]
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
@@ -229,28 +220,28 @@ def _route(
     seen: View,
 ) -> Decisions:
     question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
-    context, router = question.context, question.router
+    context = question.context
     chosen, is_there, is_drawn, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
-    if ctx.mechanism.encodes:
-        gateway = encoded(ctx, state, gateway, request, context)
-    if ctx.mechanism.reserves_decode:
-        placed = or_split(ctx, state, base, placed, request, chosen, now, context)
+    gateway = ctx.pools.encoded(ctx, state, gateway, request, context)
+    placed = ctx.pools.placed(ctx, state, base, placed, request, chosen, now, context)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
-    if ctx.mechanism.reads_draws:
+    if ctx.mechanism.reads("draws"):
         outcome = failing(outcome, ~is_drawn, Outcome.DRAWS_EXHAUSTED)
     lane = placed.lane.replace(outcome=outcome)
-    handed = handed_over(ctx, context, chosen)
-    placed = dataclasses.replace(placed, gateway=gateway, lane=lane, handed=handed)
-    if router is None or ctx.mechanism.is_precise:
+    placed = dataclasses.replace(placed, gateway=gateway, lane=lane)
+    if HandedOver in placed:
+        placed = placed.having(handed_over(ctx, context, chosen))
+    if ctx.mechanism.is_precise or RouterIndex not in question.known:
         return placed
+    router = question.known[RouterIndex]
     where = question.nodes, context.num_prompt_blocks, chosen, now
     done = router_index.touch(ctx, router, request, *where)
     done = unless_lost(ctx, router, done, _number(ctx, state, request))
     lane = placed.lane
     lane = lane.replace(outcome=router_index.outcome_of_touch(ctx, lane.outcome, done))
-    return dataclasses.replace(placed, lane=lane, router=done)
+    return dataclasses.replace(placed.having(done), lane=lane)
 
 
 class _Question(NamedTuple):
@@ -258,7 +249,7 @@ class _Question(NamedTuple):
 
     context: GatewayContext
     nodes: Nodes
-    router: RouterIndex | None
+    known: Parts  # the router's index as it was looked at, if there is one
 
 
 def _question(
@@ -270,27 +261,28 @@ def _question(
     rejected: jax.Array,
 ) -> _Question:
     nodes = nodes_of(ctx.requests, request)
-    router, matched = _matched(ctx, state, request, nodes, now)
+    index, matched = _matched(ctx, state, request, nodes, now)
     asked = request, RandomSource.ROUTING, now, seen, matched, rejected
-    return _Question(_context(ctx, state, *asked), nodes, router)
+    return _Question(_context(ctx, state, *asked), nodes, index)
 
 
 def _matched(
     ctx: Context, state: State, request: jax.Array, nodes: Nodes, now: jax.Array
-) -> tuple[RouterIndex | None, jax.Array]:
+) -> tuple[Parts, jax.Array]:
     """The router's index, if there is one, and the prompt's leading blocks in it `[instance]`."""
-    router = state.router
-    if router is None:
-        return None, jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    if RouterIndex not in state:
+        return Parts(), jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    router = state[RouterIndex]
     if not ctx.mechanism.is_precise:
         router = router_index.trimmed(ctx, router)
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    return router, router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
+    matched = router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
+    return Parts(router), matched
 
 
 def _choice(
-    ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
-) -> tuple[jax.Array, jax.Array, jax.Array, Any]:
+    ctx: Context, state: State, gateway: States, request: jax.Array, context: GatewayContext
+) -> tuple[jax.Array, jax.Array, jax.Array, States]:
     """The router's choice, whether it is an active instance, whether draws sufficed, and the states then.
 
     Where it is no active instance, the first one is taken.
@@ -301,7 +293,7 @@ def _choice(
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
     taken = jnp.where(is_there, chosen, first_where(is_active))
-    is_drawn = chosen != NO_DRAW if ctx.mechanism.reads_draws else is_there
+    is_drawn = chosen != NO_DRAW if ctx.mechanism.reads("draws") else is_there
     return taken, is_there, is_drawn, gateway
 
 
@@ -309,7 +301,7 @@ def _would_be_routed_to(
     ctx: Context, state: State, request: jax.Array, now: jax.Array, seen: View
 ) -> jax.Array | None:
     """The instance that the router would choose now; no policy remembers that it was asked."""
-    if not ctx.mechanism.admission.reads_route:
+    if not ctx.mechanism.admission.reads("picked"):
         return None
     rejected = lane_of(ctx, state).num_rejected
     context = _question(ctx, state, request, now, seen, rejected).context
@@ -343,28 +335,22 @@ def _place(
 ) -> Decisions:
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster = ctx.params.cluster
-    slots, kept = SlotRows(state, chosen), num_kept(ctx, state, request)
-    view = with_kept(context.request, kept)
+    slots = SlotRows(state, chosen)
+    view = ctx.memory.preempted.with_kept(state, request, context.request)
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
-    delay = queueing_time(row(cluster.alpha, chosen), input_len)
-    if (
-        ctx.mechanism.hand_over is not None and not ctx.mechanism.reserves_decode
-    ):  # its KV is there, and it has been tokenized
-        delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
+    delay = ctx.pools.delay(context, queueing_time(row(cluster.alpha, chosen), input_len))
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
-    is_oversized = is_unservable(ctx, request, chosen, kept)
-    if ctx.requests.deadline is not None:  # it leaves the same way
-        is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
+    is_oversized = is_unservable(ctx, state, request, chosen)
+    if RequestDeadlines in ctx.requests:  # it leaves the same way
+        is_oversized = is_oversized | (ctx.requests[RequestDeadlines].at[request] <= queued)
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
     event = jnp.where(starts, jnp.minimum(event, acts), event)
-    tie_rank, queue_rank = view.tie_rank, view.queue_rank
-    if ctx.mechanism.reserves_decode:
-        tie_rank, queue_rank = ranks_in_queue(ctx, request, context.is_decode)
+    tie_rank, queue_rank = ctx.pools.ranks(ctx, request, context)
     outcome = base.lane.outcome
     outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
     is_beyond = ctx.is_beyond(now, delay)

@@ -1,4 +1,4 @@
-"""How the engine asks its policies: random keys, the states that they keep, and news of completions.
+"""How the engine asks its policies: routers, random keys, the states that they keep, and news of completions.
 
 States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`; with several gateways, see
 `gateways`. Those of the instances' policies are pairs (for this step, for the next one) in the order of
@@ -8,6 +8,8 @@ States of the gateway's policies are a tuple in the order of `Mechanism.of_gatew
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,14 +20,11 @@ from blis_jax.core.types import (
     Mechanism,
     Params,
     PolicyParams,
+    Record,
     RequestView,
     Snapshots,
+    pytree,
 )
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.gateway.routers import Router, RouterParams, of_cluster
-from blis_jax.engine.phases.router_view.gateways import on_each
-from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
-from blis_jax.engine.state import State
 from blis_jax.policies.contract import (
     Completion,
     GatewayContext,
@@ -33,25 +32,18 @@ from blis_jax.policies.contract import (
     Policy,
     QueueContext,
 )
-from blis_jax.policies.scorers.sums import shares_of, weighted_sum
+from blis_jax.policies.reading import seen_by
+from blis_jax.policies.routing.by_score import shares_of, weighted_sum
+from blis_jax.policies.scenes import kept
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.policies.unasked import seen_by
+from blis_jax.tables.context import Context, SlotRows, Work, decision_key, waiting_mask
+from blis_jax.tables.gateways import on_each
+from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 States = tuple[Any, ...]
-
-
-def decision_key(
-    ctx: Context, source: RandomSource, *numbers: jax.Array, place: int = 0
-) -> jax.Array:
-    """The key of one decision: of the policy seed, of what draws, and of what the decision is about."""
-    assert isinstance(source.origin, int)
-    key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), source.origin + place)
-    for one in numbers:
-        key = jax.random.fold_in(key, one)
-    return key
 
 
 def first_states(
@@ -66,7 +58,7 @@ def first_states(
         )
     )
 
-    def on_all(one: Policy, numbers: Any) -> tuple[Any, Any]:
+    def on_all(one: Policy, numbers: Record) -> tuple[Any, Any]:
         start = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))),
             one.begin(numbers, shape),
@@ -112,24 +104,24 @@ def route(
     def by_cluster() -> tuple[jax.Array, States]:
         return route_by_cluster(ctx, states, context, request)
 
-    decode, prefill = mechanism.decode, mechanism.prefill
-    num_last = 0 if prefill is None else len(prefill.policies)
+    last, choices = len(states), []
+    for own, numbers in ((mechanism.prefill, params.prefill), (mechanism.decode, params.decode)):
+        if own is None:
+            choices.append(by_cluster)
+            continue
+        begin, end = last - len(own.policies), last
+        last = begin
 
-    def by_own(own: Router, params: RouterParams, after: int) -> tuple[jax.Array, States]:
-        """The choice of a pool's router; the states of `after` policies follow its own."""
-        last = len(states) - after
-        begin = last - len(own.policies)
-        asked = own, params, None, states[begin:last], context, request
-        chosen, mine = _chosen_by(ctx, *asked)
-        return chosen, (*states[:begin], *mine, *states[last:])
+        def by_own(
+            own: Router = own, numbers: RouterParams = numbers, begin: int = begin, end: int = end
+        ) -> tuple[jax.Array, States]:
+            asked = own, numbers, None, states[begin:end], context, request
+            chosen, mine = _chosen_by(ctx, *asked)
+            return chosen, (*states[:begin], *mine, *states[end:])
 
-    def by_decode() -> tuple[jax.Array, States]:
-        return by_cluster() if decode is None else by_own(decode, params.decode, num_last)
-
-    def by_prefill() -> tuple[jax.Array, States]:
-        return by_cluster() if prefill is None else by_own(prefill, params.prefill, 0)
-
-    if decode is None and prefill is None:
+        choices.append(by_own)
+    by_prefill, by_decode = choices
+    if last == len(states):
         return by_cluster()
     return ctx.when(context.is_decode, by_decode, by_prefill)
 
@@ -149,7 +141,7 @@ def _chosen_by(
     ctx: Context,
     router: Router,
     params: PolicyParams | RouterParams,
-    shares: Any,
+    shares: jax.Array | None,
     states: States,
     context: GatewayContext,
     request: jax.Array,
@@ -175,7 +167,9 @@ def _chosen_by(
     asked = dataclasses.replace(context, scores=scores, picked=picked)
     chosen, routing = router.routing.ask(params.routing, routing, asked)
     of_scorers = [
-        scorer.routed(numbers, state, seen_by(scorer, context), chosen) if scorer.routed else state
+        kept(scorer, state, scorer.routed(numbers, state, seen_by(scorer, context), chosen))
+        if scorer.routed
+        else state
         for scorer, numbers, state in zip(router.scorers, params.scorers, of_scorers, strict=True)
     ]
     return chosen.astype(jnp.int32), (routing, *of_scorers, picker)
@@ -190,10 +184,10 @@ def without_matches(snapshots: Snapshots) -> Snapshots:
 def combined_scores(
     scorers: tuple[Policy, ...],
     params: PolicyParams | RouterParams,
-    states: Any,
+    states: Sequence[object],
     context: GatewayContext,
-    keys: Any,
-    shares: Any = None,
+    keys: Sequence[jax.Array | None],
+    shares: jax.Array | None = None,
     is_precise: bool = False,
 ) -> tuple[Float[Array, "instance"], list[Any]]:
     """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
@@ -236,7 +230,7 @@ def queue_context(
     )
 
 
-def keeps_states(policies: tuple[Policy, ...], states: Any) -> bool:
+def keeps_states(policies: tuple[Policy, ...], states: object) -> bool:
     """Whether any of the policies remembers anything."""
     return len(policies) > 0 and bool(jax.tree.leaves(states))
 
@@ -256,6 +250,43 @@ def told(
 ) -> States:
     """The states once every policy that wants to know has heard of the completion."""
     return tuple(
-        state if policy.observe is None else policy.observe(numbers, state, news)
+        state
+        if policy.observe is None
+        else kept(policy, state, policy.observe(numbers, state, news))
         for policy, numbers, state in zip(policies, params, states, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class Router:
+    """The functions: static, hashable."""
+
+    routing: Policy
+    scorers: tuple[Policy, ...]
+    picker: Policy
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """In the order of their states."""
+        return (self.routing, *self.scorers, self.picker)
+
+
+@pytree
+class RouterParams:
+    """The numbers, as `PolicyParams` has them for the cluster's router."""
+
+    routing: Record  # the policy's numbers
+    scorers: tuple[Any, ...]
+    scorer_weights: Float[Array, "scorer"]  # as given
+    picker: Record  # likewise
+    draws: Any = None  # of a stream of its own, see GatewayContext; None: the cluster's
+
+    @property
+    def policies(self) -> tuple[Any, ...]:
+        """In the order of `Router.policies`."""
+        return (self.routing, *self.scorers, self.picker)
+
+
+def of_cluster(mechanism: Mechanism) -> Router:
+    """The cluster's router."""
+    return Router(mechanism.routing, mechanism.scorers, mechanism.picker)

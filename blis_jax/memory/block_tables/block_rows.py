@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import in_last_block
 from blis_jax.core.columns import as_int, selected
+from blis_jax.core.exact import in_last_block
+from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.types import LAST, pytree
-from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import RUNAWAY, Request, Resident, State
-from blis_jax.memory.block_tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
 from blis_jax.memory.memory import Choice, Subject
+from blis_jax.tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
+from blis_jax.tables.context import Context, SlotRows, Work, row
+from blis_jax.tables.state import RUNAWAY, State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-    from blis_jax.engine.tables.writes import Writes
+    from blis_jax.memory.victims import Victims
+    from blis_jax.tables.writes import Writes
 
 
 @pytree
-class BlockRows:
+class Regains:
+    """What a request's output makes of its prompt; the spare one's if nobody's does."""
+
+    tokens: Int[Array, ""]  # that count as prompt now
+    request: Int[Array, ""]
+
+
+@pytree
+class BlockRows(HasParts):
     """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
 
     life: BlockLife
-    regained: Any  # output tokens of a request that count as prompt; None where output is not kept
-    regained_at: Any  # that request; likewise
     computed: Int[Array, ""]
     priority: jax.Array
     ghost_at: Int[Array, ""]
@@ -42,6 +49,7 @@ class BlockRows:
     moved_slot: Int[Array, ""]
     moved_order: Int[Array, ""]
     left: Int[Array, ""]  # request that gives up its slot
+    own: Parts  # Regains
 
 
 def no_block_rows(ctx: Context) -> BlockRows:
@@ -49,8 +57,6 @@ def no_block_rows(ctx: Context) -> BlockRows:
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
         life=BlockLife.filled(),
-        regained=zero if ctx.mechanism.rules.keeps_output else None,
-        regained_at=jnp.int32(shape.num_requests) if ctx.mechanism.rules.keeps_output else None,
         computed=zero,
         priority=jnp.float64(0.0),
         ghost_at=jnp.int32(shape.num_slots),
@@ -61,14 +67,8 @@ def no_block_rows(ctx: Context) -> BlockRows:
         moved_slot=zero,
         moved_order=zero,
         left=jnp.int32(shape.num_requests),
+        own=Parts(*ctx.memory.preempted.no_rows(ctx)),
     )
-
-
-def blocks_of(state: State) -> Blocks:
-    """The tables of block-level memory."""
-    blocks = state.blocks
-    assert blocks is not None  # there is one of the two memories
-    return blocks
 
 
 def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
@@ -89,7 +89,7 @@ class Tenant(Subject):
     task: MemoryTask
     life: BlockLife
     computed: jax.Array  # Blocks.computed
-    priority: jax.Array  # what the scheduler saw, if it matters
+    priority: jax.Array | None  # what the scheduler saw, if it matters
     is_last: bool  # static: it completes
 
     @property
@@ -124,20 +124,9 @@ class Tenant(Subject):
         return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
 
 
-def _fixed(ctx: Context, blocks: Blocks, request: jax.Array) -> Request:
-    """What is given of a request, with the tokens that count as prompt since its last preemption."""
-    given = ctx.request(request)
-    if not ctx.mechanism.rules.keeps_output:
-        return given
-    regained = blocks.regained[request]
-    return given.replace(
-        input_len=given.input_len + regained, output_len=given.output_len - regained
-    )
-
-
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     """Everything about the request in a slot, or the one whose allocation is attempted again."""
-    blocks, task, instance = blocks_of(state), work.task, choice.instance
+    blocks, task, instance = state[Blocks], work.task, choice.instance
     is_forced = task.do == Do.ATTEMPT
     slot = jnp.where(is_forced, task.slot, choice.slot)
     slot_row = SlotRows(state, instance).one(ctx, slot)
@@ -151,7 +140,7 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         request=request,
         row=slot_row,
         past=ctx.past(state, request),
-        fixed=_fixed(ctx, blocks, request),
+        fixed=ctx.memory.preempted.fixed(ctx, state, request),
         step=work.inst.step_index + 1,
         task=task,
         life=BlockLife(ctx.vector(row(blocks.life, request))),
@@ -161,9 +150,9 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     )
 
 
-def written(ctx: Context, state: State, done: Writes, keeps_priority: bool) -> dict[str, Any]:
-    """The tables of the state that change, with the rows of `done` in their places."""
-    blocks, slot, zero = blocks_of(state), done.slot, jnp.int32(0)
+def written(ctx: Context, state: State, done: Writes, victims: Victims) -> State:
+    """Return the state with the rows of `done` in their places."""
+    blocks, slot, zero = state[Blocks], done.slot, jnp.int32(0)
     rows: BlockRows = slot.memory
     put = lax.dynamic_update_slice
     slot_of = put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), (rows.left,))
@@ -185,17 +174,5 @@ def written(ctx: Context, state: State, done: Writes, keeps_priority: bool) -> d
         ),
         num_evictions=blocks.num_evictions + as_int(evicts),
     )
-    if ctx.mechanism.rules.keeps_output:
-        regained = put(blocks.regained, rows.regained[None], (rows.regained_at,))
-        changed = dataclasses.replace(changed, regained=regained)
-    if not ctx.mechanism.chooses_victim:
-        return {"blocks": changed}
-    # a member may have taken the victim's place in the batch
-    order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
-    if keeps_priority:
-        ranked = put(blocks.priority, rows.priority[None, None], at)
-        changed = dataclasses.replace(changed, priority=ranked)
-    return {
-        "blocks": changed,
-        "slot": put(state.slot, rows.moved_order[None, None, None], (order, *place)),
-    }
+    changed = ctx.memory.preempted.written(changed, rows)
+    return victims.written(state, changed, rows, done)

@@ -14,39 +14,22 @@ block; a look-up compares names.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import full_blocks, in_last_block
+from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context, row
-from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
+from blis_jax.tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
+from blis_jax.tables.context import Context, row, shared_numbers
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
 OWNER_BITS = 32
 LOST = 1  # in a name: the block's tokens are gone
-
-
-def shared_numbers(
-    ctx: Context, request: jax.Array, position: Int[Array, "n"]
-) -> tuple[jax.Array, jax.Array]:
-    """Number of the shared block at each block position of a request, and whether it is shared.
-
-    From the start of each node on its path, the number is shifted by so much more against the position.
-    """
-    requests = ctx.requests
-    if ctx.shape.num_nodes == 0:
-        return jnp.zeros_like(position), jnp.zeros(position.shape, bool)
-    start, shift = row(requests.path_start, request), row(requests.path_shift, request)
-    reached = jnp.where(start[None, :] <= position[:, None], shift[None, :], 0)
-    number = position + jnp.sum(reached, axis=1, dtype=jnp.int32)
-    is_shared = position < requests.num_shared[request]
-    return jnp.where(is_shared, number, 0), is_shared
 
 
 NO_JUMPS = 0
@@ -59,7 +42,12 @@ def holder(number: jax.Array, is_shared: jax.Array, request: jax.Array, ctx: Con
 
 
 def after_jump(
-    ctx: Context, jumps: jax.Array, request: jax.Array, held: jax.Array, old: Any, offset: jax.Array
+    ctx: Context,
+    jumps: jax.Array,
+    request: jax.Array,
+    held: jax.Array,
+    old: jax.Array,
+    offset: jax.Array,
 ) -> jax.Array:
     """The number of a list's jumps after one more, from the offset `old` to another with `held` tokens in the list.
 
@@ -241,7 +229,7 @@ def without_own(
 
 
 def is_registered(
-    ctx: Context, blocks: Blocks, instance: jax.Array, name: Any, place: jax.Array
+    ctx: Context, blocks: Blocks, instance: jax.Array, name: jax.Array, place: jax.Array
 ) -> jax.Array:
     """Whether the instance's table names a block for this content, with the CPU tier's bits at hand."""
     block = blocks.named[instance, place]

@@ -13,14 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import ceil_div, in_last_block
 from blis_jax.core.columns import as_int
-from blis_jax.core.exact import exact_quotient
+from blis_jax.core.exact import ceil_div, exact_quotient, in_last_block
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import row
-from blis_jax.engine.phases.steps.mid_step import failing
-from blis_jax.memory.block_tables.blocks import NO_BLOCK, Asker, Do, Pinning
 from blis_jax.memory.block_tables.contents import (
     LOST,
     NO_JUMPS,
@@ -29,9 +25,10 @@ from blis_jax.memory.block_tables.contents import (
     places,
     shared_or_own,
 )
-from blis_jax.memory.block_tables.takes import taken
 from blis_jax.memory.block_tables.turn import Moves, Turn
 from blis_jax.memory.index_events import popped as removed_from_index
+from blis_jax.tables.blocks import NO_BLOCK, Asker, Do, Pinning
+from blis_jax.tables.context import failing, row
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -78,8 +75,10 @@ def pin(turn: Turn) -> Moves:
         inst=inst,
         hold=((pinned, jnp.where(was_free, 1, hold + 1)),),
         ring=((place, jnp.full_like(place, NO_BLOCK)),),
-        listed=(jnp.where(is_listed, listed_at, end), block),
-        **taken(turn, blocks.key[turn.instance, pinned], is_hit & (pinning != Pinning.DOOMED)),
+        listed=((jnp.where(is_listed, listed_at, end), block),),
+        **turn.ctx.memory.uses.taken(
+            turn, blocks.key[turn.instance, pinned], is_hit & (pinning != Pinning.DOOMED)
+        ),
     )
 
 
@@ -117,8 +116,8 @@ def pop(turn: Turn, need: jax.Array) -> Popped:
 
 def forgotten_bits(
     turn: Turn,
-    forgotten: Sequence[tuple[jax.Array, jax.Array | None]],
-    registered: jax.Array | None = None,
+    forgotten: Sequence[tuple[jax.Array, ...]],
+    *registered: jax.Array,
 ) -> dict[str, Any]:
     """Changes of the bits when contents, and blocks popped with them, are forgotten and others registered.
 
@@ -126,11 +125,11 @@ def forgotten_bits(
     """
     if not turn.ctx.shape.names_blocks:
         return {}
-    unnamed = [_unnamed(turn, name, popped) for name, popped in forgotten]
-    return {"unnamed": jnp.concatenate(unnamed), "registered": registered}
+    unnamed = [_unnamed(turn, *of_name) for of_name in forgotten]
+    return {"unnamed": (jnp.concatenate(unnamed),), "registered": registered}
 
 
-def _unnamed(turn: Turn, name: jax.Array, popped: jax.Array | None) -> jax.Array:
+def _unnamed(turn: Turn, name: jax.Array, *popped: jax.Array) -> jax.Array:
     """Blocks that the table no longer names once these contents, and the blocks popped with them, are forgotten.
 
     A content without a place in the table is searched for, but only if the block at hand is not the one
@@ -143,9 +142,9 @@ def _unnamed(turn: Turn, name: jax.Array, popped: jax.Array | None) -> jax.Array
     is_kept = (named >= 0) & is_same(carried, name) & (name != 0)
     searched = (name != 0) & (place == turn.nowhere)
     unnamed = [jnp.where(is_kept, named, turn.spare_block)]
-    if popped is not None:
-        searched = searched & ~blocks.is_named[turn.instance, popped]
-        unnamed.append(popped)
+    for block in popped:
+        searched = searched & ~blocks.is_named[turn.instance, block]
+        unnamed.append(block)
 
     def search() -> jax.Array:
         keys, bits = row(blocks.key, turn.instance), row(blocks.is_named, turn.instance)
@@ -220,11 +219,11 @@ def take(turn: Turn) -> Moves:
         named=((jnp.append(place[0], in_turn), jnp.append(last_block, named)),),
         key=((owners, contents),),
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
-        listed=(position, popped.block),
+        listed=((position, popped.block),),
         index=removed_from_index(turn, old, task.in_prefill == 1),
-        **taken(turn, contents, contents != 0),
+        **turn.ctx.memory.uses.taken(turn, contents, contents != 0),
         **forgotten_bits(
-            turn, ((old, popped.block), (contents, None)), _kept(turn, contents, owners, old)
+            turn, ((old, popped.block), (contents,)), _kept(turn, contents, owners, old)
         ),
     )
 
@@ -254,7 +253,7 @@ def release(turn: Turn) -> Moves:
     is_mine = turn.window < count
     block = jnp.where(is_mine, block, turn.spare_block)
     hold = blocks.hold[turn.instance, block]
-    times: Any = 1
+    times: jax.Array | int = 1
     is_counted = is_mine
     if turn.ctx.shape.has_mirror:  # a list may have a block twice
         times, is_first = _occurrences(turn, block)
@@ -312,10 +311,8 @@ def roll_back(turn: Turn) -> Moves:
     is_full = (number < num_free) & (end <= task.tokens)
     name = names(turn.ctx, task.request, task.start + end, jnp.int32(NO_JUMPS))
     name = jnp.where(is_full, name, jnp.int64(0))
-    place, bits = (
-        places(turn.ctx, blocks, name, turn.instance),
-        forgotten_bits(turn, ((name, None),)),
-    )
+    place = places(turn.ctx, blocks, name, turn.instance)
+    bits = forgotten_bits(turn, ((name,),))
     is_over = done + window >= num_free
     changes = {
         "done": jnp.where(is_over, 0, done + window),
@@ -357,11 +354,10 @@ def restore(turn: Turn) -> Moves:
     place = jnp.where(is_restored, place, turn.nowhere)
     again = jnp.where(is_restored, name, jnp.int64(0))
     owners = jnp.where(is_restored, block, turn.spare_block)
-    bits = forgotten_bits(turn, ((again, None),), owners)
+    bits = forgotten_bits(turn, ((again,),), owners)
     lost = jnp.where(name != 0, name | LOST, name)
-    gone = removed_from_index(
-        turn, name, jnp.array(False)
-    )  # the router is not told that it is back
+    # the router is not told that it is back
+    gone = removed_from_index(turn, name, jnp.array(False))
     is_over = start <= head
     changes = {
         "done": jnp.where(is_over, 0, task.done + jnp.sum(live, dtype=jnp.int32)),

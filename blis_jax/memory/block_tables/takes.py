@@ -1,38 +1,189 @@
-"""Which requests took which contents, and what an offload policy says of them.
+"""What counts as a use of the CPU tier: all that the batch holds, or what an offload policy gives a worth.
 
-Only contents that requests share can be taken by several; they alone are counted. Without an offload policy there is
-nothing of it.
+Memory has the one or the other, made when a program is built. Only contents that requests share can be taken by
+several; they alone are counted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from blis_jax.core.block_counts import ceil_div
+from blis_jax.core.exact import ceil_div
 from blis_jax.core.types import LAST, RequestView
-from blis_jax.engine.context import SlotRows
-from blis_jax.engine.phases.steps.mid_step import count_of, waiting_mask
-from blis_jax.engine.state import Request
 from blis_jax.memory.block_tables.contents import owner_of, shared_number_of
-from blis_jax.memory.block_tables.turn import Turn
-from blis_jax.policies.contract import NoState, OffloadContext
+from blis_jax.policies.contract import NoState, OffloadContext, Policy
+from blis_jax.policies.reading import DEMAND
+from blis_jax.tables.blocks import BlockLife, Takes, TierWorths, mirror_window
+from blis_jax.tables.context import SlotRows, count_of, row, waiting_mask
+from blis_jax.tables.requests import Request
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
+
+    from blis_jax.core.types import EngineShape
+    from blis_jax.memory.block_tables.turn import Turn
+
+    Worth = tuple[jax.Array, ...]  # what uses are worth, if it matters
 
 
-def taken(turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
-    """The changes where the task's request takes these contents."""
-    if turn.ctx.mechanism.offload is None:
+class Uses:
+    """Without an offload policy: every content gets room on the CPU, and the one used longest ago gives way."""
+
+    def taken(self, turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
+        """Return the changes where the task's request takes these contents."""
         return {}
-    number = jnp.where(is_it, _number(turn, name), jnp.int32(turn.ctx.shape.num_shared_blocks))
-    times = jnp.sum(number[:, None] == number[None, :], axis=1, dtype=jnp.int32)
-    count = turn.blocks.taken[turn.instance, number] + times
-    taker = jnp.full_like(number, turn.task.request)
-    return {"taken": ((number, count),), "taker": ((number, taker),)}
+
+    def is_worth_it(self, turn: Turn, name: jax.Array) -> Any:
+        """Return which contents of free blocks February's tier takes."""
+        return True
+
+    def width(self, shape: EngineShape) -> int:
+        """Return how many uses August's tier looks at together."""
+        return mirror_window(shape)
+
+    def start(
+        self, turn: Turn, request: jax.Array, order: jax.Array, runs: jax.Array, listed: jax.Array
+    ) -> jax.Array:
+        """Return the place in the batch to go on from; at first that of the first member that has changed.
+
+        Of each slot, `runs` says whether its request is a member, and `listed` how many blocks its list has.
+        """
+        task, index = turn.task, turn.inst.step_index
+        capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+        is_new = (task.is_retry == 0) & (task.cursor == 0) & (task.done == 0)
+        visited = turn.blocks.life[request, BlockLife.columns.VISITED_AT]
+        is_changed = runs & (visited > index - turn.lane.num_steps)
+        changed = jnp.min(jnp.where(is_changed, order, jnp.int32(LAST)))
+        keeps = (turn.pool.is_mirrored == 1) & (jnp.sum(listed, dtype=jnp.int32) <= capacity)
+        return jnp.where(is_new & keeps, changed, task.cursor)
+
+    def used(self, turn: Turn, name: jax.Array, request: jax.Array) -> tuple[jax.Array, Worth]:
+        """Return the names of contents whose use counts, 0 of others, and what each is worth, if it matters."""
+        return name, ()
+
+    def allowed(
+        self, turn: Turn, name: jax.Array, worth: Worth, missing: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return names of uses that some entry takes or has, and which of them are missing."""
+        return name, missing
+
+    def gives_way(
+        self, turn: Turn, is_real: Bool[Array, "entry"], worth: Worth
+    ) -> tuple[Bool[Array, "entry"], jax.Array]:
+        """Return which entries may give way to a use, and whether one does."""
+        return is_real, jnp.array(True)
+
+    def touched(
+        self, entry: jax.Array, is_it: jax.Array, worth: Worth, at: jax.Array, new: Worth
+    ) -> dict[str, Any]:
+        """Return the changes where entries are used again, and one for the entry `at` and its `new` worth."""
+        return {}
+
+    def weight(self, turn: Turn) -> Int[Array, ""] | int:
+        """Return how many uses the second of equal steps stands for: all after the first find the same order."""
+        return turn.lane.num_steps - 1
+
+    def goes_on(self, turn: Turn, has_copied: jax.Array, idle: jax.Array) -> jax.Array:
+        """Return whether the batch is used once more, given how often in a row that has copied nothing."""
+        again = turn.lane.num_steps - 1
+        return (turn.task.is_retry == 0) & (again > 0) & (has_copied == 1)
+
+
+@dataclass(frozen=True)
+class JudgedUses(Uses):
+    """An offload policy says what the CPU tier's room for a content is worth."""
+
+    policy: Policy
+
+    def taken(self, turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
+        """Return the counts of shared contents, and who took them last."""
+        number = jnp.where(is_it, _number(turn, name), jnp.int32(turn.ctx.shape.num_shared_blocks))
+        times = jnp.sum(number[:, None] == number[None, :], axis=1, dtype=jnp.int32)
+        count = turn.blocks[Takes].count[turn.instance, number] + times
+        taker = jnp.full_like(number, turn.task.request)
+        return {"taken": ((number, count),), "taker": ((number, taker),)}
+
+    def is_worth_it(self, turn: Turn, name: jax.Array) -> Any:
+        """Return those to which the policy gives a worth."""
+        has_demand = self.policy.reads(*DEMAND)
+        return self._worth_of(turn, name, last_taker(turn, name), has_demand) > 0
+
+    def width(self, shape: EngineShape) -> int:
+        """Return the window of other operations."""
+        return shape.window
+
+    def start(
+        self, turn: Turn, request: jax.Array, order: jax.Array, runs: jax.Array, listed: jax.Array
+    ) -> jax.Array:
+        """Return the place to go on from: all members are used, for an earlier use may be worth more now."""
+        return turn.task.cursor
+
+    def used(self, turn: Turn, name: jax.Array, request: jax.Array) -> tuple[jax.Array, Worth]:
+        """Return the names of contents that are worth something, and how much."""
+        request = jnp.broadcast_to(request, name.shape)
+        worth = self._worth_of(turn, name, request, has_demand=False)
+        return jnp.where(worth > 0, name, jnp.int64(0)), (worth,)
+
+    def allowed(
+        self, turn: Turn, name: jax.Array, worth: Worth, missing: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return them without those that no entry has or gives way to, whatever uses before them do."""
+        number, (worths,) = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1]), worth
+        is_real = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+
+        def look() -> jax.Array:
+            least = jnp.min(
+                jnp.where(is_real, row(turn.blocks[TierWorths].worth, turn.instance), jnp.inf)
+            )
+            least = jnp.minimum(least, jnp.min(jnp.where((name != 0) & ~missing, worths, jnp.inf)))
+            keys = jnp.where(is_real, row(turn.blocks.cpu_key, turn.instance), jnp.int64(0))
+            is_known = jnp.any(keys[None, :] == name[:, None], axis=1)
+            return missing & (worths < least) & ~is_known
+
+        refused = turn.ctx.when(jnp.any(missing), look, lambda: jnp.zeros(name.shape, bool))
+        return jnp.where(refused, jnp.int64(0), name), missing & ~refused
+
+    def gives_way(
+        self, turn: Turn, is_real: Bool[Array, "entry"], worth: Worth
+    ) -> tuple[Bool[Array, "entry"], jax.Array]:
+        """Return the entries whose last use was worth least, and whether that is no more than this one."""
+        worths = row(turn.blocks[TierWorths].worth, turn.instance)
+        least = jnp.min(jnp.where(is_real, worths, jnp.inf))
+        return is_real & (worths == least), least <= worth[0]
+
+    def touched(
+        self, entry: jax.Array, is_it: jax.Array, worth: Worth, at: jax.Array, new: Worth
+    ) -> dict[str, Any]:
+        """Return the worths of the entries that are used."""
+        return {"cpu_worth": ((entry, jnp.where(is_it, worth[0], -jnp.inf)), (at, new[0]))}
+
+    def weight(self, turn: Turn) -> Int[Array, ""] | int:
+        """Return 1: each is made, since a first use may meet worths of earlier steps."""
+        return 1
+
+    def goes_on(self, turn: Turn, has_copied: jax.Array, idle: jax.Array) -> jax.Array:
+        """Return whether fewer than two uses in a row have copied nothing: after these no later one does."""
+        return (turn.task.is_retry < turn.lane.num_steps - 1) & (idle < 2)
+
+    def _worth_of(
+        self, turn: Turn, name: jax.Array, request: jax.Array, has_demand: bool
+    ) -> Float[Array, "block"]:
+        """What the room for each content is worth, that these requests hold or held."""
+        ctx, shared = turn.ctx, jnp.int32(turn.ctx.shape.num_shared_blocks)
+        number = _number(turn, name)
+        count = jnp.maximum(turn.blocks[Takes].count[turn.instance, number], 1)
+        context = OffloadContext(
+            request=_views(turn, request),
+            num_takers=jnp.where(number < shared, count, 1),
+            instance=turn.instance,
+            **(_demand(turn) if has_demand else {}),
+        )
+        return self.policy.ask(ctx.params.policy.offload, NoState(), context)[0]
 
 
 def _number(turn: Turn, name: jax.Array) -> jax.Array:
@@ -47,26 +198,9 @@ def last_taker(turn: Turn, name: jax.Array) -> Int[Array, "block"]:
     owner, known = owner_of(turn.ctx, name)[0], _number(turn, name)
     is_prefix = (name >> 1) & 1 == 0
     number = jnp.where(known < shared, known, jnp.where(is_prefix, owner + shared, owner))
-    of_shared = turn.blocks.taker[turn.instance, jnp.minimum(number, shared)]
+    of_shared = turn.blocks[Takes].taker[turn.instance, jnp.minimum(number, shared)]
     found = jnp.where(number < shared, of_shared, number - shared)
     return jnp.clip(found, 0, turn.ctx.shape.num_requests)
-
-
-def worth_of(
-    turn: Turn, name: jax.Array, request: jax.Array, has_demand: bool
-) -> Float[Array, "block"]:
-    """What the CPU tier's room for each content is worth, that these requests hold or held."""
-    ctx, policy = turn.ctx, turn.ctx.mechanism.offload
-    assert policy is not None
-    number, shared = _number(turn, name), jnp.int32(ctx.shape.num_shared_blocks)
-    count = jnp.maximum(turn.blocks.taken[turn.instance, number], 1)
-    context = OffloadContext(
-        request=_views(turn, request),
-        num_takers=jnp.where(number < shared, count, 1),
-        instance=turn.instance,
-        **(_demand(turn) if has_demand else {}),
-    )
-    return policy.ask(ctx.params.policy.offload, NoState(), context)[0]
 
 
 def _views(turn: Turn, request: jax.Array) -> RequestView:

@@ -13,33 +13,49 @@ from jax import lax
 from blis_jax.core.columns import choose
 from blis_jax.core.rows import Row
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context, row
-from blis_jax.engine.state import Instance, Lane, State
-from blis_jax.memory.block_tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
-from blis_jax.memory.index_events import without
+from blis_jax.memory.index_events import left_out
+from blis_jax.tables.blocks import (
+    Blocks,
+    InstanceMemory,
+    MemoryTask,
+    Takes,
+    TierEntries,
+    TierWorths,
+    num_contents,
+)
+from blis_jax.tables.context import Context, row
+from blis_jax.tables.state import Instance, Lane, State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
+    from blis_jax.memory.index_events import Removal
+    from blis_jax.tables.router import LateWrite
+
+    Pairs = tuple[tuple[Array, Array], ...]  # entries of a table, and their values
+
 
 @pytree
 class Moves:
-    """What an operation changes: entries of the instance's tables, as indices and values, and its scalars."""
+    """What an operation changes: entries of the instance's tables, as indices and values, and its scalars.
 
-    hold: Any
-    key: Any
-    ring: Any
-    named: Any
-    listed: Any  # positions of the slot's list
-    cpu_key: Any
-    cpu_time: Any
-    unnamed: Any  # blocks that the table no longer names
-    registered: Any  # blocks that it names now
-    taken: Any  # of shared contents
-    taker: Any
-    index: Any  # Removal from the router's index
-    cpu_entry: Any  # of August's CPU tier, likewise the next
-    cpu_worth: Any
+    Of each table that is several writes, or none.
+    """
+
+    hold: Pairs
+    key: Pairs
+    ring: Pairs
+    named: Pairs
+    listed: Pairs  # positions of the slot's list
+    cpu_key: Pairs
+    cpu_time: Pairs
+    unnamed: tuple[Int[Array, "_"], ...]  # blocks that the table no longer names
+    registered: tuple[Int[Array, "_"], ...]  # blocks that it names now
+    taken: Pairs  # of shared contents
+    taker: Pairs
+    index: tuple[Removal | LateWrite, ...]  # from the router's index
+    cpu_entry: Pairs  # of August's CPU tier, likewise the next
+    cpu_worth: Pairs
     task: MemoryTask
     pool: InstanceMemory
     inst: Instance
@@ -109,7 +125,7 @@ class Turn:
             return choose(self.is_on, old.replace(**changes), old) if changes else old
 
         return Moves(
-            **{name: tables.get(name) for name in _TABLES},
+            **{name: tables.get(name, ()) for name in _TABLES},
             task=kept(self.task, task),
             pool=kept(self.pool, pool),
             inst=kept(self.inst, inst),
@@ -119,7 +135,7 @@ class Turn:
 
 R = TypeVar("R", bound=Row)
 _TABLES = tuple(Moves.__dataclass_fields__)[:14]
-_PLAIN = ("hold", "key", "ring", "cpu_key", "cpu_entry", "cpu_worth", "taken", "taker")
+_PLAIN = ("hold", "key", "ring", "cpu_key")
 _IN_ORDER = ("named", "cpu_time")  # a place may be written twice
 Operation = Callable[[Turn], Moves]
 
@@ -130,14 +146,13 @@ def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation
     What it changes is computed behind a branch that is always taken: read and write of a table in one piece of code
     would make the compiler copy the table, because it fuses reads into places that it puts after the write.
     """
-    blocks = state.blocks
-    assert blocks is not None
-    lane = Lane(state.registers, state.times)
+    blocks = state[Blocks]
+    lane = state.lane
     instance = jnp.where(is_on, lane.active, jnp.int32(ctx.shape.num_instances))
 
     def planned() -> Moves:
         pool = InstanceMemory(row(blocks.pool, instance))
-        inst, task = Instance(row(state.inst, instance)), MemoryTask(blocks.task)
+        inst, task = Instance(row(state.inst.numbers, instance)), MemoryTask(blocks.task)
         return operation(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(planned))
@@ -149,33 +164,35 @@ def _applied(
     ctx: Context, state: State, blocks: Blocks, instance: jax.Array, moves: Moves
 ) -> State:
     """The state with the changes made; of several writes to one place the value must be the same."""
-    at = (instance, jnp.int32(0))
+    first = (instance, jnp.int32(0))
     tables: dict[str, Any] = {"task": moves.task.numbers}
     for name in (*_PLAIN, *_IN_ORDER):
-        if (pairs := getattr(moves, name)) is not None:
-            table = getattr(blocks, name)
-            put = ctx.write_in_order if name in _IN_ORDER else ctx.write
-            for index, value in pairs:
-                table = put(table, (instance,), index, value)
-            tables[name] = table
-    if moves.listed is not None:
+        put = ctx.write_in_order if name in _IN_ORDER else ctx.write
+        for index, value in getattr(moves, name):
+            tables[name] = put(tables.get(name, getattr(blocks, name)), (instance,), index, value)
+    for index, value in moves.cpu_entry:
+        entries = ctx.write(blocks[TierEntries].entry, (instance,), index, value)
+        blocks = blocks.having(TierEntries(entries))
+    for index, value in moves.cpu_worth:
+        worths = ctx.write(blocks[TierWorths].worth, (instance,), index, value)
+        blocks = blocks.having(TierWorths(worths))
+    for (index, count), (_, taker) in zip(moves.taken, moves.taker, strict=True):
+        takes, at = blocks[Takes], (instance,)
+        counts = ctx.write(takes.count, at, index, count)
+        blocks = blocks.having(Takes(counts, ctx.write(takes.taker, at, index, taker)))
+    for index, value in moves.listed:
         slot = MemoryTask(blocks.task).slot
-        tables["lists"] = ctx.write(blocks.lists, (instance, slot), *moves.listed)
-    if moves.unnamed is not None:
-        zeros = jnp.zeros(moves.unnamed.shape, bool)
-        bits = ctx.write(blocks.is_named, (instance,), moves.unnamed, zeros)
-        if moves.registered is not None:
-            ones = jnp.ones(moves.registered.shape, bool)
-            bits = ctx.write(bits, (instance,), moves.registered, ones)
-        tables["is_named"] = bits
-    router = state.router
-    if moves.index is not None and router is not None:
-        router = without(ctx, router, instance, moves.index)
-    tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool.numbers[None], at)
+        tables["lists"] = ctx.write(blocks.lists, (instance, slot), index, value)
+    bits = blocks.is_named
+    for is_named, changed in ((False, moves.unnamed), (True, moves.registered)):
+        for block in changed:
+            bits = ctx.write(bits, (instance,), block, jnp.full(block.shape, is_named))
+    for gone in moves.index:
+        state = left_out(ctx, state, instance, gone)
+    tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool.numbers[None], first)
+    inst = lax.dynamic_update_slice(state.inst.numbers, moves.inst.numbers[None], first)
     return dataclasses.replace(
-        state,
-        blocks=dataclasses.replace(blocks, **tables),
-        inst=lax.dynamic_update_slice(state.inst, moves.inst.numbers[None], at),
-        registers=moves.lane.numbers,
-        router=router,
+        state.having(dataclasses.replace(blocks, is_named=bits, **tables)),
+        inst=state.inst.with_numbers(inst),
+        lane=Lane(moves.lane.numbers, state.lane.times),
     )

@@ -5,19 +5,18 @@ Entries are keyed by physical block number; writing over one leaks the usage cou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import as_int
-from blis_jax.engine.context import row
-from blis_jax.memory.block_tables.blocks import NO_BLOCK, Do
 from blis_jax.memory.block_tables.contents import is_registered, places
 from blis_jax.memory.block_tables.operations import forgotten_bits, offloads, pop
-from blis_jax.memory.block_tables.takes import last_taker, worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
+from blis_jax.tables.blocks import NO_BLOCK, Do
+from blis_jax.tables.context import row
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -96,7 +95,7 @@ def offload(turn: Turn) -> Moves:
     start, end, block, name = scan.start, scan.end, scan.block, scan.name
     acts = offloads(turn, turn.inst.used_blocks)
     carries = name != 0
-    goes = carries & _is_worth_it(turn, name)
+    goes = carries & ctx.memory.uses.is_worth_it(turn, name)
     rank = jnp.cumsum(goes, dtype=jnp.int32) - 1
     moves = goes & (rank < room) & acts
     count = jnp.sum(moves, dtype=jnp.int32)
@@ -164,14 +163,6 @@ def _scan(turn: Turn) -> Scan:
     block = jnp.where(is_live, block, turn.spare_block)
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
     return Scan(hashless, start, end, position, block, name)
-
-
-def _is_worth_it(turn: Turn, name: jax.Array) -> Any:
-    """Whether an offload policy gives these contents room; without one all of them get it."""
-    policy = turn.ctx.mechanism.offload
-    if policy is None:
-        return True
-    return worth_of(turn, name, last_taker(turn, name), policy.reads_demand) > 0
 
 
 def _first(mask: jax.Array) -> jax.Array:

@@ -11,21 +11,20 @@ of equals the one used longest ago, and only to a use that is worth as much.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import ceil_div, full_blocks
 from blis_jax.core.columns import as_int
+from blis_jax.core.exact import ceil_div, full_blocks
 from blis_jax.core.types import LAST, pytree
-from blis_jax.engine.context import SlotRows, row
-from blis_jax.memory.block_tables.blocks import NO_BLOCK, BlockLife, Do, mirror_window
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
-from blis_jax.memory.block_tables.takes import worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
+from blis_jax.tables.blocks import NO_BLOCK, Do, TierEntries
+from blis_jax.tables.context import SlotRows, row
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -112,20 +111,20 @@ def mirror(turn: Turn) -> Moves:
     counts those in a row that have not.
     """
     task, pool, blocks, instance = turn.task, turn.pool, turn.blocks, turn.instance
-    member = _member(turn)
-    name, worth = _uses(turn, member)
-    entry, window = blocks.cpu_entry[instance, member.block], member.block.shape[0]
+    member, uses = _member(turn), turn.ctx.memory.uses
+    name = blocks.key[instance, member.block]
+    name = jnp.where(member.block == turn.spare_block, jnp.int64(0), name)
+    name, worth = uses.used(turn, name, member.request)
+    entry, window = blocks[TierEntries].entry[instance, member.block], member.block.shape[0]
     number = lax.iota(jnp.int32, window)
     missing = (name != 0) & (blocks.cpu_key[instance, entry] != name)
-    if worth is not None:
-        is_refused = _is_refused(turn, name, worth, missing)
-        name, missing = jnp.where(is_refused, jnp.int64(0), name), missing & ~is_refused
+    name, missing = uses.allowed(turn, name, worth, missing)
     first = jnp.min(jnp.where(missing, number, window))
     renewed = (name != 0) & (number < first)
     at = jnp.minimum(first, window - 1)
     searches = (first < window) & ~jnp.any(renewed)
     sought = jnp.where(searches, name[at], jnp.int64(0))
-    entry_worth = None if worth is None else worth[at]
+    entry_worth = tuple(one[at] for one in worth)
     found = turn.ctx.when(
         searches, lambda: _entry_for(turn, sought, entry_worth), lambda: _no_entry(turn)
     )
@@ -135,12 +134,8 @@ def mirror(turn: Turn) -> Moves:
     used = found.entry != spare
     after = now + rank[-1] + used.astype(jnp.int64)
     reached = jnp.where(first < window, first + as_int(searches), window) + task.done
-    copies = jnp.where(task.is_retry == 1, _weight(turn), 1) * as_int(found.is_new)
+    copies = jnp.where(task.is_retry == 1, uses.weight(turn), 1) * as_int(found.is_new)
     has_copied = task.has_reloaded | as_int(found.is_new)
-    judged: dict[str, Any] = {}
-    if worth is not None:
-        touches = (touched, jnp.where(renewed, worth, -jnp.inf))
-        judged = {"cpu_worth": (touches, (found.entry, entry_worth))}
     return turn.end(
         _next_use_of_batch(turn, member, reached, has_copied),
         {
@@ -152,7 +147,7 @@ def mirror(turn: Turn) -> Moves:
         cpu_key=((found.entry, sought),),
         cpu_time=((touched, now + rank - 1), (found.entry, now), (spare, after)),
         cpu_entry=((jnp.where(used, member.block[at], turn.spare_block), found.entry),),
-        **judged,
+        **uses.touched(touched, renewed, worth, found.entry, entry_worth),
     )
 
 
@@ -179,20 +174,14 @@ def _member(turn: Turn) -> Member:
     """The member at the task's cursor or behind it; at first, the first one that has changed."""
     task, blocks, instance = turn.task, turn.blocks, turn.instance
     slots, shape = SlotRows(turn.state, instance), turn.ctx.shape
-    width = mirror_window(shape) if turn.ctx.mechanism.offload is None else shape.window
+    uses = turn.ctx.memory.uses
+    width = uses.width(shape)
     order, request = slots.order, slots.request
     held = slots.alloc_offset + jnp.where(slots.finish != LAST, turn.inst.step_index, 0)
     capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
     is_member = (order != LAST) & (capacity > 0)
     listed = jnp.where(is_member, ceil_div(held, shape.block_size), 0)
-    cursor = task.cursor
-    if turn.ctx.mechanism.offload is None:
-        is_new = (task.is_retry == 0) & (cursor == 0) & (task.done == 0)
-        visited = blocks.life[request, BlockLife.columns.VISITED_AT]
-        is_changed = is_member & (visited > turn.inst.step_index - turn.lane.num_steps)
-        changed = jnp.min(jnp.where(is_changed, order, jnp.int32(LAST)))
-        keeps = (turn.pool.is_mirrored == 1) & (jnp.sum(listed, dtype=jnp.int32) <= capacity)
-        cursor = jnp.where(is_new & keeps, changed, cursor)
+    cursor = uses.start(turn, request, order, is_member, listed)
 
     def least(is_it: jax.Array) -> jax.Array:
         return jnp.min(jnp.where(is_member & is_it, order, jnp.int32(LAST)))
@@ -204,34 +193,6 @@ def _member(turn: Turn) -> Member:
     is_listed = task.done + lax.iota(jnp.int32, width) < count
     block = jnp.where(is_listed, block, turn.spare_block)
     return Member(place, least(order > place), count, block, request[slot])
-
-
-def _uses(turn: Turn, member: Member) -> tuple[Int[Array, "window"], Any]:
-    """The contents to use, by name, 0 where there is none; and what that is worth, None without an offload policy."""
-    name = turn.blocks.key[turn.instance, member.block]
-    name = jnp.where(member.block == turn.spare_block, jnp.int64(0), name)
-    if turn.ctx.mechanism.offload is None:
-        return name, None
-    request = jnp.broadcast_to(member.request, name.shape)
-    worth = worth_of(turn, name, request, has_demand=False)
-    return jnp.where(worth > 0, name, jnp.int64(0)), worth
-
-
-def _is_refused(
-    turn: Turn, name: jax.Array, worth: jax.Array, missing: jax.Array
-) -> Bool[Array, "window"]:
-    """Whether no entry has the content or gives way to these uses, whatever those before them in the window do."""
-    number = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1])
-    is_real = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
-
-    def look() -> jax.Array:
-        least = jnp.min(jnp.where(is_real, row(turn.blocks.cpu_worth, turn.instance), jnp.inf))
-        least = jnp.minimum(least, jnp.min(jnp.where((name != 0) & ~missing, worth, jnp.inf)))
-        keys = jnp.where(is_real, row(turn.blocks.cpu_key, turn.instance), jnp.int64(0))
-        is_known = jnp.any(keys[None, :] == name[:, None], axis=1)
-        return missing & (worth < least) & ~is_known
-
-    return turn.ctx.when(jnp.any(missing), look, lambda: jnp.zeros(name.shape, bool))
 
 
 @pytree
@@ -248,7 +209,7 @@ def _no_entry(turn: Turn) -> TierEntry:
     return TierEntry(jnp.int32(turn.blocks.cpu_key.shape[1] - 1), no, no)
 
 
-def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> TierEntry:
+def _entry_for(turn: Turn, name: jax.Array, worth: tuple[jax.Array, ...]) -> TierEntry:
     """Where this content is, else the first empty entry, else the one that gives way, if one does."""
     blocks, instance = turn.blocks, turn.instance
     number = lax.iota(jnp.int32, blocks.cpu_key.shape[1])
@@ -258,11 +219,7 @@ def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> TierEntry:
     is_there, has_room = there != nowhere, turn.pool.cpu_used < capacity
 
     def oldest() -> tuple[jax.Array, jax.Array]:
-        gives_way, is_worth_it = is_real, jnp.array(True)
-        if worth is not None:
-            worths = row(blocks.cpu_worth, instance)
-            least = jnp.min(jnp.where(is_real, worths, jnp.inf))
-            gives_way, is_worth_it = is_real & (worths == least), least <= worth
+        gives_way, is_worth_it = turn.ctx.memory.uses.gives_way(turn, is_real, worth)
         used = jnp.where(gives_way, row(blocks.cpu_time, instance), jnp.iinfo(jnp.int64).max)
         return jnp.argmin(used).astype(jnp.int32), is_worth_it
 
@@ -282,25 +239,14 @@ def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:
     return jnp.min(jnp.where(is_it, number, jnp.int32(number.shape[0] - 1)))
 
 
-def _weight(turn: Turn) -> Int[Array, ""] | int:
-    """How many uses the second one of equal steps stands for: it finds the order of the first, as all later ones do.
-
-    With an offload policy each is made, since a first use may meet worths of earlier steps.
-    """
-    return 1 if turn.ctx.mechanism.offload is not None else turn.lane.num_steps - 1
-
-
 def _next_use_of_batch(
     turn: Turn, member: Member, reached: jax.Array, has_copied: jax.Array
 ) -> dict[str, jax.Array]:
     """The task afterwards: the rest of the list, the next member, another use of the batch, or nothing."""
-    task, again = turn.task, turn.lane.num_steps - 1
+    task = turn.task
     is_over, is_last = member.is_over(reached), member.is_last(reached)
     idle = jnp.where((task.is_retry == 0) | (has_copied == 1), 0, task.hits + 1)
-    if turn.ctx.mechanism.offload is None:
-        goes_on = (task.is_retry == 0) & (again > 0) & (has_copied == 1)
-    else:  # until two in a row have copied nothing: then no later one does
-        goes_on = (task.is_retry < again) & (idle < 2)
+    goes_on = turn.ctx.memory.uses.goes_on(turn, has_copied, idle)
     then = jnp.where(is_last & ~goes_on, jnp.int32(Do.NOTHING), jnp.int32(Do.MIRROR))
     return {
         "do": then,

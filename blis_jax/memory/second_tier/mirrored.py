@@ -10,25 +10,24 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import ceil_div, full_blocks, in_last_block
 from blis_jax.core.columns import as_int
-from blis_jax.engine.context import Context
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import State
-from blis_jax.memory.allocation import Answer, asked_by, no_tokens, part_of
-from blis_jax.memory.block_tables.block_rows import Tenant, blocks_of
-from blis_jax.memory.block_tables.blocks import Do, Pinning
+from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
+from blis_jax.memory.allocation import AnswerOfTier, asked_by, no_tokens, part_of
+from blis_jax.memory.block_tables.block_rows import Tenant
 from blis_jax.memory.block_tables.contents import MIXING, NO_JUMPS, after_jump, names
 from blis_jax.memory.memory import Demand
+from blis_jax.tables.blocks import Blocks, Do, Pinning
+from blis_jax.tables.context import Context, Work
+from blis_jax.tables.state import State
 
 
 def attempt_with_tier(
     ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
-) -> Answer:
+) -> AnswerOfTier:
     """Look at the CPU tier first; at the second attempt, decide on the demand."""
     looks, answer = _looks_at_tier(ctx, work, one, demand), _decided(ctx, state, work, one, demand)
     asked = answer.task | _look(ctx, one, demand)
-    return Answer(
+    return AnswerOfTier(
         is_granted=answer.is_granted & ~looks,
         is_lost=answer.is_lost,
         jumps=answer.jumps,
@@ -86,7 +85,7 @@ def _num_free(one: Tenant, demand: Demand) -> jax.Array:
     return jnp.where(one.is_queued & (demand.hits > 0), demand.found.num_free, 0)
 
 
-def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand) -> Answer:
+def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand) -> AnswerOfTier:
     """What becomes of the demand with what is found now."""
     size, zero = jnp.int32(ctx.shape.block_size), jnp.int32(0)
     held, has_list, listed = one.held, one.held > 0, _num_listed(ctx, one)
@@ -145,7 +144,7 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
         "after_release": jnp.int32(Do.NOTHING),
         "after_offload": zero,
     }
-    return Answer(is_granted, jnp.array(False), jumps, offset, beyond, after, task, is_left)
+    return AnswerOfTier(is_granted, jnp.array(False), jumps, offset, beyond, after, task, is_left)
 
 
 def _chain(
@@ -161,7 +160,7 @@ def _chain(
     The identity of new content goes on from the last block. Where another content has taken that block's place, it is
     told apart by that one.
     """
-    size, blocks = jnp.int32(ctx.shape.block_size), blocks_of(state)
+    size, blocks = jnp.int32(ctx.shape.block_size), state[Blocks]
     last = jnp.maximum(pins - 1, 0)
     carried = blocks.key[one.instance, blocks.lists[one.instance, one.slot, last]]
     natural = names(ctx, one.request, (pins * size)[None], jnp.int32(NO_JUMPS))[0]

@@ -1,22 +1,41 @@
-"""The metrics in the engine's program: what comes back of a run is a report of a few hundred bytes."""
+"""The metrics in the engine's program: what comes back of a run is a report of some hundred bytes, or named figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.types import EngineShape, Mechanism, pytree
-from blis_jax.engine.state import Reg
+from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.lane import (
     LaneRun,
     LaneSelection,
     MeasureNumbers,
     has_unfinished_decode,
+    measure_numbers,
 )
-from blis_jax.results.checks.cheap_invariants import CHEAP_CHECKS
+from blis_jax.metrics.on_device.ranked import NUM_CLASSES
+from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.metrics.scalars import evaluate, lookup
+from blis_jax.metrics.summaries import LATENCIES, SloTargets
+from blis_jax.records.invariants import CHEAP_CHECKS, CHEAP_NAMES
+from blis_jax.records.record import RunRecord
+from blis_jax.tables.state import Reg
+
+if TYPE_CHECKING:
+    from blis_jax.tables.raw import Raw
+    from blis_jax.workload.table import RequestTable
+
+T = TypeVar("T")
+VIOLATIONS = (*CHEAP_NAMES, "monotone_clock")  # the last axis of a report's `violations`
 
 
 class Compute(Protocol):
@@ -44,8 +63,38 @@ class Report:
     outcome: jax.Array  # int32[row]
     num_iterations: jax.Array
     num_open_ties: jax.Array
-    violations: jax.Array  # int32[row, invariant], in the order of CHEAP_CHECKS and the clock's
+    violations: jax.Array  # int32[row, invariant], by VIOLATIONS
     figures: Any
+
+
+class CompiledSummary(ABC, Generic[T]):
+    """Makes the same of a report as of a whole record; the latter where a run had to come back whole.
+
+    Both are called from several threads.
+    """
+
+    fewest_rows: ClassVar[int] = 256  # of one program on a CPU from which compiling pays
+
+    @property
+    @abstractmethod
+    def compute(self) -> Compute:
+        """The figures in a compiled call; equal ones share a program."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> MeasureNumbers:
+        """Which requests are measured, and against what."""
+
+    @abstractmethod
+    def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> Any:
+        """Return a sequence of what is kept of each row of a report of numpy arrays, whatever its outcome.
+
+        `num_repairs` is one for all or one for each.
+        """
+
+    @abstractmethod
+    def __call__(self, record: RunRecord) -> T:
+        """The same of one record."""
 
 
 @pytree
@@ -61,23 +110,23 @@ def reports(
     shape: EngineShape,
     mechanism: Mechanism,
     compute: Compute,
-    raw: Any,
-    tables: Any,
-    params: Any,
+    raw: Raw,
+    tables: RequestTable,
+    params: Params,
     numbers: MeasureNumbers,
 ) -> Report:
-    """The reports of all rows; `raw`, `tables` and `params` have a leading axis."""
+    """Return the reports of all rows; `raw`, `tables` and `params` have a leading axis."""
 
-    def run_of(raw: Any, table: Any, params: Any) -> LaneRun:
-        """One row as the metrics see it; the leading axis is gone."""
+    def run_of(raw: Raw, table: RequestTable, params: Params) -> LaneRun:
+        """Return one row as the metrics see it; the leading axis is gone."""
         return LaneRun(shape, mechanism, raw, table, params)
 
-    def is_open(raw: Any, table: Any, params: Any) -> jax.Array:
+    def is_open(raw: Raw, table: RequestTable, params: Params) -> jax.Array:
         """bool scalar: decode of some request of the row ended early."""
         return has_unfinished_decode(run_of(raw, table, params))
 
-    def one(raw: Any, table: Any, params: Any) -> Report:
-        """The report of one row, every field without its leading axis."""
+    def one(raw: Raw, table: RequestTable, params: Params) -> Report:
+        """Return the report of one row, every field without its leading axis."""
         run = run_of(raw, table, params)
         selection = LaneSelection(
             run, numbers, may_be_unfinished, compute.groups, compute.latencies
@@ -98,3 +147,122 @@ def reports(
         # one for all rows, so that it stays a branch
         may_be_unfinished = jnp.any(jax.vmap(is_open)(raw, tables, params))
         return jax.vmap(one)(raw, tables, params)
+
+
+# --- named metrics of each run of a batch ---------------------------------------------------------
+
+
+KEEP_FIGURES, KEEP_RECORDS = "figures", "records"
+
+
+@dataclass(frozen=True)
+class NamedFigures:
+    """Compute the metrics of these names, `[metric]`."""
+
+    names: tuple[str, ...]
+    # what they are, so that a program on disk is not taken for that of another metric of the name
+    functions: tuple[Callable[[Any], Any], ...] = dataclasses.field(compare=False)
+
+    @property
+    def groups(self) -> tuple[int | None, ...]:
+        """Of the names, and all classes for what compares them."""
+        return None, *range(NUM_CLASSES)
+
+    @property
+    def latencies(self) -> tuple[str, ...]:
+        """Of the names."""
+        return tuple(one for one in LATENCIES if any(name.startswith(one) for name in self.names))
+
+    def __call__(self, selection: LaneSelection) -> jax.Array:
+        """Of one lane."""
+        nothing = jnp.zeros(0, jnp.float64)
+        each = [selection.figure(name)[None] for name in self.names]
+        return jnp.concatenate([nothing, *each])
+
+
+def figures_of(
+    names: Sequence[str],
+    targets: SloTargets | None = None,
+    measure: Measure | None = None,
+    keep: str = KEEP_FIGURES,
+) -> Callable[[RunRecord], RunSummary]:
+    """Make a `summarize` for `over_seeds` and its like that gives named metrics.
+
+    Args:
+        names: metrics, with `[class]` behind for one SLO class; units stand in the names.
+        targets: limits in ms by class, for goodput and attainment; none if None.
+        measure: spans in s whose arrivals are left out, none if None; its own targets are not used.
+        keep: `figures` computes the metrics in the compiled call, and some tens of bytes a run come back.
+            `records` brings whole records back too, in `RunSummary.record`.
+
+    Returns:
+        A function from a record to its `RunSummary`.
+
+    Raises:
+        ConfigError: a name is no metric, or `keep` is neither word.
+    """
+    if keep not in (KEEP_FIGURES, KEEP_RECORDS):
+        raise ConfigError(f"keep is {keep!r}; give {KEEP_FIGURES!r} or {KEEP_RECORDS!r}")
+    names = tuple(names)
+    targets, measure = targets or SloTargets(), measure or Measure({})
+    if keep == KEEP_FIGURES:
+        return RunFigures(names, targets, measure)
+
+    for name in names:
+        lookup(name)
+
+    def of_record(record: RunRecord) -> RunSummary:
+        summary = evaluated(record, names, targets, measure)
+        return dataclasses.replace(summary, record=record)
+
+    return of_record
+
+
+class RunFigures(CompiledSummary[RunSummary]):
+    """Named metrics of the compiled call; see `figures_of`."""
+
+    def __init__(self, names: Sequence[str], targets: SloTargets, measure: Measure) -> None:
+        """Refuse names that are no metrics."""
+        self.names, self.targets, self.measure = tuple(names), targets, measure
+        self._functions = tuple(lookup(name)[0].compute for name in self.names)
+        self._numbers = measure_numbers(targets, measure)
+
+    @property
+    def compute(self) -> NamedFigures:
+        """Of all the names at once."""
+        return NamedFigures(self.names, self._functions)
+
+    @property
+    def numbers(self) -> MeasureNumbers:
+        """Of the measure and its targets."""
+        return self._numbers
+
+    def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> list[RunSummary]:
+        """Of each row."""
+        rows = zip(
+            report.outcome.tolist(),
+            report.figures.tolist(),
+            report.violations.tolist(),
+            strict=True,
+        )
+        return [self._figures(Outcome(code), values, broken) for code, values, broken in rows]
+
+    def _figures(
+        self, outcome: Outcome, values: Sequence[float], broken: Sequence[int]
+    ) -> RunSummary:
+        metrics = dict(zip(self.names, values, strict=True)) if outcome in WHOLE else {}
+        return RunSummary(outcome, metrics, dict(zip(VIOLATIONS, broken, strict=True)))
+
+    def __call__(self, record: RunRecord) -> RunSummary:
+        """Of a whole record."""
+        return evaluated(record, self.names, self.targets, self.measure)
+
+
+def evaluated(
+    record: RunRecord, names: Sequence[str], targets: SloTargets, measure: Measure
+) -> RunSummary:
+    """Return the named metrics of a whole record."""
+    if record.outcome not in WHOLE:
+        return RunSummary(record.outcome, {}, record.invariant_failures)
+    metrics = evaluate(record, names, targets, window_of(measure, record))
+    return RunSummary(record.outcome, metrics, record.invariant_failures)

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.core.arrays import ratio
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import EngineShape, Mechanism, pytree
-from blis_jax.engine.state import Reg
-from blis_jax.memory.block_tables.blocks import Eviction
+from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.engine.mechanism import has_priorities
+from blis_jax.metrics.figures import latest_us
+from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.on_device.ranked import (
-    NUM_CLASSES,
     Ranked,
     ranked,
     weighted_percentiles_ms,
 )
-from blis_jax.metrics.on_device.token_gaps import completed_counts
-from blis_jax.metrics.summaries import LATENCIES, PERCENTS, SloTargets
-from blis_jax.results.from_tables import Observation
-from blis_jax.results.instance_records import evicted_on, instance_records
-from blis_jax.results.records import (
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import (
+    LATENCIES,
+    PERCENTS,
+    RATES,
+    SloTargets,
+    good_requests,
+    latencies_us,
+    rate_amounts,
+)
+from blis_jax.records.from_tables import preemption_records, request_records, step_records
+from blis_jax.records.instance_records import instance_records
+from blis_jax.records.observation import Observation
+from blis_jax.records.record import (
     COUNTED,
     SETTLED,
     InstanceRecords,
+    PreemptionRecords,
     RequestRecords,
     Status,
     StepRecords,
 )
-from blis_jax.results.request_lives.latencies import lost_lives
-from blis_jax.results.request_lives.stays import num_instances
+from blis_jax.records.splits import SplitRecords
+from blis_jax.records.stays import num_instances
+from blis_jax.records.step_records import completed_itl_counts, itl_values
+from blis_jax.tables.state import Reg
+
+if TYPE_CHECKING:
+    from blis_jax.tables.raw import Raw
+    from blis_jax.workload.table import RequestTable
 
 Records = TypeVar("Records", RequestRecords, InstanceRecords)
-LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
-RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps")
+_NAMES_OF_COUNTS = {status: name for name, status in COUNTED.items()}
 
 
 @pytree
@@ -51,20 +68,14 @@ class MeasureNumbers:
     cool_down_us: Any  # up to so long before the last arrival; 0: up to the end of the run
 
 
-def measure_numbers(targets: SloTargets, from_us: int, cool_down_us: int) -> MeasureNumbers:
-    """The numbers of one way to measure."""
-    limits = np.full((NUM_CLASSES, len(LIMITS)), np.inf)
-    for code in range(NUM_CLASSES):
-        target = targets.of_code(code)
-        for column, name in enumerate(LIMITS):
-            limit = getattr(target, name)
-            if limit is not None:
-                limits[code, column] = limit * 1000
-    return MeasureNumbers(limits, np.int64(from_us), np.int64(cool_down_us))
+def measure_numbers(targets: SloTargets, measure: Measure) -> MeasureNumbers:
+    """Return the numbers of one way to measure; the measure's own targets are not used."""
+    spans_us = (round(span * 1e6) for span in (measure.warm_up_s, measure.cool_down_s))
+    return MeasureNumbers(targets.limits_us(), *map(np.int64, spans_us))
 
 
 def _once(records: Records) -> Records:
-    """The records as they are computed once, not again in every figure that reads them: less to compile."""
+    """Return the records as they are computed once, not again in every figure that reads them: less to compile."""
     columns = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
     traced = {name: value for name, value in columns.items() if isinstance(value, jax.Array)}
     return dataclasses.replace(records, **lax.optimization_barrier(traced))
@@ -74,38 +85,69 @@ class LaneRun:
     """The records of one run, with all rows of its tables; see `Observation`."""
 
     def __init__(
-        self, shape: EngineShape, mechanism: Mechanism, raw: Any, table: Any, params: Any
+        self,
+        shape: EngineShape,
+        mechanism: Mechanism,
+        raw: Raw,
+        table: RequestTable,
+        params: Params,
     ) -> None:
         """`raw`, `table` and `params` of one lane, traced."""
-        self.seen = Observation(raw, table, params, shape.record_dtype, jnp)
-        self.seen.block_size, self.seen.defects = shape.block_size, mechanism.defects
-        self.seen.overhead, self.seen.rules = mechanism.latency.overhead, mechanism.rules
+        self.seen = Observation(raw, table, params, shape, mechanism, jnp)
         self.shape, self.mechanism, self.raw = shape, mechanism, raw
 
     @cached_property
     def requests(self) -> RequestRecords:
         """Entries of no request are in flight and have no times."""
-        return _once(self.seen.requests())
+        return _once(self._requests[0])
+
+    @cached_property
+    def _requests(self) -> tuple[RequestRecords, SplitRecords | None]:
+        return request_records(self.seen)
 
     @cached_property
     def instances(self) -> InstanceRecords:
         """Entries of no active instance are 0."""
-        return _once(instance_records(self.seen, self.requests))
+        found = instance_records(self.seen, self.requests, self.splits)
+        is_active = jnp.arange(self.seen.num_instances) < self.num_instances
+        blocks: Any = jnp.where(is_active, found.total_kv_blocks, 0)
+        return _once(dataclasses.replace(found, total_kv_blocks=blocks))
 
     @cached_property
     def steps(self) -> StepRecords:
         """Entries of no record have no steps."""
-        return self.seen.steps()
+        return step_records(self.seen)
 
     @cached_property
-    def ended_us(self) -> jax.Array:
-        """When the last event ran."""
-        return jnp.max(self.instances.sim_ended_time_us)
+    def preemptions(self) -> PreemptionRecords:
+        """Entries of no preemption are on no instance."""
+        return preemption_records(self.seen)
 
-    @cached_property
-    def is_active(self) -> jax.Array:
-        """Which instances are part of the cluster."""
-        return jnp.arange(self.seen.num_instances) < num_instances(self.seen.raw, self.seen.cluster)
+    @property
+    def figures(self) -> Mapping[str, jax.Array]:
+        """What an event source tells of the run, by name."""
+        told: Mapping[str, jax.Array] = self.raw.figures
+        return told
+
+    @property
+    def splits(self) -> SplitRecords | None:
+        """Return the parts of requests that pools have split."""
+        return self._requests[1]
+
+    @property
+    def num_instances(self) -> Any:
+        """Instances that are part of the cluster."""
+        return num_instances(self.seen.raw, self.seen.cluster)
+
+    @property
+    def is_august(self) -> bool:
+        """Whether the reference is its revision of August 2026."""
+        return self.seen.rules.has_order
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether priority inversions count."""
+        return has_priorities(self.mechanism)
 
     @property
     def outcome(self) -> jax.Array:
@@ -137,7 +179,7 @@ class LaneSelection:
         seen, requests = run.seen, run.requests
         last_us = jnp.max(jnp.where(seen.is_real, seen.arrival, 0))
         has_end = numbers.cool_down_us > 0
-        until_us = jnp.where(has_end, last_us - numbers.cool_down_us, run.ended_us)
+        until_us = jnp.where(has_end, last_us - numbers.cool_down_us, latest_us(self.record))
 
         def is_within(times_us: Any) -> jax.Array:
             is_late_enough: jax.Array = times_us >= numbers.from_us
@@ -148,6 +190,11 @@ class LaneSelection:
         self.is_output = is_done & is_within(requests.left_us)  # whenever it arrived
         self.seconds = jnp.maximum(until_us - numbers.from_us, 0) / 1e6
         self.is_completed = self.is_chosen & is_done
+
+    @property
+    def record(self) -> Any:
+        """The run, as figures read it."""
+        return self.run
 
     def place(self, slo_class: int | None) -> int:
         """Where a group stands on the axis of groups."""
@@ -180,32 +227,16 @@ class LaneSelection:
         return dict(zip(("num_requests", *COUNTED), found, strict=True))
 
     @cached_property
-    def tpot_us(self) -> jax.Array:
-        """As `summaries.tpot_us`."""
-        requests = self.run.requests
-        decode_us = requests.e2e_us - jnp.maximum(requests.ttft_us, 0)
-        gaps = decode_us / jnp.maximum(requests.output_len - 1, 1)
-        return jnp.where(requests.output_len > 0, gaps, 0.0)
-
-    @cached_property
-    def is_good(self) -> jax.Array:
+    def is_good(self) -> Any:
         """Which requests completed within every target of their class."""
-        requests = self.run.requests
-        limits = jnp.asarray(self.numbers.limits_us)[requests.slo_class]
-        values: tuple[Any, ...] = (requests.ttft_us, self.tpot_us, requests.e2e_us)
-        is_good = requests.status == int(Status.COMPLETED)
-        for column, one in enumerate(values):
-            is_good &= one <= limits[:, column]
-            if LIMITS[column] != "e2e_ms":  # a first token that was never recorded meets no limit
-                is_good &= (requests.ttft_us >= 0) | jnp.isinf(limits[:, column])
-        return is_good
+        limits_us: Any = jnp.asarray(self.numbers.limits_us)
+        return good_requests(self.record, limits_us)
 
     @cached_property
     def rates(self) -> dict[str, jax.Array]:
         """What completed within the measured time ÷ that time, by name of the metric; 0 if no time passed."""
         is_of = self.is_member & self.is_output[None, :]
-        all_of_them = jnp.ones_like(self.is_output)
-        found = self.sums([self.run.requests.output_len, all_of_them, self.is_good], is_of)
+        found = self.sums(rate_amounts(self.record, self.is_good), is_of)
         return dict(zip(RATES, ratio(found, self.seconds), strict=True))
 
     @cached_property
@@ -213,23 +244,12 @@ class LaneSelection:
         """Good ÷ all; NaN for an empty group."""
         return ratio(self.sums([self.is_good])[0], self.counts["num_requests"], jnp.nan)
 
-    def latency(self, name: str) -> tuple[Any, Any]:
-        """Latencies of all requests in µs, and which of the measured ones have one."""
-        requests = self.run.requests
-        if name == "tpot":
-            return self.tpot_us, self.is_completed & (requests.ttft_us >= 0)
-        values = {
-            "ttft": requests.ttft_us,
-            "e2e": requests.e2e_us,
-            "scheduling_delay": requests.sched_delay_us,
-        }[name]
-        return values.astype(jnp.float64), self.is_chosen & (values >= 0)
-
     @cached_property
     def samples(self) -> tuple[jax.Array, jax.Array]:
-        """The latencies in µs and which exist `[latency, request]`."""
-        found = [self.latency(name) for name in self.latencies]
-        return jnp.stack([values for values, _ in found]), jnp.stack([one for _, one in found])
+        """The latencies in µs and which measured requests have them `[latency, request]`."""
+        found = [latencies_us(self.record, name) for name in self.latencies]
+        values = jnp.stack([jnp.asarray(each, jnp.float64) for each, _ in found])
+        return values, jnp.stack([exists & self.is_chosen for _, exists in found])
 
     @cached_property
     def ranked(self) -> Ranked:
@@ -252,41 +272,90 @@ class LaneSelection:
     @cached_property
     def itl_ms(self) -> tuple[jax.Array, jax.Array]:
         """Percentiles PERCENTS and mean of the run's inter-token latencies."""
-        run = self.run
-        output_time = run.instances.output_time_us[run.steps.instance]
-        values = run.steps.duration_us + output_time
-        weights = completed_counts(run.seen, run.requests, run.steps, self.may_be_unfinished)
-        gaps, lives = run.seen.gaps_us, run.seen.lives
-        if gaps is not None:
-            request = jnp.maximum(lives.evictions[:, Eviction.REQUEST], 0)
-            is_done = run.requests.status[request] == int(Status.COMPLETED)
-            long = gaps + run.instances.output_time_us[jnp.maximum(evicted_on(run.seen), 0)]
-            values = jnp.concatenate([values, long])
-            is_it, is_lost = is_done & (gaps >= 0), lost_lives(run.seen)
-            if is_lost is not None:
-                is_it = is_it & ~is_lost
-            weights = jnp.concatenate([weights, is_it.astype(weights.dtype)])
-        handed = run.requests.handed_gap_us
-        if handed is not None:
-            values = jnp.concatenate([values, handed])
-            weights = jnp.concatenate([weights, (handed >= 0).astype(weights.dtype)])
-        return weighted_percentiles_ms(values, weights, PERCENTS)
+        record, steps = self.record, self.run.steps
+        counts, _ = steps.num_completed_itl, record.preemptions  # which the branch must not make
+        if counts is None:  # one question for a batch, so that it stays a branch
+            counts = lax.cond(
+                self.may_be_unfinished, lambda: completed_itl_counts(record), lambda: steps.num_itl
+            )
+        gaps: tuple[Any, Any] = itl_values(record, counts=counts)
+        return weighted_percentiles_ms(*gaps, PERCENTS)
+
+    def of(self, slo_class: int | None) -> LaneGroup:
+        """Return one of the groups."""
+        return LaneGroup(self, slo_class)
+
+    def figure(self, name: str) -> jax.Array:
+        """Return one metric, as `scalars.evaluate` gives it; the selection has its group and latency."""
+        metric, slo_class = lookup(name)
+        group = self.of(None if slo_class is None else class_code(slo_class))
+        return jnp.asarray(metric.compute(group), jnp.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaneGroup:
+    """The measured requests of one group of a lane, as metrics read them."""
+
+    selection: LaneSelection
+    slo_class: int | None
+
+    @property
+    def place(self) -> int:
+        """Where the group stands on the axis of groups."""
+        return self.selection.place(self.slo_class)
+
+    @property
+    def record(self) -> Any:
+        """The run, as figures read it."""
+        return self.selection.run
+
+    @property
+    def is_chosen(self) -> jax.Array:
+        """Which requests are measured `[request]`."""
+        return self.selection.is_of[self.place]
+
+    @property
+    def num_requests(self) -> jax.Array:
+        """How many there are."""
+        return self.selection.counts["num_requests"][self.place]
+
+    @property
+    def attainment(self) -> jax.Array:
+        """Good ÷ all; NaN for none."""
+        return self.selection.attainment[self.place]
+
+    def rate(self, name: str) -> jax.Array:
+        """Return one of RATES; 0 if no time passed."""
+        return self.selection.rates[name][self.place]
+
+    def count(self, status: Status) -> jax.Array:
+        """Return how many ended that way."""
+        return self.selection.counts[_NAMES_OF_COUNTS[status]][self.place]
+
+    def mean_ms(self, latency: str) -> jax.Array:
+        """NaN where nobody has one."""
+        selection = self.selection
+        if latency == "itl":
+            return selection.itl_ms[1]
+        return selection.means_ms[selection.latencies.index(latency), self.place]
+
+    def percentile_ms(self, latency: str, percent: int) -> jax.Array:
+        """NaN where nobody has one."""
+        selection, at = self.selection, PERCENTS.index(percent)
+        if latency == "itl":
+            return selection.itl_ms[0][at]
+        return selection.percentiles_ms[selection.latencies.index(latency), self.place, at]
+
+    def of_class(self, code: int) -> LaneGroup:
+        """Return the group of one SLO class."""
+        return self.selection.of(code)
 
 
 def has_unfinished_decode(run: LaneRun) -> jax.Array:
-    """Whether a request ended in decode without completing, or was evicted."""
+    """Return whether a request ended in decode without completing, or was evicted."""
     requests = run.requests
     is_open = (requests.status == int(Status.RUNNING)) & (requests.token_step_idx >= 0)
     if requests.ended_step_idx is not None:
         is_open = is_open | (requests.ended_step_idx > 0)
     is_open = jnp.any(is_open)
     return is_open | jnp.any(run.seen.lives.is_eviction)
-
-
-def ratio(amount: Any, of: Any, otherwise: float = 0.0) -> jax.Array:
-    """Their quotient; something else where the divisor is 0."""
-    return jnp.where(of > 0, amount / _positive(of), otherwise)
-
-
-def _positive(value: Any) -> Any:
-    return jnp.where(value > 0, value, 1)

@@ -44,19 +44,19 @@ class Ranked(NamedTuple):
         return jnp.where(self.counts[..., None] > 0, found, jnp.nan)
 
     def largest_us(self, ranks: Sequence[int]) -> Float[Array, "quantity group rank"]:
-        """The members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
+        """Return the members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
         wanted = jnp.asarray(ranks)[None, None, :]
         at = self.starts[..., None] + self.counts[..., None] - 1 - wanted
         found = _at(self.values, _at(self.places, jnp.maximum(at, 0)[None]))[0]
         return jnp.where(wanted < self.counts[..., None], found, jnp.nan)
 
     def of(self, quantities: Sequence[int]) -> Ranked:
-        """Some of the quantities."""
+        """Return some of the quantities."""
         chosen = np.asarray(quantities)
         return Ranked(*(part[chosen] for part in self))
 
     def _around(self, levels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The members around the rank at each level, and how far between them it lies."""
+        """Return the members around the rank at each level, and how far between them it lies."""
         last = jnp.maximum(self.counts[..., None] - 1, 0)
         ranks = levels * last
         below = jnp.floor(ranks).astype(last.dtype)
@@ -76,7 +76,7 @@ def ranked(
     slo_class: Int[Array, "entry"],
     groups: Sequence[int | None],
 ) -> Ranked:
-    """The samples of the members; groups are SLO classes, or None for all."""
+    """Return the samples of the members; groups are SLO classes, or None for all."""
     size, bits = values.shape[1], _bits_for(values.shape[1])
     order = jax.vmap(order_of)(values, is_member)
     count = jnp.sum(is_member, axis=1, keepdims=True)

@@ -7,7 +7,7 @@ only when no proposal of a stabilisation window was larger. Instances of each ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.types import ROLES, EngineShape, pytree
@@ -80,8 +80,7 @@ class AutoscalerState:
 
 
 def not_begun(params: AutoscalerParams, shape: EngineShape) -> AutoscalerState:
-    """The first instances are taken at time 0."""
-    del params
+    """Return the state in which the first instances are taken at time 0."""
     nobody = jnp.full(shape.num_instances, jnp.inf)
     return AutoscalerState(
         next_us=jnp.float64(0.0),
@@ -93,9 +92,8 @@ def not_begun(params: AutoscalerParams, shape: EngineShape) -> AutoscalerState:
     )
 
 
-def next_change(params: AutoscalerParams, state: AutoscalerState) -> Any:
-    """The next decision, or the end of a start-up."""
-    del params
+def next_change(params: AutoscalerParams, state: AutoscalerState) -> jax.Array:
+    """Return the next decision, or the end of a start-up."""
     starting = jnp.where(state.ready_us > state.acted_us, state.ready_us, jnp.inf)
     return jnp.minimum(state.next_us, jnp.min(starting))
 
@@ -142,12 +140,12 @@ def autoscaler(
 
 
 def _number(is_it: jax.Array) -> jax.Array:
-    """How many there are, as a real number."""
+    """Return how many there are, as a real number."""
     return jnp.sum(is_it, dtype=jnp.int32).astype(jnp.float64)
 
 
 def _count(ready_us: jax.Array) -> jax.Array:
-    """Instances that are held, as a real number."""
+    """Return the instances that are held, as a real number."""
     return _number(jnp.isfinite(ready_us))
 
 
@@ -158,7 +156,7 @@ def _proposed(
     now: jax.Array,
     role: int,
 ) -> jax.Array:
-    """The largest number of instances of a role that a signal asks for; 0 where none is looked at."""
+    """Return the largest number of instances of a role that a signal asks for; 0 where none is looked at."""
     seen = context.snapshots
     ready_us = jnp.where(seen.role == role, state.ready_us, jnp.inf)
     held, is_up = _count(ready_us), ready_us <= now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product
 from blis_jax.core.types import EngineShape, pytree
@@ -15,7 +15,20 @@ if TYPE_CHECKING:
 
 
 @pytree
-class OutageParams:
+class FailureParams:
+    """What becomes of the requests of an instance that fails."""
+
+    reroute_ms: Float[Array, ""] = number(
+        10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
+    )
+    running: Float[Array, ""] = number(
+        0, "", "what an instance runs when it fails: 0 is finished there, 1 is computed again elsewhere, 2 is lost",
+        low=0, high=2, is_whole=True,
+    )  # fmt: skip
+
+
+@pytree
+class OutageParams(FailureParams):
     """How often instances fail, and how they come back."""
 
     mtbf_s: Float[Array, ""] = number(
@@ -29,13 +42,6 @@ class OutageParams:
     start_up_s: Float[Array, ""] = number(
         30.0, "s", "time from the repair until the instance takes requests", low=0, search=(0, 600)
     )
-    reroute_ms: Float[Array, ""] = number(
-        10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
-    )
-    running: Float[Array, ""] = number(
-        0, "", "what an instance runs when it fails: 0 is finished there, 1 is computed again elsewhere, 2 is lost",
-        low=0, high=2, is_whole=True,
-    )  # fmt: skip
 
 
 @pytree
@@ -47,14 +53,12 @@ class OutageState:
 
 
 def not_begun(params: OutageParams, shape: EngineShape) -> OutageState:
-    """The first times are drawn at time 0, where the policy has its key."""
-    del params
+    """Return the state whose first times are drawn at time 0, where the policy has its key."""
     return OutageState(jnp.zeros(shape.num_instances, jnp.float64), jnp.array(False))
 
 
-def next_change(params: OutageParams, state: OutageState) -> Any:
-    """The earliest of all instances' next times."""
-    del params
+def next_change(params: OutageParams, state: OutageState) -> jax.Array:
+    """Return the earliest of all instances' next times."""
     return jnp.min(state.next_us)
 
 
@@ -72,18 +76,20 @@ def outages(
     start_up_us = jnp.where(is_up, 0.0, exact_product(params.start_up_s, jnp.float64(1e6)))
     then = now + 1.0 + exact_product(drawn, lasting) + start_up_us
     following = jnp.where(is_due | ~state.has_begun, then, state.next_us)
-    change = _failing(is_up, is_due & ~is_up, params.running, params.reroute_ms)
+    change = _failing(params, is_up, is_due & ~is_up)
     return change, OutageState(following, jnp.array(True))
 
 
-def _failing(is_up: Any, fails: Any, running: Any, reroute_ms: Any) -> ClusterChange:
-    """The change in which instances fail, by what becomes of what they run."""
-    delay_us = reroute_ms * 1e3
-    return ClusterChange(is_up, fails, delay_us, fails & (running > 0), fails & (running > 1))
+def _failing(
+    params: FailureParams, is_up: Bool[Array, "instance"], fails: Bool[Array, "instance"]
+) -> ClusterChange:
+    """Return the change in which instances fail, by what becomes of what they run."""
+    stops, loses = fails & (params.running > 0), fails & (params.running > 1)
+    return ClusterChange(is_up, fails, params.reroute_ms * 1e3, stops, loses)
 
 
 @pytree
-class OutageAtParams:
+class OutageAtParams(FailureParams):
     """Which instance fails when, and for how long."""
 
     instance: Float[Array, ""] = number(
@@ -92,13 +98,6 @@ class OutageAtParams:
     time_s: Float[Array, ""] = number(1.0, "s", "when it fails", low=0, search=(0, 600))
     lasting_s: Float[Array, ""] = number(
         60.0, "s", "from there until it takes requests again", low=0, excludes_low=True, search=(1, 3600)
-    )  # fmt: skip
-    reroute_ms: Float[Array, ""] = number(
-        10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
-    )
-    running: Float[Array, ""] = number(
-        0, "", "what it runs then: 0 is finished there, 1 is computed again elsewhere, 2 is lost",
-        low=0, high=2, is_whole=True,
     )  # fmt: skip
 
 
@@ -111,12 +110,11 @@ class OutageAtState:
 
 def no_change_yet(params: OutageAtParams, shape: EngineShape) -> OutageAtState:
     """Everybody is up."""
-    del params, shape
     return OutageAtState(jnp.int32(0))
 
 
-def failure_or_return(params: OutageAtParams, state: OutageAtState) -> Any:
-    """The time of the failure, then that of the return, then never."""
+def failure_or_return(params: OutageAtParams, state: OutageAtState) -> jax.Array:
+    """Return the time of the failure, then that of the return, then never."""
     back_s = params.time_s + params.lasting_s
     time_s = jnp.where(state.count == 0, params.time_s, back_s)
     return jnp.where(state.count > 1, jnp.inf, exact_product(time_s, jnp.float64(1e6)))
@@ -131,5 +129,5 @@ def outage_at(
     is_it = number_of == params.instance.astype(jnp.int32)
     fails = is_it & (state.count == 0)
     is_up = jnp.where(is_it, ~fails, context.is_up)
-    change = _failing(is_up, fails, params.running, params.reroute_ms)
+    change = _failing(params, is_up, fails)
     return change, OutageAtState(state.count + 1)

@@ -1,36 +1,38 @@
 """BLIS's autoscaler of August 2026: looks, wants, waits, acts; and instances that take a while to load.
 
 Source: `sim/cluster/autoscaler.go`, `infra_config.go` and `infra_lifecycle_event.go`. At every tick the KV caches and
-queues, as old as the router's signals, say how many instances are wanted (`saturation.py`). A wish that has lasted for
-its window is carried out after the scrape delay (`placement.py`). A new instance loads, then takes requests.
+queues, as old as the router's signals, say how many instances are wanted. A wish that has lasted for its window is
+carried out after the scrape delay, see placement.py. A new instance loads, then takes requests.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.fleet import FleetView
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, pytree
-from blis_jax.lazy import jnp
+from blis_jax.core.views import FleetView
+from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
 from blis_jax.policies.movement.placement import (
     Placed,
+    Replicas,
+    Thresholds,
+    Wanted,
     first_ones,
     freed,
     is_loading,
     is_up,
     nobody,
+    wanted,
     with_fewer,
     with_more,
 )
-from blis_jax.policies.movement.saturation import Replicas, Thresholds, Wanted, wanted
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:
-    import jax
     from jaxtyping import Array, Bool, Float, Int
 
 
@@ -103,8 +105,7 @@ class SaturationState:
 
 
 def not_begun(params: SaturationAutoscalerParams, shape: EngineShape) -> SaturationState:
-    """The first instances come at time 0."""
-    del params
+    """Return the state in which the first instances come at time 0."""
     size, never = shape.num_changes, jnp.float64(jnp.inf)
     nothing = jnp.zeros((size,), jnp.int32)
     return SaturationState(
@@ -129,21 +130,19 @@ def _acts_us(state: SaturationState) -> jax.Array:
     return jnp.minimum(state.tick_us, jnp.min(state.changes.due_us))
 
 
-def next_time(params: SaturationAutoscalerParams, state: SaturationState) -> Any:
-    """The beginning, the end of a loading, a tick or a change."""
-    del params
+def next_time(params: SaturationAutoscalerParams, state: SaturationState) -> jax.Array:
+    """Return the beginning, the end of a loading, a tick or a change."""
     earliest = jnp.minimum(_loaded_us(state), _acts_us(state))
     return jnp.where(state.has_begun, earliest, 0.0)
 
 
-def comes_last(params: SaturationAutoscalerParams, state: SaturationState) -> Any:
+def comes_last(params: SaturationAutoscalerParams, state: SaturationState) -> jax.Array:
     """Ticks and changes come behind all else that the gateway does at their time; loaded instances before."""
-    del params
     return state.has_begun & (_acts_us(state) < _loaded_us(state))
 
 
 def has_spread(params: SaturationAutoscalerParams) -> bool:
-    """Whether a delay has a standard deviation above 0, so that draws decide it."""
+    """Return whether a delay has a standard deviation above 0, so that draws decide it."""
     return bool(params.scrape_delay_stddev_s > 0) or bool(params.loading_delay_stddev_s > 0)
 
 
@@ -152,7 +151,6 @@ def has_spread(params: SaturationAutoscalerParams) -> bool:
     not_begun,
     next_time=next_time,
     comes_last=comes_last,
-    reads_fleet=True,
     is_random=has_spread,
 )
 def saturation_autoscaler(
@@ -186,20 +184,18 @@ def saturation_autoscaler(
 
 
 def _one_of(is_first: jax.Array, one: SaturationState, other: SaturationState) -> SaturationState:
-    from blis_jax.lazy import jax
-
     return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), one, other)
 
 
-def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: Any) -> Any:
-    """A delay in whole µs; below 0 it is 0."""
+def _delay_us(mean_s: jax.Array, stddev_s: jax.Array, draw: jax.Array) -> jax.Array:
+    """Return a delay in whole µs; below 0 it is 0."""
     drawn = jnp.maximum(exact_product(draw, stddev_s) + mean_s, 0.0)
     seconds = jnp.where(stddev_s > 0, drawn, mean_s)
     return jnp.floor(exact_product(seconds, jnp.float64(1e6)))
 
 
-def _loading_us(params: SaturationAutoscalerParams, view: FleetView) -> Any:
-    """How long the instance of each row loads `[instance]`: first instances that load draw before all others."""
+def _loading_us(params: SaturationAutoscalerParams, view: FleetView) -> jax.Array:
+    """Return how long the instance of each row loads `[instance]`: first instances that load draw before all others."""
     loads_first = view.params.has_nodes & (params.warm_start == 0)
     place = jnp.arange(view.params.loading_draws.shape[0], dtype=jnp.int32)
     place = jnp.where(loads_first, place, jnp.maximum(place - view.params.num_first, 0))
@@ -267,7 +263,7 @@ def _wish(
     context: ClusterContext,
     now: jax.Array,
 ) -> Wanted:
-    """What the optimizer wants, from the signals as they have last been seen."""
+    """Return what the optimizer wants, from the signals as they have last been seen."""
     seen, view = context.snapshots, context.fleet
     size, total = view.block_size.astype(jnp.float64), view.total_kv_blocks.astype(jnp.float64)
     # before the first look all is 0; then some blocks are used or some are free
@@ -292,7 +288,7 @@ def _wish(
 def _lasting(
     is_wanted: jax.Array, since_us: jax.Array, window_us: jax.Array, now: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Whether a wish has lasted for its window, and since when it lasts; one that passes begins anew."""
+    """Return whether a wish has lasted for its window, and since when it lasts; one that passes begins anew."""
     is_new = jnp.isinf(since_us)
     lasts_us = jnp.where(is_new, 0.0, now - jnp.where(is_new, now, since_us))
     is_early = (is_new & (window_us > 0)) | (lasts_us < jnp.floor(window_us))
@@ -304,7 +300,7 @@ def _lasting(
 def _changed(
     params: SaturationAutoscalerParams, state: SaturationState, view: FleetView, now: jax.Array
 ) -> tuple[SaturationState, jax.Array]:
-    """The change that is due, carried out; and what ends the run if there are no rows for what comes, else 0."""
+    """Return the change that is due, carried out; and what ends the run if there are no rows for what comes, else 0."""
     changes = state.changes
     at = jnp.argmin(changes.due_us)
     change, kind = changes.change[at], changes.kind[at]

@@ -1,15 +1,28 @@
-"""Pickers: which instance the router takes when every one has a score.
+"""Pickers: which instance the router takes when every one has a score; and ties broken by BLIS's seeded stream.
 
-Names and meaning follow llm-d's pickers (`max-score`, `random` among the best, `weighted-random`).
+Names and meaning follow llm-d's pickers (`max-score`, `random` among the best, `weighted-random`). Of BLIS's revision
+of August 2026 (`sim/routing.go` and `math/rand`): there is one stream for the router, a draw only where there is a tie.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.types import LAST
+from blis_jax.core.types import LAST, NO_DRAW, pytree
 from blis_jax.lazy import jax, jnp, lax
-from blis_jax.policies.contract import NoParams, NoState, PickerContext, picker
+from blis_jax.policies.contract import (
+    GatewayContext,
+    NoParams,
+    NoState,
+    PickerContext,
+    picker,
+    routing_policy,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.core.types import EngineShape
 
 Choice = tuple["jax.Array", Any]
 
@@ -22,35 +35,31 @@ def first_where(mask: jax.Array) -> jax.Array:
 
 def first_best_of(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
     """Index of the first eligible instance with the highest score."""
+    return first_where(_is_best(scores, is_eligible))
+
+
+def _is_best(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
     among = jnp.where(is_eligible, scores, -jnp.inf)
-    return first_where(among == jnp.max(among))
-
-
-def _best(context: PickerContext) -> jax.Array:
-    scores = jnp.where(context.is_eligible, context.scores, -jnp.inf)
-    return scores == jnp.max(scores)
+    return among == jnp.max(among)
 
 
 @picker()
 def first_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """The first instance with the highest score, as BLIS does."""
-    del params
     return first_best_of(context.scores, context.is_eligible), state
 
 
 @picker(is_random=True)
 def random_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """One of the instances with the highest score, each as likely."""
-    del params
     draw = jax.random.uniform(context.key, context.scores.shape, jnp.float64)
-    draw = jnp.where(_best(context), draw, -1.0)
+    draw = jnp.where(_is_best(context.scores, context.is_eligible), draw, -1.0)
     return first_where(draw == jnp.max(draw)), state
 
 
 @picker(is_random=True)
 def weighted_random(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """An instance with a probability in proportion to its score; any eligible one if all scores are 0."""
-    del params
     scores = jnp.where(context.is_eligible, context.scores, 0.0)
     weights = jnp.where(jnp.max(scores) > 0, scores, context.is_eligible.astype(jnp.float64))
     upto = jnp.cumsum(weights)
@@ -58,3 +67,67 @@ def weighted_random(params: NoParams, state: NoState, context: PickerContext) ->
     is_it = (upto > draw) & (weights > 0)
     last = scores.shape[0] - 1 - first_where(weights[::-1] > 0)  # rounding may pass the sum
     return jnp.minimum(first_where(is_it), last), state
+
+
+# --- by BLIS's seeded stream ----------------------------------------------------------------------
+
+
+LARGEST_INT31 = 2**31 - 1
+
+
+@pytree
+class DrawState:
+    """Numbers of the stream used so far."""
+
+    used: Int[Array, ""]
+
+
+def none_used(params: NoParams, shape: EngineShape) -> DrawState:
+    """Nothing drawn yet."""
+    return DrawState(jnp.zeros((), jnp.int32))
+
+
+def draw_below(draws: Int[Array, "draw"], used: jax.Array, limit: jax.Array) -> Choice:
+    """Go's `Intn(limit)` from the next numbers of the stream, and how many are used then.
+
+    The unequal rest below 2^31 is drawn again. NO_DRAW stands for the number where the stream has ended.
+    """
+    size, wide = draws.shape[0], limit.astype(jnp.int64)
+    rest = lax.rem(jnp.int64(2**31), wide)
+    most = jnp.where((limit & (limit - 1)) == 0, jnp.int64(LARGEST_INT31), LARGEST_INT31 - rest)
+
+    def at(place: jax.Array) -> jax.Array:
+        return draws[jnp.minimum(place, size - 1)].astype(jnp.int64)
+
+    def is_refused(place: jax.Array) -> jax.Array:
+        return (place < size) & (at(place) > most)
+
+    place = lax.while_loop(is_refused, lambda place: place + 1, used)
+    value = lax.rem(at(place), wide).astype(jnp.int32)
+    return jnp.where(place < size, value, jnp.int32(NO_DRAW)), place + 1
+
+
+def one_of(is_tied: Bool[Array, "instance"], draws: Int[Array, "draw"], state: DrawState) -> Choice:
+    """Return one of the tied instances; the stream is left alone where there is only one."""
+    count = jnp.sum(is_tied, dtype=jnp.int32)
+    place, used = draw_below(draws, state.used, jnp.maximum(count, 1))
+    is_drawn = count > 1
+    place = jnp.where(is_drawn, place, 0)
+    rank = jnp.cumsum(is_tied, dtype=jnp.int32) - 1
+    chosen = first_where(is_tied & (rank == place))
+    chosen = jnp.where(place == NO_DRAW, jnp.int32(NO_DRAW), chosen)
+    return chosen, DrawState(jnp.where(is_drawn, used, state.used))
+
+
+@routing_policy(start=none_used, is_random=True)
+def least_loaded_drawn(params: NoParams, state: DrawState, context: GatewayContext) -> Choice:
+    """One of the instances with the smallest effective load, by BLIS's seeded stream."""
+    seen = context.snapshots
+    load = jnp.where(seen.is_active, seen.effective_load, LAST)
+    return one_of(load == jnp.min(load), context.draws, state)
+
+
+@picker(start=none_used, is_random=True)
+def drawn_best(params: NoParams, state: DrawState, context: PickerContext) -> Choice:
+    """One of the instances with the highest score, by BLIS's seeded stream."""
+    return one_of(_is_best(context.scores, context.is_eligible), context.draws, state)

@@ -18,7 +18,8 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from blis_jax.traces.formats.csv_reader import open_text
+from blis_jax.files.input_files import open_text
+from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import (
     LATEST_US,
     MOST_NAMED,
@@ -28,7 +29,6 @@ from blis_jax.traces.rows import (
     TraceRows,
     make_rows,
 )
-from blis_jax.traces.sniff import Sniff
 from blis_jax.workload.contents import Segments
 
 ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
@@ -36,7 +36,7 @@ LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether a line is an object with the three numbers."""
+    """Return whether a line is an object with the three numbers."""
     return any(
         {"timestamp", "input_length", "output_length"} <= found.keys() for found in sniff.objects
     )
@@ -70,7 +70,7 @@ class _Columns:
         self.input_len.append(input_len)
         self.output_len.append(output_len)
 
-    def _add_ids(self, hash_ids: Any, input_len: int, block_size: int) -> None:
+    def _add_ids(self, hash_ids: object, input_len: int, block_size: int) -> None:
         if not isinstance(hash_ids, list) or not {type(each) for each in hash_ids} <= {int, str}:
             raise _BadLine("hash_ids is not a list of whole numbers")
         most = -(-input_len // block_size)
@@ -90,14 +90,14 @@ class _Columns:
         self.counts.append(len(hash_ids))
 
     def _number_of(self, hash_id: int | str) -> int:
-        """The id itself if it is a number of 62 bits, else one that no such number is."""
+        """Return the id itself if it is a number of 62 bits, else one that no such number is."""
         if isinstance(hash_id, int) and abs(hash_id) < ODD_IDS:
             return hash_id
         return self.odd_ids.setdefault(hash_id, ODD_IDS + len(self.odd_ids))
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """The requests in the order of the file."""
+    """Return the requests in the order of the file."""
     columns = _Columns()
     num_bad = 0
     first_bad: list[BadRow] = []
@@ -154,7 +154,7 @@ def _whole(found: dict[str, Any], name: str, low: int) -> int:
     return int(value)
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -176,7 +176,7 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, readin
 
 
 def _fitting(length: int, num_ids: int) -> int | None:
-    """The smallest size of blocks, in tokens, of which a prompt fills so many; None if none does."""
+    """Return the smallest size of blocks, in tokens, of which a prompt fills so many; None if none does."""
     sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
     return next((size for size in sizes if -(-length // size) == num_ids), None)
 

@@ -11,38 +11,30 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.lazy import pandas
 from blis_jax.traces.columns import (
     Check,
     Column,
     Frame,
-    classes,
+    counts,
     find_places,
     numbers,
     plain_name,
+    read_columns,
     read_frames,
-    whole,
+    read_header,
+    slo_classes,
 )
-from blis_jax.traces.formats.csv_reader import read_columns, read_header
-from blis_jax.traces.rows import (
-    LATEST_US,
-    MOST_TOKENS,
-    NO_CODE,
-    Reading,
-    TraceRows,
-    make_rows,
-)
-from blis_jax.traces.sniff import PARQUET_MARK, Sniff
+from blis_jax.traces.read import PARQUET_MARK, Sniff
+from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows
 from blis_jax.workload.contents import Segments
-
-if TYPE_CHECKING:
-    import pandas
 
 ROWS_AT_ONCE = 500_000
 _TEXTS = ("tenant", "client", "session", "prefix_group")
@@ -50,13 +42,13 @@ _SEGMENTS = ("segment_contents", "segment_ends")
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the three columns are there, or the file is Parquet."""
+    """Return whether the three columns are there, or the file is Parquet."""
     has_time = sniff.has_columns("arrival_us") or sniff.has_columns("arrival_s")
     return sniff.is_parquet or (has_time and sniff.has_columns("input_tokens", "output_tokens"))
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """The requests in the order of the file."""
+    """Return the requests in the order of the file."""
     is_parquet = _is_parquet(path)
     names = _parquet_names(path) if is_parquet else read_header(path).names
     columns = _columns({plain_name(name) for name in names})
@@ -81,8 +73,6 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 def write(rows: TraceRows, path: Path) -> None:
     """Write all that the rows hold, as Parquet where the path ends in .parquet."""
-    import pandas
-
     table: dict[str, Any] = {
         "arrival_us": rows.arrival_us,
         "input_tokens": rows.input_len,
@@ -117,46 +107,24 @@ def _split(values: np.ndarray, ptr: np.ndarray) -> list[list[int]]:
 
 
 def _columns(names: set[str]) -> dict[str, Column]:
-    count, wanted = whole(0, MOST_TOKENS), "a whole number of at least 0"
-    in_us = plain_name("arrival_us") in names
+    arrival = counts(0, "arrival_us", most=LATEST_US)
+    if plain_name("arrival_us") not in names:
+        parse = numbers(0, LATEST_US / 1e6)
+        arrival = Column(("arrival_s",), parse=parse, wanted="a number of at least 0")
+    lists = Column(
+        parse=_number_lists, wanted="whole numbers with spaces between", is_text=True, default=""
+    )
     return {
-        "arrival": Column(
-            ("arrival_us",) if in_us else ("arrival_s",),
-            parse=whole(0, LATEST_US) if in_us else numbers(0, LATEST_US / 1e6),
-            wanted=wanted if in_us else "a number of at least 0",
-        ),
-        "input_tokens": Column(
-            ("input_tokens", "input_len"),
-            parse=whole(1, MOST_TOKENS),
-            wanted="a whole number of at least 1",
-        ),
-        "output_tokens": Column(("output_tokens", "output_len"), parse=count, wanted=wanted),
-        "slo_class": Column(
-            ("slo_class",),
-            parse=classes,
-            wanted=f"one of {', '.join(SLO_CLASSES[1:])}",
-            is_text=True,
-            default=0,
-        ),
-        "round_index": Column(("round_index",), parse=count, wanted=wanted, default=0),
-        "prefix_tokens": Column(
-            ("prefix_tokens", "prefix_len"), parse=count, wanted=wanted, default=0
-        ),
-        "request_id": Column(
-            ("request_id",), parse=whole(0, 2**62), wanted=wanted, default=NO_CODE
-        ),
-        "timeout_us": Column(("timeout_us",), parse=whole(0, LATEST_US), wanted=wanted, default=0),
+        "arrival": arrival,
+        "input_tokens": counts(1, "input_tokens", "input_len"),
+        "output_tokens": counts(0, "output_tokens", "output_len"),
+        "slo_class": slo_classes("slo_class", default=0),
+        "round_index": counts(0, "round_index", default=0),
+        "prefix_tokens": counts(0, "prefix_tokens", "prefix_len", default=0),
+        "request_id": counts(0, "request_id", most=2**62, default=NO_CODE),
+        "timeout_us": counts(0, "timeout_us", most=LATEST_US, default=0),
         **{name: Column((name,), is_text=True, default="") for name in _TEXTS},
-        **{
-            name: Column(
-                (name,),
-                parse=_number_lists,
-                wanted="whole numbers with spaces between",
-                is_text=True,
-                default="",
-            )
-            for name in _SEGMENTS
-        },
+        **{name: lists._replace(names=(name,)) for name in _SEGMENTS},
     }
 
 
@@ -182,10 +150,6 @@ def _segments(contents: np.ndarray, ends: np.ndarray) -> Segments | None:
     )
 
 
-def _has_fitting_prefix(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    return found["prefix_tokens"] <= found["input_tokens"]
-
-
 def _has_fitting_segments(found: Mapping[str, np.ndarray]) -> np.ndarray:
     is_good = np.ones(len(found["input_tokens"]), bool)
     tokens = found["input_tokens"] + found["output_tokens"]
@@ -201,7 +165,10 @@ def _has_fitting_segments(found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 _CHECKS = (
-    Check("prefix_tokens is above input_tokens", _has_fitting_prefix),
+    Check(
+        "prefix_tokens is above input_tokens",
+        lambda found: found["prefix_tokens"] <= found["input_tokens"],
+    ),
     Check(
         "segment_ends does not rise up to at most all tokens, one for each of segment_contents",
         _has_fitting_segments,

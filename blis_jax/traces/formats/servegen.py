@@ -11,21 +11,179 @@ and the reason ratio are lacking or not read.
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.traces.formats.servegen_files import Client, Window, read_clients, trace_paths
+from blis_jax.files.input_files import check_regular, open_text
 from blis_jax.traces.options import SERVEGEN_STREAM
-from blis_jax.traces.rows import Reading, TraceRows, make_rows
-from blis_jax.traces.sniff import Sniff
+from blis_jax.traces.read import Sniff
+from blis_jax.traces.rows import (
+    LATEST_US,
+    MOST_NAMED,
+    MOST_TOKENS,
+    BadRow,
+    Reading,
+    Report,
+    TraceRows,
+    make_rows,
+)
+
+
+class Window(NamedTuple):
+    """Arrivals of one client from `start_s` to the next window."""
+
+    start_s: float
+    rate: float  # requests per second
+    cv: float
+    family: str
+    shape: float  # nan where the file does not say
+    scale: float  # s; likewise
+
+
+class Lengths(NamedTuple):
+    """Token counts and their probabilities from `start_s` on."""
+
+    start_s: float
+    input_tokens: dict[int, float]
+    output_tokens: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's files."""
+
+    number: str
+    windows: tuple[Window, ...]
+    lengths: tuple[Lengths, ...]
+    reason_ratio: dict[float, float]  # probabilities of shares of reasoning tokens, if any
+    tells_ratio: bool  # whether the data have a place for them
+
+
+def read_clients(path: Path, report: Report, *, keep_idle: bool = False) -> list[Client]:
+    """Return the clients that ever send a request, or all of them."""
+    paths = trace_paths(path)
+    if not paths:
+        raise ConfigError(f"{path} holds no chunk-*-trace.csv; give a folder of ServeGen data")
+    clients = []
+    for trace in paths:
+        windows = _read_windows(trace, report)
+        if keep_idle or any(window.rate > 0 for window in windows):
+            name = trace.name.replace("-trace.csv", "-dataset.json")
+            number = trace.name.removeprefix("chunk-").split("-trace.csv")[0]
+            dataset = _read_dataset(trace.with_name(name))
+            lengths = _lengths(dataset, name, report)
+            if not lengths and not keep_idle:
+                raise ConfigError(
+                    f"{trace.with_name(name)} has no window with input_tokens and output_tokens"
+                )
+            tells = any("reason_ratio" in _texts(window) for window in dataset.values())
+            clients.append(Client(number, windows, lengths, _ratios(dataset), tells))
+    if not clients:
+        raise ConfigError(f"{path}: no client ever sends a request; give other chunks")
+    return clients
+
+
+def trace_paths(path: Path) -> list[Path]:
+    """Return the trace files of a folder, or the one that is given itself."""
+    if path.is_dir():
+        return sorted(path.glob("chunk-*-trace.csv"))
+    return [path] if re.fullmatch(r"chunk-.*-trace\.csv", path.name) else []
+
+
+def _read_windows(path: Path, report: Report) -> tuple[Window, ...]:
+    windows, bad = [], []
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
+            try:
+                windows.append(_window([cell.strip() for cell in line.split(",")]))
+            except (ValueError, IndexError):
+                reason = "not start, rate, coefficient of variation, family, shape, scale"
+                bad.append(BadRow(f"{path.name}, line {number}", reason))
+    report.add_bad(len(bad), bad[:MOST_NAMED])
+    return tuple(sorted(windows))
+
+
+def _window(cells: list[str]) -> Window:
+    start, rate, cv = (float(cell) for cell in cells[:3])
+    shape, scale = (
+        float(cells[at]) if len(cells) > at and cells[at] else math.nan for at in (4, 5)
+    )
+    is_possible = 0 <= start < LATEST_US / 1e6 and 0 <= rate < 1e6 and 0 <= cv < math.inf
+    if not is_possible:
+        raise ValueError
+    return Window(start, rate, cv, cells[3], shape, scale)
+
+
+def _read_dataset(path: Path) -> dict[str, Any]:
+    """Return the windows of lengths by their first second, as texts."""
+    try:
+        document = json.loads(check_regular(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}, the lengths of a ServeGen client, does not exist") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error}); give ServeGen's file unchanged") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} is not an object of windows; give ServeGen's file unchanged")
+    return document
+
+
+def _lengths(document: dict[str, Any], name: str, report: Report) -> tuple[Lengths, ...]:
+    found, bad = [], []
+    for start, window in document.items():
+        try:
+            laws = [
+                _law(window[name], low) for name, low in (("input_tokens", 1), ("output_tokens", 0))
+            ]
+            if all(laws):
+                found.append(Lengths(float(start), *laws))
+        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
+            reason = "not distributions {tokens: probability} of input_tokens and output_tokens"
+            bad.append(BadRow(f"{name}, window {start[:20]}", reason))
+    report.add_bad(len(bad), bad[:MOST_NAMED])
+    return tuple(sorted(found, key=lambda each: each.start_s))
+
+
+def _ratios(document: dict[str, Any]) -> dict[float, float]:
+    """Return the distribution of the first window, by the letters of its second, that has one."""
+    for start in sorted(document):
+        try:
+            given = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
+            law = {float(ratio): float(weight) for ratio, weight in given.items()}
+        except (ValueError, AttributeError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if law and all(0 <= ratio <= 1 and weight >= 0 for ratio, weight in law.items()):
+            return law
+    return {}
+
+
+def _texts(window: object) -> dict[str, str]:
+    return window if isinstance(window, dict) else {}
+
+
+def _law(text: str, low: int) -> dict[int, float]:
+    """Return the dictionary that a string spells; empty if it has no weight."""
+    law = {int(tokens): float(weight) for tokens, weight in ast.literal_eval(text.strip()).items()}
+    is_possible = all(
+        low <= tokens <= MOST_TOKENS and 0 <= weight < math.inf for tokens, weight in law.items()
+    )
+    if not is_possible:
+        raise ValueError
+    return law if sum(law.values()) > 0 else {}
+
 
 USUAL_WINDOW_S = 600.0  # of a trace with a single window
 MOST_REQUESTS = 20_000_000  # drawn without --limit; more would be a mistake
@@ -33,12 +191,12 @@ MOST_SHAPE, LEAST_SHAPE = 1e3, 0.05  # of a Weibull law solved from its coeffici
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the path is a folder with trace files, or one of them."""
+    """Return whether the path is a folder with trace files, or one of them."""
     return bool(trace_paths(sniff.path))
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """Requests of all clients by arrival."""
+    """Return the requests of all clients by arrival."""
     return draw(read_clients(path, reading.report), reading)
 
 
@@ -52,7 +210,7 @@ class _Piece(NamedTuple):
 
 
 def draw(clients: Sequence[Client], reading: Reading) -> TraceRows:
-    """Requests of all clients, window by window until there are enough."""
+    """Return the requests of all clients, window by window until there are enough."""
     expected = sum(
         window.rate * length
         for client in clients
@@ -111,14 +269,9 @@ def _lengths_of(client: Client) -> list[float]:
 
 
 def _draw_window(
-    clients: Sequence[Client],
-    start_s: float,
-    index: int,
-    number: int,
-    length_s: float,
-    seed: int,
+    clients: Sequence[Client], start_s: float, index: int, number: int, length_s: float, seed: int
 ) -> _Piece:
-    """The requests of window `index` of client `number`."""
+    """Return the requests of window `index` of client `number`."""
     client = clients[number]
     window = client.windows[index]
     purpose = [seed, SERVEGEN_STREAM, zlib.crc32(client.number.encode()), round(start_s)]
@@ -154,7 +307,7 @@ def _gaps(draws: np.random.Generator, window: Window, count: int) -> np.ndarray:
 
 
 def _weibull_shape(cv: float) -> float:
-    """The shape whose coefficient of variation is `cv`, which falls with the shape."""
+    """Return the shape whose coefficient of variation is `cv`, which falls with the shape."""
     low, high = LEAST_SHAPE, MOST_SHAPE
     for _ in range(100):
         middle = math.sqrt(low * high)

@@ -9,8 +9,9 @@ header is checked, and may be absent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -20,23 +21,14 @@ from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.traces.columns import Check, Column, classes, numbers, whole
-from blis_jax.traces.formats import csv_reader
-from blis_jax.traces.formats.csv_reader import read_columns
-from blis_jax.traces.rows import (
-    LATEST_US,
-    MOST_TOKENS,
-    NO_CODE,
-    Reading,
-    TraceRows,
-    make_rows,
-)
-from blis_jax.traces.sniff import Sniff
-from blis_jax.workload.lengths.laws import Strict
+from blis_jax.lazy import pandas, yaml
+from blis_jax.traces.columns import Check, Column, counts, numbers, read_columns, slo_classes, whole
+from blis_jax.traces.columns import read_header as read_csv_header
+from blis_jax.traces.read import Sniff
+from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, Reading, TraceRows, make_rows
+from blis_jax.workload.length_laws import Strict
 
-if TYPE_CHECKING:
-    import pandas
-
+H = TypeVar("H", bound=Strict)
 PREFIX_TOKENS = 50  # of every prefix group, as in the reference's replay
 COLUMNS = (
     *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
@@ -88,20 +80,14 @@ _HAS_PROMPT = Check(
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the columns are there, or this is a header; asked after the later form."""
+    """Return whether the columns are there, or this is a header; asked after the later form."""
     is_header = any(line.startswith("trace_version:") for line in sniff.lines)
     return is_header or sniff.has_columns("request_id", "input_tokens", "arrival_time_us")
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """The requests in the order of the file; `path` is that of the rows or of the header."""
-    header = Path(reading.header) if reading.header else header_path(path)
-    if path.suffix in (".yaml", ".yml"):
-        header, path = path, rows_beside(path)
-    if header is None:
-        reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
-    else:
-        read_header(header)
+    """Return the requests in the order of the file; `path` is that of the rows or of the header."""
+    path = rows_path(path, reading, Header)
     found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
     is_member = found["prefix_group"] != ""
     input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
@@ -122,17 +108,34 @@ def read(path: Path, reading: Reading) -> TraceRows:
     )
 
 
-def read_header(path: Path) -> Header:
-    """The checked header."""
+def rows_path(path: Path, reading: Reading, kind: type[Strict]) -> Path:
+    """Return the path of the rows, given that or the header's, once the header has been checked."""
+    header = Path(reading.header) if reading.header else header_path(path)
+    if path.suffix in (".yaml", ".yml"):
+        header, path = path, rows_beside(path)
+    if header is None:
+        reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
+    else:
+        checked(header, kind)
+    return path
+
+
+def checked(path: Path, kind: type[H]) -> H:
+    """Read a header of this kind; raises ConfigError where it is none."""
     text = input_files.read_text(path, "a TraceV2 header")
     try:
-        return Header.model_validate(read_mapping(text, str(path)))
+        return kind.model_validate(read_mapping(text, str(path)))
     except ValidationError as error:
         raise ConfigError(f"{path}: {sentence(error)}") from None
 
 
+def read_header(path: Path) -> Header:
+    """Return the checked header."""
+    return checked(path, Header)
+
+
 def header_path(path: Path) -> Path | None:
-    """The header beside the rows: same name with .yaml or .yml, else header.yaml."""
+    """Return the header beside the rows: same name with .yaml or .yml, else header.yaml."""
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     names = (f"{stem}.yaml", f"{stem}.yml", "header.yaml", "header.yml")
     return next((path.parent / name for name in names if (path.parent / name).is_file()), None)
@@ -148,9 +151,6 @@ def write(
 
     `outcome` gives columns of a run: send and chunk times, num_chunks, status, error_message.
     """
-    import pandas
-    import yaml
-
     if rows.segments is not None or ((rows.prefix_len > 0) & (rows.prefix_len != 50)).any():
         raise ConfigError(
             f"{path}: a TraceV2 trace can only say that prompts share {PREFIX_TOKENS} tokens of a "
@@ -159,16 +159,34 @@ def write(
     header = header or Header()
     settings = {"trace_version": 2, **header.model_dump(exclude_defaults=True)}
     settings |= {name: getattr(header, name) for name in ("time_unit", "mode", "warm_up_requests")}
+    write_pair(path, _table(rows, outcome or {}), settings)
+
+
+def write_pair(
+    path: Path, table: Mapping[str, Any], settings: dict[str, Any], indent: int | None = None
+) -> None:
+    """Write the rows at `path`, and their header beside them."""
     with replacing(path) as written:
-        pandas.DataFrame(_table(rows, outcome or {})).to_csv(written, index=False)
+        pandas.DataFrame(table).to_csv(written, index=False, lineterminator="\n")
     with replacing(path.with_suffix(".yaml")) as written:
-        written.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        text = yaml.safe_dump(settings, sort_keys=False, indent=indent)
+        written.write_text(text, encoding="utf-8")
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
-    zeros = np.zeros(len(rows), np.int64)
-    columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros)
+    columns: dict[str, Any] = dict.fromkeys(COLUMNS, np.zeros(len(rows), np.int64))
+    columns |= row_columns(rows)
     columns |= {
+        "text_tokens": columns["input_tokens"],
+        "status": np.full(len(rows), "ok", object),
+        "error_message": np.full(len(rows), "", object),
+    }
+    return columns | outcome
+
+
+def row_columns(rows: TraceRows) -> dict[str, np.ndarray]:
+    """Return the columns that both forms have, as far as rows hold them."""
+    return {
         "request_id": rows.request_id,
         "client_id": named(rows.client, rows.client_names),
         "tenant_id": named(rows.tenant, rows.tenant_names),
@@ -179,13 +197,9 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
         "streaming": np.full(len(rows), "false", object),
         "input_tokens": rows.input_len - rows.prefix_len,
         "output_tokens": rows.output_len,
-        "text_tokens": rows.input_len - rows.prefix_len,
         "arrival_time_us": rows.arrival_us,
         "send_time_us": rows.arrival_us,
-        "status": np.full(len(rows), "ok", object),
-        "error_message": np.full(len(rows), "", object),
     }
-    return columns | outcome
 
 
 def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -195,32 +209,36 @@ def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
 
 def _columns(path: Path) -> dict[str, Column]:
     """By place as in the reference, or by name where another revision has them in other places."""
-    names = csv_reader.read_header(path).names
+    names = read_csv_header(path).names
     is_elsewhere = names[: len(COLUMNS)] != COLUMNS and set(COLUMNS) <= set(names)
-    count = whole(0, MOST_TOKENS)
-    wanted = "a whole number of at least 0"
-    parsers: dict[str, Column] = {
-        "request_id": Column(parse=whole(0, 2**62), wanted=wanted),
-        "round_index": Column(parse=count, wanted=wanted),
-        "input_tokens": Column(parse=whole(0, MOST_TOKENS - PREFIX_TOKENS), wanted=wanted),
-        "output_tokens": Column(parse=count, wanted=wanted),
-        "arrival_time_us": Column(parse=whole(0, LATEST_US), wanted=f"{wanted} below 2^60"),
+    found = parsers(_TEXTS, ("output_tokens", *_COUNTS), _TIMES) | {
+        "input_tokens": counts(0, most=MOST_TOKENS - PREFIX_TOKENS),
         "reason_ratio": Column(parse=numbers(-np.inf, np.inf), wanted="a number"),
-        "streaming": Column(parse=truths, wanted="true or false", is_text=True),
-        "slo_class": Column(
-            parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
-        ),
-        **{name: Column(is_text=True) for name in _TEXTS},
-        **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
-        **{name: Column(parse=whole(-(2**62), 2**62), wanted="a whole number") for name in _TIMES},
     }
     return {
-        name: parsers[name]._replace(names=(name,), place=None if is_elsewhere else place)
+        name: found[name]._replace(names=(name,), place=None if is_elsewhere else place)
         for place, name in enumerate(COLUMNS)
     }
 
 
-def truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+def parsers(
+    texts: Iterable[str], counted: Iterable[str], times: Iterable[str]
+) -> dict[str, Column]:
+    """Return how columns of both forms are read: these, and the others that are alike in both."""
+    time = Column(parse=whole(-(2**62), 2**62), wanted="a whole number")
+    arrival = counts(0, most=LATEST_US)
+    return {
+        "request_id": counts(0, most=2**62),
+        "arrival_time_us": arrival._replace(wanted=f"{arrival.wanted} below 2^60"),
+        "streaming": Column(parse=_truths, wanted="true or false", is_text=True),
+        "slo_class": slo_classes(),
+        **dict.fromkeys(texts, Column(is_text=True)),
+        **dict.fromkeys(("round_index", *counted), counts(0)),
+        **dict.fromkeys(times, time),
+    }
+
+
+def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     """Texts that Go reads as true or false, and which of them it can read."""
     is_true = values.isin(["1", "t", "T", "TRUE", "true", "True"])
     is_false = values.isin(["0", "f", "F", "FALSE", "false", "False"])
@@ -228,7 +246,7 @@ def truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_beside(header: Path) -> Path:
-    """The rows beside a header: same name with .csv or .csv.gz, else data.csv."""
+    """Return the rows beside a header: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
     found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
     if found is None:

@@ -14,27 +14,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
-from blis_jax.files.atomic_write import replacing, whole_numbers
-from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.traces.columns import Check, Column, classes, numbers, whole
+from blis_jax.files.atomic_write import whole_numbers
+from blis_jax.traces.columns import Check, Column, counts, numbers, read_columns, whole
 from blis_jax.traces.formats import trace_v2
-from blis_jax.traces.formats.csv_reader import read_columns
-from blis_jax.traces.formats.trace_v2 import header_path, named, rows_beside, truths
-from blis_jax.traces.rows import (
-    LATEST_US,
-    MOST_TOKENS,
-    Reading,
-    TraceRows,
-    make_rows,
+from blis_jax.traces.formats.trace_v2 import (
+    checked,
+    header_path,
+    named,
+    parsers,
+    row_columns,
+    rows_path,
+    write_pair,
 )
-from blis_jax.traces.sniff import Sniff
-from blis_jax.workload.lengths.laws import Strict, Whole
-from blis_jax.workload.revised.spec import ClassTargets
+from blis_jax.traces.read import Sniff
+from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, ROW_PREFIX, Reading, TraceRows, make_rows
+from blis_jax.workload.length_laws import Strict, Whole
+from blis_jax.workload.revised_spec import ClassTargets
 
 COLUMNS = (
     *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
@@ -91,7 +89,7 @@ _IN_TIME = Check(
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the columns are there, or this is a header of version 3."""
+    """Return whether the columns are there, or this is a header of version 3."""
     is_header = any(
         line.replace(" ", "").rstrip().startswith("trace_version:3") for line in sniff.lines
     )
@@ -100,14 +98,8 @@ def matches(sniff: Sniff) -> bool:
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
-    """The requests in the order of the file; `path` is that of the rows or of the header."""
-    header = Path(reading.header) if reading.header else header_path(path)
-    if path.suffix in (".yaml", ".yml"):
-        header, path = path, rows_beside(path)
-    if header is None:
-        reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
-    else:
-        read_header(header)
+    """Return the requests in the order of the file; `path` is that of the rows or of the header."""
+    path = rows_path(path, reading, RevisedHeader)
     found = columns_of(path, reading)
     arrival_us = _arrivals(found)
     group_tokens = _group_tokens(found["prefix_group"], found["prefix_length"])
@@ -131,10 +123,11 @@ def read(path: Path, reading: Reading) -> TraceRows:
 
 
 def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a replay hands on as it was, in the form of `write`."""
+    """Return what a replay hands on as it was, in the form of `write`."""
     kept = {name: found[name] for name in (TARGET, *(f"{kind}_tokens" for kind in MODALITIES))}
     kept["streaming"] = np.where(found["streaming"], "true", "false").astype(object)
     kept["reason_ratio"] = ratio_texts(found["reason_ratio"])
+    kept[ROW_PREFIX] = found["prefix_length"]
     return kept
 
 
@@ -151,17 +144,13 @@ def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
 
 
 def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
-    """All columns of the rows that can be used, in the order of the file."""
+    """Return all columns of the rows that can be used, in the order of the file."""
     return read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
 
 
 def read_header(path: Path) -> RevisedHeader:
-    """The checked header."""
-    text = input_files.read_text(path, "a TraceV2 header")
-    try:
-        return RevisedHeader.model_validate(read_mapping(text, str(path)))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {sentence(error)}") from None
+    """Return the checked header."""
+    return checked(path, RevisedHeader)
 
 
 def write(
@@ -174,9 +163,6 @@ def write(
 
     `outcome` replaces columns: what a run adds, and what rows do not hold, such as `streaming`.
     """
-    import pandas
-    import yaml
-
     if rows.segments is not None:
         raise ConfigError(
             f"{path}: a TraceV2 trace can only say that prompts share a group's first tokens, but "
@@ -186,37 +172,25 @@ def write(
     settings = header.model_dump(exclude_defaults=True)
     always = ("trace_version", "time_unit", "mode", "warm_up_requests")
     first = {name: getattr(header, name) for name in always}
-    with replacing(path) as written:
-        table = pandas.DataFrame(_table(rows, dict(outcome or {})))
-        table.to_csv(written, index=False, lineterminator="\n")
-    with replacing(path.with_suffix(".yaml")) as written:
-        document = whole_numbers(first | settings)
-        written.write_text(yaml.safe_dump(document, sort_keys=False, indent=4), encoding="utf-8")
+    table = _table(rows, dict(outcome or {}))
+    write_pair(path, table, whole_numbers(first | settings), indent=4)
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     zeros, empty = np.zeros(len(rows), np.int64), np.full(len(rows), "", object)
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros) | dict.fromkeys(_TEXTS, empty)
+    columns |= row_columns(rows)
     columns |= {
-        "request_id": rows.request_id,
-        "client_id": named(rows.client, rows.client_names),
         "model": named(rows.model, rows.model_names),
-        "tenant_id": named(rows.tenant, rows.tenant_names),
-        "slo_class": named(rows.slo_class, SLO_CLASSES),
-        "session_id": named(rows.session, rows.session_names),
-        "round_index": rows.round_index,
-        "prefix_group": named(rows.prefix_group, rows.prefix_group_names),
         "prefix_length": rows.prefix_len,
-        "streaming": np.full(len(rows), "false", object),
-        "input_tokens": rows.input_len - rows.prefix_len,
-        "output_tokens": rows.output_len,
         "deadline_us": np.where(rows.timeout_us > 0, rows.arrival_us + rows.timeout_us, 0),
-        "arrival_time_us": rows.arrival_us,
-        "send_time_us": rows.arrival_us,
         "status": np.full(len(rows), "incomplete", object),
     }
     outcome = {**rows.others, **outcome}
-    targets = outcome.pop(TARGET, None)
+    targets, own = outcome.pop(TARGET, None), outcome.pop(ROW_PREFIX, None)
+    if own is not None:
+        shared = np.where(own <= rows.input_len, own, 0)
+        columns |= {"prefix_length": shared, "input_tokens": rows.input_len - shared}
     columns |= outcome
     if targets is None or not targets.any():
         return columns
@@ -241,25 +215,12 @@ def _group_tokens(group: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def _columns() -> dict[str, Column]:
-    count, time = whole(0, MOST_TOKENS), whole(0, LATEST_US)
-    wanted = "a whole number of at least 0"
-    any_time = Column(parse=whole(-(2**62), 2**62), wanted="a whole number")
-    parsers: dict[str, Column] = {
-        "request_id": Column(parse=whole(0, 2**62), wanted=wanted),
-        "round_index": Column(parse=count, wanted=wanted),
-        "input_tokens": Column(parse=whole(0, MOST_TOKENS // 2), wanted=wanted),
-        "arrival_time_us": Column(parse=time, wanted=f"{wanted} below 2^60"),
-        "deadline_us": Column(parse=time, wanted=f"{wanted} below 2^60"),
+    found = parsers(_TEXTS, _COUNTS, ("first_chunk_time_us", "last_chunk_time_us"))
+    found |= {
+        "input_tokens": counts(0, most=MOST_TOKENS // 2),
+        "deadline_us": found["arrival_time_us"],
         "reason_ratio": Column(parse=numbers(0.0, 1.0), wanted="a number from 0 to 1"),
-        "streaming": Column(parse=truths, wanted="true or false", is_text=True),
-        "slo_class": Column(
-            parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
-        ),
         "send_time_us": Column(parse=whole(-(2**62), LATEST_US), wanted="a whole number"),
-        "first_chunk_time_us": any_time,
-        "last_chunk_time_us": any_time,
-        **{name: Column(is_text=True) for name in _TEXTS},
-        **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
-        **{name: Column(parse=time, wanted=wanted, default=0) for name in _OPTIONAL},
+        **dict.fromkeys(_OPTIONAL, counts(0, most=LATEST_US, default=0)),
     }
-    return {name: column._replace(names=(name,)) for name, column in parsers.items()}
+    return {name: found[name]._replace(names=(name,)) for name in (*COLUMNS, *_OPTIONAL)}

@@ -27,9 +27,9 @@ from blis_jax.workload.drawing.plan import (
     longest_node,
     params_for,
 )
-from blis_jax.workload.drawing.plan_params import ClientParams, draw_input_lengths
-from blis_jax.workload.drawing.samplers import GAP_LAWS, draw_lengths, whole_tokens
-from blis_jax.workload.sessions import (
+from blis_jax.workload.drawing.plan_params import ClientParams
+from blis_jax.workload.drawing.samplers import GAP_LAWS, whole_tokens
+from blis_jax.workload.drawing.sessions import (
     Draws,
     accumulated,
     no_sessions,
@@ -110,7 +110,7 @@ def draw(
 
 
 def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> list[_Stream]:
-    """One stream per client; those of the same laws are drawn together and cut to length."""
+    """Return one stream per client; those of the same laws are drawn together and cut to length."""
     means_us = _mean_gaps(params)
     streams: dict[int, _Stream] = {}
     for members in _batches(shape, params):
@@ -168,11 +168,11 @@ def _draw_client(
     client: ClientParams,
     key: PRNGKeyArray,
 ) -> _Stream:
-    """All proposals of one client, and their rounds."""
+    """Return all proposals of one client, and their rounds."""
     num, num_rounds, latest_us = shape.num_proposals, shape.num_rounds, plan.latest_arrival_us
     key_gaps, key_input, key_output = jax.random.split(key, 3)
-    input_len = whole_tokens(draw_input_lengths(key_input, num * num_rounds, client.input_law))
-    output_len = whole_tokens(draw_lengths(key_output, num * num_rounds, client.output_law))
+    input_len = whole_tokens(client.input_law.draw(key_input, num * num_rounds))
+    output_len = whole_tokens(client.output_law.draw(key_output, num * num_rounds))
     input_len = input_len.reshape(num, num_rounds)
     output_len = output_len.reshape(num, num_rounds)
     time_us, is_arrival, covered_us = _arrivals(plan, shape, horizon_us, mean_us, client, key_gaps)
@@ -227,7 +227,7 @@ def _arrivals(
 
 
 def _joined(streams: list[_Stream], name: str) -> Array:
-    """One field of all clients' draws, in the order in which the reference makes them."""
+    """Return one field of all clients' draws, in the order in which the reference makes them."""
     return jnp.concatenate([getattr(stream, name).reshape(-1) for stream in streams])
 
 
@@ -251,7 +251,7 @@ def _is_short(
     streams: list[_Stream],
     arrival_us: Int64[Array, " request"],
 ) -> Bool[Array, ""]:
-    """Whether an arrival that was not drawn could belong among the rows."""
+    """Return whether an arrival that was not drawn could belong among the rows."""
     covered_us = jnp.min(jnp.stack([stream.covered_us[-1] for stream in streams]))
     if shape.is_capped:
         return covered_us < arrival_us[-1]

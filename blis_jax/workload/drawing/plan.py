@@ -8,28 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.workload.distribution import refuse_endless
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.plan_params import (
+    Multimodal,
     PlanParams,
-    gap_law,
-    input_name,
-    params_of,
-    tenants_of,
-)
-from blis_jax.workload.lengths.bounds import longest_length
-from blis_jax.workload.multimodal import Multimodal
-from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec, prefix_lengths
-from blis_jax.workload.table import NEVER_US, WorkloadNames
-from blis_jax.workload.traffic import (
     Traffic,
     expected_arrivals,
     expected_requests,
+    gap_law,
     last_end,
     most_sessions,
+    params_of,
     rounds_of,
+    tenants_of,
     traffic_of,
 )
-from blis_jax.workload.versions import FIRST_REVISION
+from blis_jax.workload.drawing.samplers import longest_length
+from blis_jax.workload.source import FIRST_REVISION
+from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.table import NEVER_US, WorkloadNames
 
 __all__ = [
     "ClientShape",
@@ -167,18 +165,14 @@ def compile_plan(
             f"num_requests {wanted}, block_size {block_size}, headroom {headroom:g}: allowed are "
             f"at least 0, 1 and 1"
         )
-    if wanted == 0 and spec.horizon == 0:
-        raise ConfigError(
-            "num_requests: neither a number of requests nor a horizon ends the workload; "
-            "give num_requests or horizon"
-        )
+    refuse_endless(wanted, spec.horizon)
     num_rows, num_gaps = _sizes(spec, wanted)
     groups = {name: index for index, name in enumerate(prefix_lengths(spec.clients))}
     params = params_of(spec)
     clients = tuple(
         ClientShape(
             gap_law=gap_law(client.arrival),
-            input_law=input_name(numbers.input_law),
+            input_law=numbers.input_law.name,
             output_law=client.output_distribution.type,
             num_proposals=_num_proposals(client.arrival, gaps * headroom),
             num_windows=len(client.active_windows),
@@ -206,7 +200,7 @@ def compile_plan(
 
 
 def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
-    """Numbers of another specification with the same laws, for a draw already compiled."""
+    """Return the numbers of another specification with the same laws, for a draw already compiled."""
     other = compile_plan(spec, num_requests=shape.num_requests, block_size=shape.block_size).shape
     for index, (mine, theirs) in enumerate(zip(shape.clients, other.clients, strict=False)):
         for part in _LAWS:
@@ -300,7 +294,7 @@ def _check_clock(spec: WorkloadSpec, shape: PlanShape) -> None:
 
 
 def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
-    """Rows of the table, and gaps to draw per client."""
+    """Return the rows of the table, and gaps to draw per client."""
     traffic = traffic_of(spec, wanted)
     rate_us, cv, num_rounds = traffic.rate_us, traffic.cv, traffic.num_rounds
     is_windowed = spec.horizon > 0 or any(client.active_windows for client in spec.clients)
@@ -335,7 +329,7 @@ def _gaps_of_share(share: np.ndarray, cv: np.ndarray, num_requests: int) -> list
 
 
 def _latest_end(traffic: Traffic, horizon_us: float, wanted: int) -> float:
-    """A time by which the wanted requests have arrived with near certainty, or the horizon."""
+    """Return a time by which the wanted requests have arrived with near certainty, or the horizon."""
     if not wanted:
         return horizon_us
     rate_us = traffic.rate_us * traffic.num_rounds

@@ -1,4 +1,4 @@
-"""The numbers of a draw, as a pytree, from a specification."""
+"""The numbers of a draw, as a pytree, from a specification, and what clients send as far as its sizes depend on it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
+from blis_jax.workload.distribution import CAP_PER_REQUEST
 from blis_jax.workload.drawing import samplers
-from blis_jax.workload.drawing.samplers import length_params
-from blis_jax.workload.multimodal import Multimodal, multimodal_lengths, multimodal_params
+from blis_jax.workload.drawing.samplers import (
+    LONGEST_TOKENS,
+    Empirical,
+    LengthParams,
+    length_params,
+    longest_length,
+    whole_tokens,
+)
+from blis_jax.workload.length_laws import LengthLaw
 from blis_jax.workload.spec import (
     ArrivalSpec,
     ClientSpec,
+    MultimodalSpec,
     WorkloadSpec,
     is_gamma_too_bursty,
     prefix_lengths,
@@ -23,9 +33,88 @@ from blis_jax.workload.spec import (
 from blis_jax.workload.table import tenant_order
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64, PRNGKeyArray
+    from jaxtyping import Array, Float, Int32, Int64, PRNGKeyArray
 
-    Array = Any  # numpy on the host, jax inside a trace
+    Number = jax.Array | np.ndarray
+    AnyArray = Any  # numpy on the host, jax inside a trace
+
+
+CHANCE_OF_MORE = 1e-12  # that one prompt would have more items than are drawn
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Modality:
+    """Numbers of one kind of item."""
+
+    count: LengthParams  # items per prompt
+    size: LengthParams  # tokens per item
+    item: Float[Number, " item"]  # 0, 1, …: as many as are drawn for each prompt
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Multimodal:
+    """Numbers of all parts of a prompt."""
+
+    text: LengthParams | None
+    modalities: tuple[Modality, ...]
+
+    @property
+    def name(self) -> str:
+        """What is static: the laws and the number of items drawn."""
+        text = "none" if self.text is None else self.text.name
+        items = [
+            f"up to {len(one.item)} by {one.count.name} of {one.size.name}"
+            for one in self.modalities
+        ]
+        return f"multimodal({', '.join([text, *items])})"
+
+    @property
+    def draws_per_prompt(self) -> int:
+        """Lengths that one prompt takes."""
+        return 1 + sum(len(one.item) for one in self.modalities)
+
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Draw tokens of all parts together; a prompt without any has length 0."""
+        keys = jax.random.split(key, 1 + 2 * len(self.modalities))
+        total = jnp.zeros(num, jnp.float64)
+        if self.text is not None:
+            total += _whole(keys[0], num, self.text)
+        for index, one in enumerate(self.modalities):
+            key_count, key_size = keys[2 * index + 1], keys[2 * index + 2]
+            most = one.item.shape[-1]
+            count = _whole(key_count, num, one.count)
+            size = _whole(key_size, num * most, one.size).reshape(num, most)
+            total += jnp.sum(jnp.where(one.item[None, :] < count[:, None], size, 0.0), axis=1)
+        return jnp.minimum(total, float(LONGEST_TOKENS))
+
+
+def multimodal_params(spec: MultimodalSpec) -> Multimodal:
+    """Return the numbers of a specification; parts without tokens are left out."""
+    modalities = []
+    for count_law, size_law in spec.modalities:
+        if count_law is None or size_law is None or _is_nothing(count_law) or _is_nothing(size_law):
+            continue
+        count = length_params(count_law)
+        most = longest_length(count, CHANCE_OF_MORE)
+        modalities.append(Modality(count, length_params(size_law), np.arange(float(most))))
+    text = spec.text_distribution
+    has_text = text is not None and not _is_nothing(text)
+    return Multimodal(length_params(text) if text and has_text else None, tuple(modalities))
+
+
+def _is_nothing(law: LengthLaw) -> bool:
+    """Return a gaussian law whose bounds are both 0: the only one that the reference does not raise to 1."""
+    return law.type == "gaussian" and law.params.max == 0
+
+
+def _whole(key: PRNGKeyArray, num: int, params: LengthParams) -> Float[Array, " proposal"]:
+    """Rounded; only an empirical law may give 0."""
+    drawn = params.draw(key, num)
+    if isinstance(params, Empirical):
+        return drawn
+    return whole_tokens(drawn).astype(jnp.float64)
 
 
 InputParams = samplers.LengthParams | Multimodal
@@ -36,12 +125,12 @@ InputParams = samplers.LengthParams | Multimodal
 class ClientParams:
     """Numbers of one client."""
 
-    rate_fraction: Float[Array, ""]  # normalised over clients when drawn
-    gap_shape: Float[Array, ""]  # from `gap_shape`: gamma 1/cv^2, weibull k
-    slo_class: Int32[Array, ""]
-    tenant: Int32[Array, ""]
-    windows_us: Int64[Array, "window 2"]  # start, end (exclusive)
-    think_time_us: Int64[Array, ""]  # from one round's last token to the next round
+    rate_fraction: Float[AnyArray, ""]  # normalised over clients when drawn
+    gap_shape: Float[AnyArray, ""]  # from `gap_shape`: gamma 1/cv^2, weibull k
+    slo_class: Int32[AnyArray, ""]
+    tenant: Int32[AnyArray, ""]
+    windows_us: Int64[AnyArray, "window 2"]  # start, end (exclusive)
+    think_time_us: Int64[AnyArray, ""]  # from one round's last token to the next round
     input_law: InputParams
     output_law: samplers.LengthParams
 
@@ -51,14 +140,14 @@ class ClientParams:
 class PlanParams:
     """Numbers of a draw; replace fields for a sweep, shapes stay."""
 
-    aggregate_rate: Float[Array, ""]  # requests/s, each session counted once
-    horizon_us: Int64[Array, ""]  # exclusive
-    prefix_len: Int32[Array, " group"]  # tokens
+    aggregate_rate: Float[AnyArray, ""]  # requests/s, each session counted once
+    horizon_us: Int64[AnyArray, ""]  # exclusive
+    prefix_len: Int32[AnyArray, " group"]  # tokens
     clients: tuple[ClientParams, ...]
 
 
 def gap_law(arrival: ArrivalSpec) -> str:
-    """The law that is drawn: the reference replaces a gamma law of too small a shape."""
+    """Return the law that is drawn: the reference replaces a gamma law of too small a shape."""
     if arrival.process == "gamma" and is_gamma_too_bursty(arrival.cv):
         return "poisson"
     return arrival.process
@@ -85,12 +174,12 @@ def _weibull_shape(cv: float) -> float:
 
 
 def tenants_of(spec: WorkloadSpec) -> tuple[str, ...]:
-    """Names of the tenants in their order."""
+    """Return the names of the tenants in their order."""
     return tuple(sorted({client.tenant_id for client in spec.clients}, key=tenant_order))
 
 
 def params_of(spec: WorkloadSpec) -> PlanParams:
-    """The numbers of a specification, on the host."""
+    """Return the numbers of a specification, on the host."""
     tenants = tenants_of(spec)
     clients = tuple(
         ClientParams(
@@ -119,21 +208,90 @@ def _windows(client: ClientSpec) -> np.ndarray:
 
 
 def input_params(client: ClientSpec) -> InputParams:
-    """The numbers of a client's prompts, the prefix left out."""
+    """Return the numbers of a client's prompts, the prefix left out."""
     if client.multimodal is not None and not client.multi_turn:
         return multimodal_params(client.multimodal)
     return length_params(client.input_distribution)
 
 
-def input_name(params: InputParams) -> str:
-    """What is static of them: the law, or all laws of a multimodal prompt."""
-    return params.name if isinstance(params, Multimodal) else samplers.law_name(params)
+def most_sessions(num_rounds: int, num_requests: int) -> int:
+    """Sessions that a client begins before a workload of so many requests takes no more."""
+    return -(-CAP_PER_REQUEST * num_requests // num_rounds)
 
 
-def draw_input_lengths(
-    key: PRNGKeyArray, num: int, params: InputParams
-) -> Float[Array, " proposal"]:
-    """Prompt lengths before rounding, the prefix left out."""
-    if isinstance(params, Multimodal):
-        return multimodal_lengths(key, num, params)
-    return samplers.draw_lengths(key, num, params)
+@dataclass(frozen=True)
+class Traffic:
+    """What the clients send, as far as sizes depend on it; one entry per client."""
+
+    rate_us: np.ndarray  # arrivals per microsecond
+    cv: np.ndarray  # of their gaps
+    num_rounds: np.ndarray  # requests per arrival
+    round_gap_us: np.ndarray  # mean time from one round to the next
+    most_arrivals: np.ndarray
+    windows: tuple[tuple[tuple[float, float], ...], ...]  # empty: always active
+
+
+def traffic_of(spec: WorkloadSpec, wanted: int) -> Traffic:
+    """Traffic of a specification of which so many requests are wanted, 0 for all."""
+    assert spec.aggregate_rate is not None
+    fractions = np.array([client.rate_fraction for client in spec.clients])
+    num_rounds = [rounds_of(client) for client in spec.clients]
+    is_limited = [wanted > 0 and client.multi_turn is not None for client in spec.clients]
+    return Traffic(
+        rate_us=spec.aggregate_rate * fractions / fractions.sum() / 1e6,
+        cv=np.array([_gap_cv(client.arrival) for client in spec.clients]),
+        num_rounds=np.array(num_rounds),
+        round_gap_us=np.array([_round_gap_us(client) for client in spec.clients]),
+        most_arrivals=np.array(
+            [
+                float(most_sessions(rounds, wanted)) if limited else math.inf
+                for rounds, limited in zip(num_rounds, is_limited, strict=True)
+            ]
+        ),
+        windows=tuple(
+            tuple((window.start_us, window.end_us) for window in client.active_windows)
+            for client in spec.clients
+        ),
+    )
+
+
+def expected_arrivals(traffic: Traffic, end_us: float) -> np.ndarray:
+    """Expected arrivals per client up to a time."""
+    active_us = [
+        sum(max(0.0, min(end, end_us) - start) for start, end in windows) if windows else end_us
+        for windows in traffic.windows
+    ]
+    return np.minimum(traffic.rate_us * np.array(active_us), traffic.most_arrivals)
+
+
+def expected_requests(traffic: Traffic, end_us: float) -> float:
+    """Return a lower bound of the requests expected up to a time: later rounds come at their mean times."""
+    total = float(expected_arrivals(traffic, end_us).sum())
+    for client in np.flatnonzero(traffic.num_rounds > 1):
+        later = np.arange(1, traffic.num_rounds[client])
+        span_us = np.maximum(end_us - later * traffic.round_gap_us[client], 0.0)
+        most = traffic.most_arrivals[client]
+        total += float(np.minimum(traffic.rate_us[client] * span_us, most).sum())
+    return total
+
+
+def last_end(windows: tuple[tuple[float, float], ...]) -> float:
+    """End of the last window, infinite without any."""
+    return max((end for _, end in windows), default=math.inf)
+
+
+def rounds_of(client: ClientSpec) -> int:
+    """Return requests that each arrival of a client brings."""
+    return client.multi_turn.max_rounds if client.multi_turn else 1
+
+
+def _round_gap_us(client: ClientSpec) -> float:
+    think_time_us = client.multi_turn.think_time_us if client.multi_turn else 0
+    return think_time_us + length_params(client.output_distribution).expected()
+
+
+def _gap_cv(arrival: ArrivalSpec) -> float:
+    law = gap_law(arrival)
+    if law in ("poisson", "constant"):
+        return 1.0 if law == "poisson" else 0.0
+    return 1.0 if arrival.cv is None else arrival.cv

@@ -6,21 +6,24 @@ their order, are independent gaps of exactly that law, so a fixed number of prop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from blis_jax.workload.lengths.laws import LengthLaw
+from blis_jax.workload.length_laws import LengthLaw
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
     Number = Any  # numpy on the host, jax inside a trace
+
 
 LONGEST_TOKENS = 2**30  # no KV cache holds as many: such a request is dropped all the same
 GAMMA_ACCEPTANCE = 0.95  # least acceptance rate of the gamma proposals, at shape 1
@@ -86,68 +89,108 @@ def gamma_gaps(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gaussian:
-    """Numbers of a clamped gaussian length, in tokens."""
+    """A gaussian length, in tokens, clamped to [min, max]."""
 
+    name: ClassVar[str] = "gaussian"
     mean: Float[Number, ""]
     std_dev: Float[Number, ""]
     min: Float[Number, ""]
     max: Float[Number, ""]
 
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Draw clamped lengths; rounding comes last."""
+        return jnp.clip(self.mean + self.std_dev * _normal(key, num), self.min, self.max)
 
-def gaussian_lengths(key: PRNGKeyArray, num: int, params: Gaussian) -> Float[Array, " proposal"]:
-    """Clamped to [min, max]; rounding comes last."""
-    return jnp.clip(params.mean + params.std_dev * _normal(key, num), params.min, params.max)
+    def expected(self) -> float:
+        """Return the mean of the law without its clamp, clamped."""
+        return float(np.clip(self.mean, self.min, self.max))
+
+    def longest(self, chance: float) -> float:
+        """Return what one draw exceeds with at most this probability."""
+        likely = self.mean - self.std_dev * NormalDist().inv_cdf(chance)
+        return float(np.clip(likely, self.min, self.max))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Exponential:
-    """Number of an exponential length, in tokens."""
+    """An exponential length, in tokens."""
 
+    name: ClassVar[str] = "exponential"
     mean: Float[Number, ""]
 
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Draw lengths before rounding."""
+        return self.mean * _exponential(key, num)
 
-def exponential_lengths(
-    key: PRNGKeyArray, num: int, params: Exponential
-) -> Float[Array, " proposal"]:
-    """Exponential with the given mean."""
-    return params.mean * _exponential(key, num)
+    def expected(self) -> float:
+        """Return the mean."""
+        return float(self.mean)
+
+    def longest(self, chance: float) -> float:
+        """Return what one draw exceeds with at most this probability."""
+        return -float(self.mean) * math.log(chance)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ParetoLognormal:
-    """Numbers of a Pareto value with probability mix_weight, else a lognormal one."""
+    """A Pareto value with probability mix_weight, else a lognormal one."""
 
+    name: ClassVar[str] = "pareto_lognormal"
     alpha: Float[Number, ""]  # tail index
     xm: Float[Number, ""]  # least Pareto value, tokens
     mu: Float[Number, ""]
     sigma: Float[Number, ""]
     mix_weight: Float[Number, ""]
 
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Draw lengths before rounding; one that overflows counts as 1 token, as in the reference."""
+        key_choice, key_pareto, key_normal = jax.random.split(key, 3)
+        pareto = self.xm * jnp.exp(_exponential(key_pareto, num) / self.alpha)
+        lognormal = jnp.exp(self.mu + self.sigma * _normal(key_normal, num))
+        length = jnp.where(_uniform(key_choice, num) < self.mix_weight, pareto, lognormal)
+        return jnp.where(jnp.isfinite(length), length, 1.0)
 
-def pareto_lognormal_lengths(
-    key: PRNGKeyArray, num: int, params: ParetoLognormal
-) -> Float[Array, " proposal"]:
-    """Mixture of two heavy tails; a value that overflows counts as 1 token, as in the reference."""
-    key_choice, key_pareto, key_normal = jax.random.split(key, 3)
-    pareto = params.xm * jnp.exp(_exponential(key_pareto, num) / params.alpha)
-    lognormal = jnp.exp(params.mu + params.sigma * _normal(key_normal, num))
-    length = jnp.where(_uniform(key_choice, num) < params.mix_weight, pareto, lognormal)
-    return jnp.where(jnp.isfinite(length), length, 1.0)
+    def expected(self) -> float:
+        """Return the mean, infinite for a Pareto tail of index 1 or less."""
+        weight, alpha = float(self.mix_weight), float(self.alpha)
+        lognormal = math.exp(min(float(self.mu) + float(self.sigma) ** 2 / 2.0, 700.0))
+        if weight == 0.0:
+            return lognormal
+        pareto = float(self.xm) * alpha / (alpha - 1.0) if alpha > 1.0 else math.inf
+        return weight * pareto + (1.0 - weight) * lognormal
+
+    def longest(self, chance: float) -> float:
+        """Return a bound of the same: the longer of the quantiles of the two parts."""
+        log_longest = []
+        if self.mix_weight > 0.0:
+            log_longest.append(math.log(float(self.xm)) - math.log(chance) / float(self.alpha))
+        if self.mix_weight < 1.0:
+            deviations = -NormalDist().inv_cdf(chance)
+            log_longest.append(float(self.mu) + float(self.sigma) * deviations)
+        return math.exp(min(max(log_longest), 700.0))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Constant:
-    """Number of a fixed length, in tokens."""
+    """A fixed length, in tokens."""
 
+    name: ClassVar[str] = "constant"
     value: Float[Number, ""]
 
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Return the value so many times; `key` is not used."""
+        return jnp.full(num, self.value, jnp.float64)
 
-def constant_lengths(key: PRNGKeyArray, num: int, params: Constant) -> Float[Array, " proposal"]:
-    """Always the same; `key` is not used."""
-    return jnp.full(num, params.value, jnp.float64)
+    def expected(self) -> float:
+        """Return the value."""
+        return float(self.value)
+
+    def longest(self, chance: float) -> float:
+        """Return the value."""
+        return float(self.value)
 
 
 @jax.tree_util.register_dataclass
@@ -155,15 +198,24 @@ def constant_lengths(key: PRNGKeyArray, num: int, params: Constant) -> Float[Arr
 class Empirical:
     """Token counts in increasing order and the probability of each or a smaller one."""
 
+    name: ClassVar[str] = "empirical"
     values: Float[Number, " bin"]
     cumulative: Float[Number, " bin"]  # ends with 1
 
+    def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
+        """Draw by inversion of the step function."""
+        method = "compare_all" if self.values.size <= 32 else "scan_unrolled"
+        bins = jnp.searchsorted(self.cumulative, _uniform(key, num), method=method)
+        return self.values[bins]
 
-def empirical_lengths(key: PRNGKeyArray, num: int, params: Empirical) -> Float[Array, " proposal"]:
-    """Inversion of the step function."""
-    method = "compare_all" if params.values.size <= 32 else "scan_unrolled"
-    bins = jnp.searchsorted(params.cumulative, _uniform(key, num), method=method)
-    return params.values[bins]
+    def expected(self) -> float:
+        """Return the mean."""
+        weights = np.diff(np.asarray(self.cumulative), prepend=0.0)
+        return float(np.sum(weights * np.asarray(self.values)))
+
+    def longest(self, chance: float) -> float:
+        """Return the largest count."""
+        return float(np.max(self.values))
 
 
 LengthParams = Gaussian | Exponential | ParetoLognormal | Constant | Empirical
@@ -174,46 +226,28 @@ GAP_LAWS: dict[str, Callable[..., GapProposals]] = {
     "weibull": weibull_gaps,
     "constant": constant_gaps,
 }
-LENGTH_LAWS: dict[str, Callable[..., Float[Array, " proposal"]]] = {
-    "gaussian": gaussian_lengths,
-    "exponential": exponential_lengths,
-    "pareto_lognormal": pareto_lognormal_lengths,
-    "constant": constant_lengths,
-    "empirical": empirical_lengths,
+_LENGTH_LAWS = {
+    kind.name: kind for kind in (Gaussian, Exponential, ParetoLognormal, Constant, Empirical)
 }
-
-
-LAW_NAMES: dict[type, str] = {
-    Gaussian: "gaussian",
-    Exponential: "exponential",
-    ParetoLognormal: "pareto_lognormal",
-    Constant: "constant",
-    Empirical: "empirical",
-}
-
-
-def law_name(params: LengthParams) -> str:
-    """Key of the law in LENGTH_LAWS."""
-    return LAW_NAMES[type(params)]
-
-
-def draw_lengths(key: PRNGKeyArray, num: int, params: LengthParams) -> Float[Array, " proposal"]:
-    """Lengths of the law that the numbers belong to."""
-    return LENGTH_LAWS[law_name(params)](key, num, params)
 
 
 def length_params(law: LengthLaw) -> LengthParams:
-    """The numbers of a length law of a specification."""
+    """Return the numbers of a length law of a specification."""
     if law.type == "empirical":
         bins = sorted((count, weight) for count, weight in law.params.items() if weight > 0)
         cumulative = np.cumsum([weight for _, weight in bins])
         cumulative /= cumulative[-1]
         return Empirical(np.array([count for count, _ in bins], np.float64), cumulative)
-    kind: Any = {name: kind for kind, name in LAW_NAMES.items()}[law.type]
-    fields = kind.__dataclass_fields__
-    return cast("LengthParams", kind(**{f: np.float64(getattr(law.params, f)) for f in fields}))
+    kind = _LENGTH_LAWS[law.type]
+    numbers = {each.name: np.float64(getattr(law.params, each.name)) for each in fields(kind)}
+    return kind(**numbers)
 
 
 def whole_tokens(length: Float[Array, " proposal"]) -> Int32[Array, " proposal"]:
     """Rounded half away from zero, at least 1."""
     return jnp.clip(jnp.floor(length + 0.5), 1.0, LONGEST_TOKENS).astype(jnp.int32)
+
+
+def longest_length(law: LengthParams, chance: float) -> int:
+    """Return tokens that one draw exceeds with at most this probability."""
+    return max(math.floor(min(law.longest(chance), LONGEST_TOKENS) + 0.5), 1)

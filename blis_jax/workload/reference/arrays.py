@@ -4,23 +4,121 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.workload.reference.contents import block_ids, short_prompt_ids
-from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
-from blis_jax.workload.reference.prompts import MOST_TOKENS
+from blis_jax.workload.reference.clients import MOST_TOKENS
+from blis_jax.workload.reference.generate import DrawnWorkload, drawn
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 from blis_jax.workload.table import (
+    LATEST_US,
     RequestTable,
     WorkloadNames,
     from_golden,
     tenants_in_order,
     text_rank,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32, Int64, UInt64
+
+    Tokens = Int32[np.ndarray, " token"]
+
+
+NOT_SHORT = -1
+
+
+def block_ids(
+    rows: Sequence[Sequence[Tokens]], block_size: int
+) -> tuple[Int64[np.ndarray, " request+1"], Int64[np.ndarray, " block"]]:
+    """Row pointers and the id of each full block, for requests given as parts of their tokens.
+
+    Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in
+    the order in which they occur first.
+    """
+    tokens, num_blocks = _aligned(rows, block_size)
+    block_ptr = np.concatenate([[0], np.cumsum(num_blocks)])
+    position = np.arange(len(tokens)) - np.repeat(block_ptr[:-1], num_blocks)
+    for attempt in range(100):
+        ids, first = _hashed_ids(tokens, position, block_ptr, np.random.default_rng(attempt))
+        if _is_exact(tokens, position, ids, first):
+            return block_ptr, ids
+    raise AssertionError("no hash tells these contents apart")
+
+
+def short_prompt_ids(
+    prompts: Sequence[Sequence[Tokens]], block_size: int
+) -> Int32[np.ndarray, " request"]:
+    """Return one number per content among the prompts shorter than a block, NOT_SHORT for the others."""
+    seen: dict[bytes, int] = {}
+    ids = np.full(len(prompts), NOT_SHORT, np.int32)
+    for row, parts in enumerate(prompts):
+        if sum(map(len, parts)) < block_size:
+            ids[row] = seen.setdefault(np.concatenate(parts).tobytes(), len(seen))
+    return ids
+
+
+def _aligned(
+    rows: Sequence[Sequence[Tokens]], block_size: int
+) -> tuple[Int32[np.ndarray, "block token"], Int64[np.ndarray, " request"]]:
+    """Return the tokens of all full blocks, row after row."""
+    num_blocks = np.array([sum(map(len, parts)) // block_size for parts in rows], np.int64)
+    tokens = np.empty(int(num_blocks.sum()) * block_size, np.int32)
+    end = 0
+    for parts, blocks in zip(rows, num_blocks.tolist(), strict=True):
+        start, end = end, end + blocks * block_size
+        for part in parts:
+            kept = part[: end - start]
+            tokens[start : start + len(kept)] = kept
+            start += len(kept)
+    return tokens.reshape(-1, block_size), num_blocks
+
+
+def _hashed_ids(
+    tokens: Int32[np.ndarray, "block token"],
+    position: Int64[np.ndarray, " block"],
+    block_ptr: Int64[np.ndarray, " request+1"],
+    rng: np.random.Generator,
+) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " id"]]:
+    """Ids by a 64-bit hash of all tokens up to a block's end, and the first block of each id."""
+    block_hash = np.zeros(len(tokens), np.uint64)
+    for column, factor in enumerate(_odd(rng, tokens.shape[1])):
+        # 1 is added, or else a block of zeros would not lengthen its prefix
+        block_hash += (tokens[:, column].astype(np.uint64) + np.uint64(1)) * factor
+    powers = np.cumprod(np.repeat(_odd(rng, 1), int(position.max(initial=0)) + 1))
+    total = np.cumsum(block_hash * powers[position])
+    before = np.concatenate([np.zeros(1, np.uint64), total])[block_ptr[:-1]]
+    prefix_hash = total - np.repeat(before, np.diff(block_ptr))
+    _, first, inverse = np.unique(prefix_hash, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[inverse], first[order]
+
+
+def _odd(rng: np.random.Generator, count: int) -> UInt64[np.ndarray, " n"]:
+    return rng.integers(0, 2**63, count, np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def _is_exact(
+    tokens: Int32[np.ndarray, "block token"],
+    position: Int64[np.ndarray, " block"],
+    ids: Int64[np.ndarray, " block"],
+    first: Int64[np.ndarray, " id"],
+) -> bool:
+    """Return whether blocks of one id agree in place, tokens and the id before; then so do all before."""
+    repeated = np.flatnonzero(first[ids] != np.arange(len(ids)))
+    original = first[ids[repeated]]
+    before = np.where(position > 0, np.concatenate([[0], ids])[:-1], -1)
+    return bool(
+        np.array_equal(position[repeated], position[original])
+        and np.array_equal(before[repeated], before[original])
+        and all(np.array_equal(column[repeated], column[original]) for column in tokens.transpose())
+    )
 
 
 def draw(
@@ -45,7 +143,7 @@ def draw(
 
 
 def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """The requests that arrive by themselves, of a workload that is drawn."""
+    """Return the requests that arrive by themselves, of a workload that is drawn."""
     arrays = arrays_of(workload, block_size)
     names = names_of(arrays)
     names = replace(names, models=models_of(workload.clients, workload.requests))
@@ -53,14 +151,14 @@ def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, Wo
 
 
 def models_of(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> np.ndarray | None:
-    """The model that each request asks for, text `[request]`; None if none does."""
+    """Return the model that each request asks for, text `[request]`; None if none does."""
     if not any(client.model for client in clients):
         return None
     return np.array([clients[request.client].model for request in requests], object)
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
-    """The texts behind the codes of golden arrays, and deadlines and bounds if there are any."""
+    """Return the texts behind the codes of golden arrays, and deadlines and bounds if there are any."""
     deadline_us, target_us = arrays["deadline_us"], arrays["slo_target_us"]
     return WorkloadNames(
         slo_target_us=target_us if target_us.any() else None,
@@ -72,12 +170,9 @@ def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
 
 
 def golden_arrays(
-    spec: WorkloadSpec,
-    seed: int | None = None,
-    block_size: int = 16,
-    timeout_us: int | None = None,
+    spec: WorkloadSpec, seed: int | None = None, block_size: int = 16, timeout_us: int | None = None
 ) -> dict[str, np.ndarray]:
-    """The reference's requests in the golden format, as recorded workload files hold them.
+    """Return the reference's requests in the golden format, as recorded workload files hold them.
 
     `timeout_us` replaces the deadlines of the file, as `--timeout` does; 0 takes them away.
     """
@@ -85,14 +180,14 @@ def golden_arrays(
 
 
 def arrays_of(workload: DrawnWorkload, block_size: int) -> dict[str, np.ndarray]:
-    """The arrays of requests that are drawn."""
+    """Return the arrays of requests that are drawn."""
     return request_arrays(workload.clients, workload.requests, block_size)
 
 
 def request_arrays(
     clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], block_size: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of requests of these clients, in this order."""
+    """Return the arrays of requests of these clients, in this order."""
     senders = [clients[request.client] for request in requests]
     tenant, tenant_names = _numbered([client.tenant_id for client in senders])
     group, group_names = _numbered([request.prefix_group for request in requests], none="")
@@ -111,19 +206,19 @@ def request_arrays(
 
 
 def has_stream(client: ClientSpec, request: DrawnRequest) -> bool:
-    """Whether BLIS marks the request as streaming: not as a round of a session."""
+    """Return whether BLIS marks the request as streaming: not as a round of a session."""
     return client.streaming and not client.multi_turn and not request.round_index
 
 
 def _numbered(names: Sequence[str], none: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers by first appearance, -1 for `none`, and the names in that order."""
+    """Return numbers by first appearance, -1 for `none`, and the names in that order."""
     seen = list(dict.fromkeys(name for name in names if name != none))
     number = {name: index for index, name in enumerate(seen)}
     return np.array([number.get(name, -1) for name in names], np.int32), np.array(seen, np.str_)
 
 
 def content_arrays(requests: Sequence[DrawnRequest], block_size: int) -> dict[str, np.ndarray]:
-    """The arrays that follow from the requests alone."""
+    """Return the arrays that follow from the requests alone."""
     input_len = np.array([request.input_len for request in requests], np.int64)
     output_len = np.array([len(request.output) for request in requests], np.int64)
     _check_requests(requests, input_len, output_len)

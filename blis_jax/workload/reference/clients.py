@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.workload.go_random.stream import Stream
+from blis_jax.errors import ConfigError
+from blis_jax.workload.distribution import MOST_REQUESTS
+from blis_jax.workload.go_math import to_int64
+from blis_jax.workload.go_random import Stream
 from blis_jax.workload.inference_perf import Pace
-from blis_jax.workload.reference.laws.deadlines import deadline_us, slo_target_us
-from blis_jax.workload.reference.laws.gaps import Gap, gap_law, paced_gaps
-from blis_jax.workload.reference.laws.lengths import length_law
-from blis_jax.workload.reference.prompts import Drawer, DrawnContents, drawer_of
+from blis_jax.workload.reference.laws import (
+    AnyLaw,
+    Gap,
+    Length,
+    deadline_us,
+    gap_law,
+    length_law,
+    paced_gaps,
+    slo_target_us,
+    window_rate,
+)
 from blis_jax.workload.reference.requests import (
+    NO_DEADLINE,
+    NO_PARTS,
     ClientLimits,
     DrawnRequest,
     RequestBatch,
 )
-from blis_jax.workload.spec import ClientSpec, MultiTurnSpec
+from blis_jax.workload.revised_spec import RevisedClient, RevisedWindow
+from blis_jax.workload.spec import ClientSpec, MultimodalSpec, MultiTurnSpec
 
 if TYPE_CHECKING:
     from jaxtyping import Int32
@@ -27,16 +40,89 @@ if TYPE_CHECKING:
     Tokens = Int32[np.ndarray, " token"]
 
 
+VOCABULARY = 128_000  # tokens are uniform below it
+MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which contents are equal
+
+
+class DrawnContents(NamedTuple):
+    """What one request asks and is answered."""
+
+    new: Tokens  # without a shared prefix or earlier rounds
+    output: Tokens
+    parts: tuple[int, int, int, int] = NO_PARTS  # of multimodal prompts
+    reason_ratio: float = 0.0  # of rounds
+
+
+Drawer = Callable[[Stream], DrawnContents]
+Parts = Callable[[Stream], tuple[int, int, int, int]]
+
+
+def drawer_of(client: ClientSpec) -> Drawer:
+    """Return what draws the lengths and tokens of the client's prompts and outputs."""
+    if client.multimodal is None or client.multi_turn:
+        return language(client.input_distribution, client.output_distribution)
+    prompt_parts = modality_parts(client.multimodal)
+    output_length = length_law(client.output_distribution)
+
+    def multimodal(stream: Stream) -> DrawnContents:
+        parts = prompt_parts(stream)
+        new = draw_tokens(stream, max(sum(parts), 1))
+        return DrawnContents(new, draw_tokens(stream, output_length(stream)), parts)
+
+    return multimodal
+
+
+def language(input_law: AnyLaw, output_law: AnyLaw) -> Drawer:
+    """Return what draws prompts of text alone: both lengths, then both contents."""
+    input_length, output_length = length_law(input_law), length_law(output_law)
+
+    def contents(stream: Stream) -> DrawnContents:
+        num_inputs, num_outputs = input_length(stream), output_length(stream)
+        return DrawnContents(draw_tokens(stream, num_inputs), draw_tokens(stream, num_outputs))
+
+    return contents
+
+
+def draw_tokens(stream: Stream, count: int) -> Tokens:
+    """Token ids of a new content."""
+    if count > MOST_TOKENS:
+        raise ConfigError(
+            f"a length law drew {count} tokens, allowed are {MOST_TOKENS} in the whole workload; "
+            f"make its tail lighter"
+        )
+    return stream.intn_vector(VOCABULARY, count)
+
+
+def modality_parts(spec: MultimodalSpec) -> Parts:
+    """Return the tokens of text, and of all images, recordings and videos."""
+    text = None if spec.text_distribution is None else length_law(spec.text_distribution)
+    modalities = [_items(count, size) for count, size in spec.modalities]
+
+    def parts(stream: Stream) -> tuple[int, int, int, int]:
+        words = 0 if text is None else text(stream)
+        images, audio, video = (items(stream) for items in modalities)
+        return words, images, audio, video
+
+    return parts
+
+
+def _items(number: AnyLaw | None, size: AnyLaw | None) -> Length:
+    """Return the tokens of all items of one kind."""
+    if number is None or size is None:
+        return lambda stream: 0
+    count, length = length_law(number), length_law(size)
+
+    def items(stream: Stream) -> int:
+        return sum(length(stream) for _ in range(count(stream)))
+
+    return items
+
+
 class Sender:
     """One client, ready to send so many arrivals per microsecond, or at a pace of its own."""
 
     def __init__(
-        self,
-        index: int,
-        spec: ClientSpec,
-        rate_us: float,
-        prefix: Tokens,
-        pace: Pace | None = None,
+        self, index: int, spec: ClientSpec, rate_us: float, prefix: Tokens, pace: Pace | None = None
     ) -> None:
         self.spec = spec
         self._index = index
@@ -103,7 +189,7 @@ class Sender:
                 return
 
     def _kept(self, rounds: list[DrawnRequest], limits: ClientLimits) -> list[DrawnRequest]:
-        """The rounds that begin in time; all of a bare session."""
+        """Return the rounds that begin in time; all of a bare session."""
         if self.spec.has_bare_sessions:
             return rounds
         return [
@@ -116,7 +202,7 @@ class Sender:
 def single_request(
     client: int, spec: ClientSpec, arrival_us: int, contents: DrawnContents, prefix: Tokens
 ) -> DrawnRequest:
-    """A request of its own, behind the prefix that its group shares."""
+    """Return a request of its own, behind the prefix that its group shares."""
     return DrawnRequest(
         arrival_us,
         client,
@@ -134,7 +220,7 @@ SessionDrawer = Callable[[Stream], tuple[str, list[DrawnContents]]]
 
 
 def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
-    """What draws a session's name and the contents of its rounds."""
+    """Return what draws a session's name and the contents of its rounds."""
     turns, reasoning = spec.multi_turn, spec.reasoning
     assert turns is not None and reasoning is not None
     ratio = reasoning.reason_ratio_distribution
@@ -160,7 +246,7 @@ def session_requests(
     rounds: Sequence[DrawnContents],
     prefix: Tokens,
 ) -> list[DrawnRequest]:
-    """All rounds of a session; each waits for the output before it, at 1 us a token, and a think time."""
+    """Return all rounds of a session; each waits for the output before it, at 1 us a token, and a think time."""
     turns = spec.multi_turn
     assert turns is not None
     history = np.concatenate([prefix, *(part for one in rounds for part in one[:2])])
@@ -188,3 +274,83 @@ def session_requests(
         end += len(contents.output)
         arrival_us += turns.think_time_us + len(contents.output)
     return requests
+
+
+# --- clients whose windows have rates or laws of their own: every window is filled exactly --------
+
+
+class WindowSender:
+    """One client that is drawn window by window, from one stream."""
+
+    def __init__(
+        self, index: int, clients: Sequence[ClientSpec], aggregate_rate: float, prefix: Tokens
+    ) -> None:
+        client = clients[index]
+        assert isinstance(client, RevisedClient)
+        self._index = index
+        self._spec = client
+        self._clients = clients
+        self._aggregate_rate = aggregate_rate
+        self._prefix = prefix
+
+    def batch(self, seed: int, horizon_us: float) -> RequestBatch:
+        """Return all requests of all windows, in the order of the windows."""
+        assert self._spec.lifecycle is not None
+        stream = Stream(seed)
+        requests: list[DrawnRequest] = []
+        for window in self._spec.lifecycle.windows:
+            if window.start_us < horizon_us:
+                end_us = int(min(window.end_us, horizon_us))
+                requests += self._window(stream, window.model_copy(update={"end_us": end_us}))
+        # rounds share their history, so this counts more than was drawn and never less
+        num_tokens = sum(one.input_len + len(one.output) for one in requests)
+        return RequestBatch(0, requests, num_tokens)
+
+    def _window(self, stream: Stream, window: RevisedWindow) -> list[DrawnRequest]:
+        """Return the requests of one window; gaps come first, the last one reaching the window's end."""
+        rate = window_rate(self._spec, window, self._clients, self._aggregate_rate)
+        span_us = window.end_us - window.start_us
+        expected = max(rate, 0.0) * (float(span_us) / 1e6)
+        if expected > MOST_REQUESTS:
+            raise ConfigError(
+                f"clients[{self._index}].lifecycle: {expected:g} requests in the window from "
+                f"{window.start_us} us on, allowed are {MOST_REQUESTS}; lower trace_rate"
+            )
+        count = math.ceil(expected)
+        gap = gap_law(window.arrival or self._spec.arrival, rate / 1e6) if count else None
+        gaps_us = scaled([gap(stream) for _ in range(count)], span_us) if gap else []
+        starts_us = [int(start) for start in window.start_us + np.cumsum(gaps_us, dtype=np.int64)]
+        draw = language(
+            window.input_distribution or self._spec.input_distribution,
+            window.output_distribution or self._spec.output_distribution,
+        )
+        requests: list[DrawnRequest] = []
+        if self._spec.multi_turn:
+            session = session_drawer(self._spec, draw)
+            for start_us in starts_us[: 1 if self._spec.has_single_session else None]:
+                if start_us >= window.end_us:
+                    break
+                name, rounds = session(stream)
+                drawn = session_requests(
+                    self._index, self._spec, start_us, name, rounds, self._prefix
+                )
+                # BLIS gives these rounds no target
+                requests += [
+                    one._replace(slo_target_us=0) for one in drawn if one.arrival_us < window.end_us
+                ]
+            return requests
+        nothing = np.empty(0, np.int32)
+        for start_us in starts_us:
+            if start_us >= window.end_us:
+                break
+            one = single_request(self._index, self._spec, start_us, draw(stream), nothing)
+            requests.append(one._replace(prefix_group="", deadline_us=NO_DEADLINE))
+        return requests
+
+
+def scaled(gaps_us: list[int], span_us: int) -> list[int]:
+    """Gaps of the same proportions that fill a span; the last one takes what truncation leaves."""
+    scale = float(span_us) / float(sum(gaps_us))
+    whole = [to_int64(float(gap) * scale) for gap in gaps_us]
+    whole[-1] += span_us - sum(whole)
+    return whole

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import sentence
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
-from blis_jax.workload.reference import go_math
+from blis_jax.workload.distribution import Distribution, GaussianLengths
+from blis_jax.workload.go_math import round_half_away, to_int64
+from blis_jax.workload.go_random import Stream
 from blis_jax.workload.reference.arrays import content_arrays, golden_arrays, names_of
-from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
+from blis_jax.workload.reference.clients import MOST_TOKENS, draw_tokens
 from blis_jax.workload.reference.requests import DrawnRequest
-from blis_jax.workload.revised.spec import RevisedWorkload
+from blis_jax.workload.revised_spec import RevisedWorkload
+from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden
-from blis_jax.workload.versions import FIRST_REVISION
 
 TIMEOUT_US = 300_000_000  # of every request of a simple workload, unless --timeout says otherwise
 
@@ -34,7 +34,7 @@ def draw_distribution(
     block_size: int = 16,
     revision: str = FIRST_REVISION,
 ) -> tuple[RequestTable, WorkloadNames]:
-    """The reference's requests for a seed; they begin before the horizon."""
+    """Return the reference's requests for a seed; they begin before the horizon."""
     if revision == FIRST_REVISION:
         arrays = distribution_arrays(distribution, seed, horizon_us, block_size)
         return from_golden(arrays), WorkloadNames(tenant_names=("",))
@@ -49,7 +49,7 @@ def as_spec(
     concurrency: int = 0,
     think_time_us: int = 0,
 ) -> RevisedWorkload:
-    """The workload as the revision of August 2026 writes it out.
+    """Return the workload as the revision of August 2026 writes it out.
 
     With `concurrency` so many users take the place of the rate; each thinks for `think_time_us`.
     """
@@ -85,10 +85,10 @@ def _law(lengths: GaussianLengths) -> dict[str, Any]:
 def distribution_arrays(
     distribution: Distribution, seed: int, horizon_us: int | None = None, block_size: int = 16
 ) -> dict[str, np.ndarray]:
-    """The first revision's requests in the golden format, as recorded workload files hold them."""
+    """Return the first revision's requests in the golden format, as recorded workload files hold them."""
     stream = Stream(seed)
     prefix = draw_tokens(stream, distribution.prefix_tokens)
-    gap_us = go_math.to_int64(1 / (distribution.rate / 1e6))
+    gap_us = to_int64(1 / (distribution.rate / 1e6))
     if gap_us < 0:
         raise ConfigError(f"--rate {distribution.rate:g} is too low for the clock; raise it")
     requests: list[DrawnRequest] = []
@@ -119,8 +119,8 @@ def distribution_arrays(
 
 
 def _length(lengths: GaussianLengths, stream: Stream) -> int:
-    """One length, which may be 0; equal bounds draw nothing."""
+    """Return one length, which may be 0; equal bounds draw nothing."""
     if lengths.min == lengths.max:
         return lengths.min
     drawn = stream.norm_float64() * float(lengths.stdev) + float(lengths.mean)
-    return int(go_math.round_half_away(max(float(lengths.min), min(float(lengths.max), drawn))))
+    return int(round_half_away(max(float(lengths.min), min(float(lengths.max), drawn))))

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.lengths.distribution import MOST_REQUESTS
+from blis_jax.workload.contents import ranks
+from blis_jax.workload.distribution import MOST_REQUESTS
 from blis_jax.workload.reference.arrays import models_of, names_of, request_arrays
-from blis_jax.workload.reference.closed_loop import rounds_after
-from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
+from blis_jax.workload.reference.generate import DrawnWorkload, drawn, rounds_after
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.table import NEVER_US, RequestTable, WorkloadNames, from_golden
+from blis_jax.workload.table import LATEST_US, NEVER_US, RequestTable, WorkloadNames, from_golden
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int32, Int64
@@ -82,7 +82,7 @@ def closed_loop_table(
     most_rounds: int | None = None,
     answers: Mapping[tuple[str, int], int] | None = None,
 ) -> ClosedLoop:
-    """The table of a workload that is drawn.
+    """Return the table of a workload that is drawn.
 
     `answers` are output tokens, by session and round, that a run made where it was not `generated`.
     """
@@ -178,6 +178,4 @@ def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
 def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
     """Rank of the ids as texts."""
     ids = ids_of(requests, is_later)
-    rank = np.empty(len(ids), np.int32)
-    rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids), dtype=np.int32)
-    return rank
+    return ranks(sorted(range(len(ids)), key=ids.__getitem__))

@@ -1,4 +1,4 @@
-"""From a specification and a seed to the reference's requests, as arrays of the golden format.
+"""From a specification and a seed to the reference's requests, and to the sessions that go on as they complete.
 
 Clients are drawn side by side and only as far as the cut needs them. The reference draws each one
 to its end, sorts all requests by arrival and cuts then; streams of clients do not touch.
@@ -10,31 +10,51 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.lengths.distribution import MOST_REQUESTS, NO_REQUEST
-from blis_jax.workload.reference import seeds
-from blis_jax.workload.reference.clients import Sender
-from blis_jax.workload.reference.closed_loop import FollowUps, Session, pools_of, sessions_of
-from blis_jax.workload.reference.laws.rates import has_own_windows, shared_rates
-from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
-from blis_jax.workload.reference.requests import ClientLimits, DrawnRequest, RequestBatch
-from blis_jax.workload.reference.windows import WindowSender
-from blis_jax.workload.revised.expansion import Expansion, expanded
+from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.workload.distribution import (
+    CAP_PER_REQUEST,
+    MOST_REQUESTS,
+    NO_REQUEST,
+    refuse_endless,
+)
+from blis_jax.workload.expansion import Expansion, expanded
+from blis_jax.workload.go_random import WORKLOAD, Stream, signed, subsystem_seed
+from blis_jax.workload.reference.clients import (
+    MOST_TOKENS,
+    Drawer,
+    DrawnContents,
+    Sender,
+    WindowSender,
+    draw_tokens,
+    drawer_of,
+    language,
+    single_request,
+)
+from blis_jax.workload.reference.laws import (
+    deadline_us,
+    has_own_windows,
+    shared_rates,
+    slo_target_us,
+    timeout_of,
+)
+from blis_jax.workload.reference.requests import (
+    NO_DEADLINE,
+    ClientLimits,
+    DrawnRequest,
+    RequestBatch,
+)
+from blis_jax.workload.revised_spec import RevisedClient
+from blis_jax.workload.source import FIRST_REVISION
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, prefix_lengths
-from blis_jax.workload.versions import FIRST_REVISION
 
 if TYPE_CHECKING:
     from jaxtyping import Int32
 
     Tokens = Int32[np.ndarray, " token"]
-
-CAP_PER_REQUEST = 2  # a client sends at most this many times num_requests
-LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 
 
 @dataclass(frozen=True)
@@ -47,15 +67,11 @@ class DrawnWorkload:
     budget: float  # later rounds of all sessions together, infinite without a limit
     horizon_us: float  # infinite without one
 
-    def follow_ups(self) -> FollowUps:
-        """What one run asks for the requests that completions bring."""
-        return FollowUps(self.sessions, self.budget, self.horizon_us)
-
 
 def drawn(
     spec: WorkloadSpec, seed: int | None = None, timeout_us: int | None = None
 ) -> DrawnWorkload:
-    """The requests that BLIS draws, with their contents.
+    """Return the requests that BLIS draws, with their contents.
 
     Args:
         spec: the workload.
@@ -68,7 +84,7 @@ def drawn(
     _check(spec)
     seed = spec.seed if seed is None else seed
     expansion, most = expanded(spec), spec.num_requests or math.inf
-    stream = Stream(seeds.subsystem_seed(seed, seeds.WORKLOAD))
+    stream = Stream(subsystem_seed(seed, WORKLOAD))
     prefixes = {
         group: draw_tokens(stream, length)
         for group, length in prefix_lengths(expansion.clients).items()
@@ -94,11 +110,7 @@ def _with_timeout(request: DrawnRequest, timeout_us: int) -> DrawnRequest:
 
 
 def _check(spec: WorkloadSpec) -> None:
-    if not spec.num_requests and not spec.horizon:
-        raise ConfigError(
-            "num_requests: neither a number of requests nor a horizon ends the workload; "
-            "give num_requests or horizon"
-        )
+    refuse_endless(spec.num_requests, spec.horizon)
     if spec.num_requests > MOST_REQUESTS:
         raise ConfigError(
             f"num_requests: got {spec.num_requests}, allowed is at most {MOST_REQUESTS}"
@@ -153,7 +165,7 @@ def _batches(
 
 
 def merged(clients: Sequence[Iterator[RequestBatch]], most: float) -> list[DrawnRequest]:
-    """The first requests of all clients by arrival; on a tie in the order of the clients.
+    """Return the first requests of all clients by arrival; on a tie in the order of the clients.
 
     Stops as soon as enough requests precede whatever a client may still send.
     """
@@ -184,3 +196,202 @@ def merged(clients: Sequence[Iterator[RequestBatch]], most: float) -> list[Drawn
     requests = [request for client in sent for request in client]
     requests.sort(key=lambda request: request.arrival_us)
     return requests if math.isinf(most) else requests[: int(most)]
+
+
+# --- sessions whose rounds wait for each other ----------------------------------------------------
+
+# Of such a session only the first round arrives by itself. Every later one arrives when the round before it has
+# completed and a think time has passed, so its arrival is a result of the run. Its lengths and contents are not: each
+# session draws them from a stream of its own.
+
+SESSION_SEED = 7919  # added to the workload's for the seeds of its sessions
+POOL_SEED = 10007  # added to the workload's for the seeds of concurrent users
+
+
+class Recorded(NamedTuple):
+    """A later round that is known in advance."""
+
+    think_time_us: int  # from the answer before it
+    contents: DrawnContents
+
+
+@dataclass(frozen=True)
+class Session:
+    """One session that goes on as its rounds complete."""
+
+    name: str
+    client: int
+    num_rounds: float  # infinite for a user of a pool
+    is_growing: bool  # prompts begin with all earlier rounds
+    think_time_us: int
+    timeout_us: int  # from arrival to deadline, 0: none
+    slo_target_us: int
+    seed: int  # of its stream
+    prefix: Tokens
+    draw: Drawer
+    later: tuple[Recorded, ...] = ()  # rounds of a trace, which nobody draws
+
+    def think_after(self, round_index: int) -> int:
+        """Return the time from the answer to this round until the next one arrives, µs."""
+        return self.later[round_index].think_time_us if self.later else self.think_time_us
+
+
+@dataclass(frozen=True)
+class UserPools:
+    """The users of all clients that keep a number of requests in the cluster."""
+
+    requests: list[DrawnRequest]  # each user's first one
+    sessions: list[Session]
+    num_users: int  # also of users who send nothing because the number of requests is used up
+
+
+def sessions_of(
+    clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], seed: int
+) -> dict[str, Session]:
+    """Return the closed-loop sessions that these requests begin, by name.
+
+    Clients with one id have their sessions in common, and the last of them says how these go on.
+    """
+    firsts: dict[str, list[DrawnRequest]] = {}
+    for request in requests:
+        if request.session and request.round_index == 0:
+            firsts.setdefault(clients[request.client].id, []).append(request)
+    seeds = Stream(signed(seed + SESSION_SEED))
+    sessions: dict[str, Session] = {}
+    for index, client in enumerate(clients):
+        turns = client.multi_turn
+        if turns is None or not isinstance(client, RevisedClient) or not client.is_closed_loop:
+            continue
+        begun = firsts.get(client.id, [])
+        prefix = _prefix(client, begun)
+        for name in sorted({request.session for request in begun}):
+            sessions[name] = Session(
+                name,
+                index,
+                num_rounds=turns.max_rounds,
+                is_growing=turns.context_growth == "accumulate",
+                think_time_us=turns.think_time_us,
+                timeout_us=timeout_of(client, is_round=True),
+                slo_target_us=slo_target_us(client),
+                seed=seeds.int63(),
+                prefix=prefix,
+                draw=drawer_of(client),
+            )
+    return sessions
+
+
+def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
+    """Return the shared tokens before later rounds: none if the client leaves their number to the default."""
+    if client.prefix_group and begun:
+        prompt = np.concatenate(begun[0].prompt)
+        if client.prefix_length <= len(prompt):
+            return prompt[: client.prefix_length]
+    return np.empty(0, np.int32)
+
+
+def pools_of(
+    clients: Sequence[ClientSpec], prefixes: Mapping[str, Tokens], seed: int, most: float
+) -> UserPools:
+    """Concurrent users and their first requests, spread over one think time; at most so many requests."""
+    seeds = Stream(signed(seed + POOL_SEED))
+    pools = UserPools([], [], sum(map(_num_users, clients)))
+    names: dict[str, int] = {}
+    for index, client in enumerate(clients):
+        if not isinstance(client, RevisedClient) or not client.concurrency:
+            continue
+        if names.setdefault(client.id, index) != index:
+            raise UnsupportedError(
+                f"clients[{index}].id: {client.id!r} is that of clients[{names[client.id]}] too, but "
+                "pools of one id would share their sessions; give each an id of its own"
+            )
+        prefix = prefixes.get(client.prefix_group, np.empty(0, np.int32))
+        draw = language(client.input_distribution, client.output_distribution)
+        for user in range(client.concurrency):
+            if len(pools.requests) >= most:
+                break
+            first = draw(Stream(seeds.int63()))
+            arrival_us = user * client.think_time_us // client.concurrency
+            name = f"concurrency_{client.id}_user_{user}"
+            request = single_request(index, client, arrival_us, first, prefix)
+            deadline = deadline_us(client, arrival_us, is_round=True)
+            pools.requests.append(request._replace(session=name, deadline_us=deadline))
+            pools.sessions.append(
+                Session(
+                    name,
+                    index,
+                    num_rounds=math.inf,
+                    is_growing=False,
+                    think_time_us=client.think_time_us,
+                    timeout_us=timeout_of(client, is_round=True),
+                    slo_target_us=slo_target_us(client),
+                    seed=seeds.int63(),
+                    prefix=prefix,
+                    draw=draw,
+                )
+            )
+    return pools
+
+
+def _num_users(client: ClientSpec) -> int:
+    return client.concurrency if isinstance(client, RevisedClient) else 0
+
+
+class Rounds:
+    """The rounds of one session after the first, drawn one by one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._stream = Stream(session.seed)
+        self._history: Tokens | None = None  # of growing sessions, from the first completion on
+
+    def after(self, request: DrawnRequest, arrival_us: int, num_generated: int) -> DrawnRequest:
+        """Return the round that follows a request of which so many output tokens were generated."""
+        session = self._session
+        known = session.later
+        contents = known[request.round_index].contents if known else session.draw(self._stream)
+        shared = (session.prefix,) if len(session.prefix) else ()
+        prompt = (*shared, contents.new)
+        if session.is_growing:
+            said = self._told(request) if self._history is None else self._history
+            output = request.output[:num_generated]
+            self._history = np.concatenate([said, output, contents.new])
+            prompt = (self._history,)
+        timeout_us = session.timeout_us
+        return DrawnRequest(
+            arrival_us,
+            session.client,
+            prompt,
+            contents.output,
+            session=session.name,
+            round_index=request.round_index + 1,
+            deadline_us=arrival_us + timeout_us if timeout_us else NO_DEADLINE,
+            slo_target_us=session.slo_target_us,
+        )
+
+    def _told(self, first: DrawnRequest) -> Tokens:
+        """Return the first prompt behind the client's prefix, which may hold tokens of the client's first session.
+
+        Where the prompt is shorter than the prefix, BLIS takes nothing off it.
+        """
+        prefix, prompt = self._session.prefix, np.concatenate(first.prompt)
+        rest = prompt if len(prompt) < len(prefix) else prompt[len(prefix) :]
+        return np.concatenate([prefix, rest])
+
+
+def generated(request: DrawnRequest) -> int:
+    """Output tokens that count as generated when a request completes: BLIS leaves out the last one."""
+    return max(len(request.output) - 1, 0)
+
+
+def rounds_after(
+    session: Session, first: DrawnRequest, most: float, answers: Mapping[tuple[str, int], int]
+) -> Iterator[DrawnRequest]:
+    """The rounds after the first one, at most so many, if all complete; arrivals stay those of the first.
+
+    `answers` are output tokens to go on from, by session and round, where they are not `generated`.
+    """
+    rounds, request = Rounds(session), first
+    while request.round_index + 1 < session.num_rounds and request.round_index < most:
+        count = answers.get((session.name, request.round_index), generated(request))
+        request = rounds.after(request, first.arrival_us, count)
+        yield request

@@ -32,9 +32,8 @@ class DrawnRequest(NamedTuple):
     slo_target_us: int = 0  # bound on the time to the first token, 0 for none
     parts: tuple[int, int, int, int] = NO_PARTS  # tokens of text, images, audio, video
     reason_ratio: float = 0.0  # share of reasoning tokens, which changes nothing
-    number: int | None = (
-        None  # of `request_<number>`; its place among those that arrive by themselves if None
-    )
+    # of `request_<number>`; its place among those that arrive by themselves if None
+    number: int | None = None
 
     @property
     def input_len(self) -> int:

@@ -17,10 +17,7 @@ from papers.routing_evolution.figures.settings import (
 )
 
 NAME = "cluster_sizes"
-COLOURS = {
-    ROUND_ROBIN: style.POLICY_COLOURS["baseline"],
-    COMPOUND: style.POLICY_COLOURS["8-opt"],
-}
+COLOURS = {ROUND_ROBIN: style.POLICY_COLOURS["baseline"], COMPOUND: style.POLICY_COLOURS["8-opt"]}
 LOADS = {
     PUBLISHED_COUNT: "2,000 requests at every size",
     EQUAL_DURATION: "1 s of arrivals at every size",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from papers.record import figure_tables
 from papers.record.figure_tables import Get, Row, changes_at, value_rows
@@ -13,9 +12,6 @@ from papers.record.settings import RunSetting
 from papers.routing_evolution.figures import settings
 from papers.routing_evolution.measures import CLASSES, TTFT, WORST_TTFT, track_figures
 from papers.routing_evolution.record import RECORD
-
-if TYPE_CHECKING:
-    pass
 
 BOTH_TAILS = (WORST_TTFT, TTFT)
 COMPLETED = "completion_rate"
@@ -75,9 +71,4 @@ def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None
 
 def needed() -> list[RunSetting]:
     """Every setting of which the figures have many seeds."""
-    return [
-        *settings.ratios(),
-        *settings.ablation(),
-        *settings.bursts(),
-        *settings.sizes(),
-    ]
+    return [*settings.ratios(), *settings.ablation(), *settings.bursts(), *settings.sizes()]

@@ -8,13 +8,7 @@ from pathlib import Path
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
 from papers.routing_evolution.figures import BY_NAME
-from papers.routing_evolution.figures.settings import (
-    PREFILL2,
-    PREFILL4,
-    SERIAL,
-    SHARED,
-    SHARED_ALL,
-)
+from papers.routing_evolution.figures.settings import PREFILL2, PREFILL4, SERIAL, SHARED, SHARED_ALL
 
 NAME = "disaggregation"
 LINES = {
@@ -23,10 +17,7 @@ LINES = {
     PREFILL4: (style.POLICY_COLOURS["8-opt"], "-", "4 instances for prefill alone"),
     PREFILL2: (style.POLICY_COLOURS["8-opt"], "--", "2 instances for prefill alone"),
 }
-PANELS = {
-    "": "as published: steps overlap",
-    SERIAL: "one step at a time, no lost blocks",
-}
+PANELS = {"": "as published: steps overlap", SERIAL: "one step at a time, no lost blocks"}
 # the reference's means of seeds 42, 123 and 7777, ms
 EXPECTED = tuple(
     Expected({"policy": policy, "x": rate, "metric": "worst_ttft_p99_ms"}, value, 1e-3)

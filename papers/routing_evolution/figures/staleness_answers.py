@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Parser
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
 from papers.routing_evolution.figures.staleness_data import (
@@ -159,15 +158,8 @@ def _row(cells: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-
-    def printed(words: Sequence[str] | None) -> int:
-        """Reads the saved data and prints."""
-        parser = Parser(prog=f"python -m {NAME}", description="Print what the staleness map says.")
-        parser.given(sys.argv[1:] if words is None else words)
-        print(tables(read()))
-        return 0
-
-    return cli.run_command(NAME, printed, arguments)
+    description = "Print what the staleness map says."
+    return cli.print_page(NAME, description, lambda: f"{tables(read())}\n", arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax import ClusterConfig, figures_of, run_grid
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser, whole
+from blis_jax.commands.cli import whole
+from blis_jax.commands.options import CommandOptions, option
 from blis_jax.files.atomic_write import replacing
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
 
@@ -129,22 +130,25 @@ def measured(
     return pd.DataFrame(rows, columns=[*Cell._fields, f"{METRIC} by seed"])
 
 
+class StalenessOptions(
+    CommandOptions, title="options", command=NAME, description="Run the cells of the staleness map."
+):
+    """Options of the command."""
+
+    seeds: int = option(whole, len(SEEDS), "N", "seeds of each cell")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
+    return cli.run_command(NAME, _run, arguments)
 
-    def run(words: Sequence[str] | None) -> int:
-        """Reads the options, runs and writes."""
-        parser = Parser(prog=f"python -m {NAME}", description="Run the cells of the staleness map.")
-        seeds = Flag("seeds", whole, len(SEEDS), "N", "seeds of each cell")
-        parser.add_flags("options", [seeds])
-        given = parser.given(sys.argv[1:] if words is None else words)
-        table = measured(cells(), range(1, 1 + given.get("seeds", len(SEEDS))))
-        with replacing(DATA) as path:
-            table.to_csv(path, index=False)
-        print(f"Written: {DATA}")
-        return 0
 
-    return cli.run_command(NAME, run, arguments)
+def _run(arguments: Sequence[str] | None) -> int:
+    table = measured(cells(), range(1, 1 + StalenessOptions.read(arguments).seeds))
+    with replacing(DATA) as path:
+        table.to_csv(path, index=False)
+    print(f"Written: {DATA}")
+    return 0
 
 
 if __name__ == "__main__":

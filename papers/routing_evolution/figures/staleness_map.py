@@ -14,12 +14,7 @@ from blis_jax.statistics.paired import WORSE
 from papers import figure_style as style
 from papers.record.figures import PaperFigure, draw_one
 from papers.routing_evolution.figures import PACKAGE
-from papers.routing_evolution.figures.staleness_answers import (
-    IN_FLIGHT,
-    WORDS,
-    compared,
-    read,
-)
+from papers.routing_evolution.figures.staleness_answers import IN_FLIGHT, WORDS, compared, read
 from papers.routing_evolution.figures.staleness_data import RATES, READS_NOTHING, STRATEGIES
 
 if TYPE_CHECKING:

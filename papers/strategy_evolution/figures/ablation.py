@@ -10,6 +10,7 @@ import numpy as np
 
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
+from papers.record.measures import CLASSES
 from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "ablation"
@@ -29,7 +30,6 @@ EXPECTED = tuple(
         ("both", 90.0),
     )
 )
-CLASSES = ("critical", "standard", "sheddable")
 EDGE = 90.0  # % beyond which a change is only written
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
+from papers.record.measures import CLASSES
 from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "admission_threshold"
 POLICY, NO_GATE = "iteration 3", "iteration 1"
-CLASSES = ("critical", "standard", "sheddable")
 # the reference's means of seeds 42 to 44
 EXPECTED = tuple(
     Expected({"policy": POLICY, "x": gate, "slo_class": slo_class, "metric": metric}, value, within)

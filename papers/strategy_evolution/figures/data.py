@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.metrics.metric import ALL
 from blis_jax.statistics.intervals import estimate
 from papers.record import figure_tables
 from papers.record.figure_tables import (
@@ -21,7 +22,7 @@ from papers.record.figure_tables import (
     value_rows,
     write_rows,
 )
-from papers.record.measures import ALL, CLASSES, LEVELS, curves, record_figures, ttft_parts
+from papers.record.measures import CLASSES, LEVELS, curves, record_figures, ttft_parts
 from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.strategy_evolution.figures import settings as arms
@@ -160,7 +161,7 @@ def _searches(folder: Path) -> list[Row]:
     """
     import json
 
-    from sweeps.search.command import main
+    from sweeps.optimize import main
 
     rows: list[Row] = []
     for strategy in arms.SEARCHES:

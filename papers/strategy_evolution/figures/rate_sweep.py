@@ -7,10 +7,10 @@ from pathlib import Path
 
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
+from papers.record.measures import CLASSES
 from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "rate_sweep"
-CLASSES = ("critical", "standard", "sheddable")
 POLICIES = ("baseline", "iteration 5", "8-opt")
 # the reference's means of seeds 42 to 44, ms
 EXPECTED = tuple(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from papers.record.figures import shipped_data
@@ -31,25 +31,26 @@ examples:
 """
 
 
+class RobustnessDataOptions(
+    CommandOptions, title="files", command="papers.strategy_evolution.figures.robustness_data",
+    description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    cells: str | None = word("CELLS.csv", "the table of a map")
+    data: str | None = option(str, None, "FOLDER", "where to write (default: here)")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return cli.run_command("papers.strategy_evolution.figures.robustness_data", _write, arguments)
+    return cli.run_command(RobustnessDataOptions.command, _write, arguments)
 
 
 def _write(arguments: Sequence[str] | None) -> int:
     import pandas as pd
 
-    parser = Parser(
-        prog="python -m papers.strategy_evolution.figures.robustness_data",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("cells", metavar="CELLS.csv", nargs="?", help="the table of a map")
-    parser.add_flags(
-        "files", (Flag("data", str, None, "FOLDER", "where to write (default: here)"),)
-    )
-    given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    path = Path(given.get("cells") or "")
+    options = RobustnessDataOptions.read(arguments)
+    path = Path(options.cells or "")
     if not path.is_file():
         raise ConfigError(f"{path} is no file; give the .csv that sweeps.robustness writes")
     cells = pd.read_csv(path, keep_default_na=False)
@@ -62,7 +63,7 @@ def _write(arguments: Sequence[str] | None) -> int:
             f"{path} recommends {unknown[0]!r}; the figure knows {', '.join(COLOURS)}: label the "
             "arms of the map so"
         )
-    target = Path(given.get("data", shipped_data(PACKAGE))) / f"{NAME}.csv"
+    target = Path(options.data or shipped_data(PACKAGE)) / f"{NAME}.csv"
     cli.check_writable(target)
     with cli.writing(target), replacing(target) as written:
         counts(cells).to_csv(written, index=False)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
+from papers.record.measures import CLASSES
 from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "step_constant"
 CHUNKED, WHOLE = "prompts in chunks", "critical prompts whole"
 COLOURS = {CHUNKED: style.POLICY_COLOURS["iteration 1"], WHOLE: style.SKY}
-CLASSES = ("critical", "standard", "sheddable")
 # the reference's means of seeds 42 to 44, ms
 EXPECTED = tuple(
     Expected(

@@ -8,6 +8,7 @@ from typing import Any
 
 from papers import figure_style as style
 from papers.record.figures import Expected, chosen, draw_one, read
+from papers.record.measures import CLASSES
 from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "ttft_parts"
@@ -22,7 +23,6 @@ EXPECTED = tuple(
     )
     for policy in POLICIES
 )
-CLASSES = ("critical", "standard", "sheddable")
 PARTS = {  # by what a reader sees; the smallest ones together
     "waiting": (style.PARTS["waiting"][0], "waiting for the batch", ("queueing_time", "waiting")),
     "prefill": (style.PARTS["compute"][0], "computing the prompt", ("prefill_compute",)),

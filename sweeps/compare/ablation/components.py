@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import FIELDS, ClusterConfig
-from blis_jax.cluster.flow_settings import FlowSettings
+from blis_jax.cluster.named_policies import has_number, is_policy_number
+from blis_jax.cluster.router import FlowSettings, short_name, weights_of
+from blis_jax.cluster.settings import declared_in
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
 from sweeps.strategies.space import SCORERS
@@ -20,6 +21,7 @@ def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name, one in registry.settings().items() if one.kind in kinds)
 
 
+_NUMBERS = "policy_numbers"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "hardware": (
         "model",
@@ -37,7 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "admission_policy",
         *_numbers(("admission",)),
     ),
-    "gateway queue": tuple(field.name for field in dataclasses.fields(FlowSettings)),
+    "gateway queue": (*declared_in(FlowSettings), "tenant_budgets"),
     "gateway latency": ("admission_latency", "routing_latency", "network_delay"),
     "routing": (
         "routing_policy",
@@ -54,7 +56,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "cache_signal_delay",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
-    "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
+    "movement": (
+        "cluster_policy",
+        "event_source",
+        "hand_over_policy",
+        *_numbers(("cluster", "source", "hand_over")),
+    ),
     "routing in the decode pool": (
         "decode_routing_policy",
         "decode_routing_scorers",
@@ -63,7 +70,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "pools of blis-2026-08": tuple(disaggregation.SETTINGS),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
-    "numbers of policies": ("policy_numbers",),
+    "numbers of policies": (_NUMBERS,),
     "priority bridge": ("slo_priority_bridge",),
     "chunks": ("long_prefill_token_threshold",),
     "chunks by class": ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
@@ -90,6 +97,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+# the usual group of a policy's number, by what its name begins with; of others "numbers of policies"
+_OWNERS: Mapping[str, str] = {
+    **dict.fromkeys(("routing", "scorer", "picker"), "routing"),
+    **dict.fromkeys(("priority", "scheduler"), "priority numbers"),
+    **dict.fromkeys(("cluster", "source", "hand_over"), "movement"),
+    "admission": "admission",
+    "victim": "preemption",
+    "offload": "KV tier",
+}
+
+
 @dataclass(frozen=True)
 class Component:
     """Settings that are switched together; a scorer's weight is `routing_scorers.NAME`."""
@@ -99,10 +117,14 @@ class Component:
 
 
 def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
-    """The settings in which two configurations differ; of two weighted routers, the scorers."""
+    """The settings in which two configurations differ; of two weighted routers, the scorers; numbers one by one."""
     names = [name for name in FIELDS if getattr(base, name) != getattr(arm, name)]
+    if _NUMBERS in names:
+        names.remove(_NUMBERS)
+        before, after = dict(base.policy_numbers), dict(arm.policy_numbers)
+        names += [n for n in {**after, **before} if before.get(n) != after.get(n)]
     if base.routing_policy == arm.routing_policy == "weighted":
-        ours, theirs = dict(base.scorers()), dict(arm.scorers())
+        ours, theirs = weights_of(base.scorers()), weights_of(arm.scorers())
         changed = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
         if changed or SCORERS in names:
             names = [name for name in names if name != SCORERS]
@@ -115,20 +137,26 @@ def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
 def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) -> ClusterConfig:
     """The base with some of its differing settings as in the arm; ConfigError if that cannot be."""
     chosen = set(settings)
+    numbers = {name for name in chosen if is_policy_number(name)}
     changes = {name: getattr(arm, name) for name in chosen if "." not in name}
-    scorers = {name.partition(".")[2] for name in chosen if "." in name}
+    scorers = {name.partition(".")[2] for name in chosen - numbers if "." in name}
     if scorers:
         changes[SCORERS] = _scorers(base, arm, scorers)
-    return base.replace(**changes)
+    made = base.replace(**changes)
+    given = dict(arm.policy_numbers)
+    mixed = {name: value for name, value in made.policy_numbers if name not in numbers}
+    mixed |= {name: given[name] for name in numbers if name in given and has_number(made, name)}
+    return made.replace(policy_numbers=tuple(mixed.items()))
 
 
 def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
-    """Some weights of the arm, the others of the base, in the order of the arm."""
+    """Some weights of the arm, the others of the base, in the order of the arm; `chosen` has short names."""
     ours, theirs = dict(base.scorers()), dict(arm.scorers())
+    taken = {name for name in {**theirs, **ours} if short_name(name) in chosen}
     weights = {
-        name: (theirs if name in chosen or name not in ours else ours).get(name)
+        name: (theirs if name in taken or name not in ours else ours).get(name)
         for name in {**theirs, **ours}
-        if name in chosen or name in ours
+        if name in taken or name in ours
     }
     parts = [f"{name}:{weight!r}" for name, weight in weights.items() if weight is not None]
     if not parts:
@@ -170,6 +198,8 @@ def components_of(
 def group_of(setting: str) -> str:
     """The usual group of a setting."""
     plain = setting.partition(".")[0]
+    if is_policy_number(setting):
+        return _OWNERS.get(plain, "numbers of policies")
     return next(group for group, settings in GROUPS.items() if plain in settings)
 
 
@@ -213,12 +243,10 @@ def _members(member: str, names: Sequence[str]) -> list[str]:
 
 
 def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
-    """Settings with their values; of a scorer its weight, None if it is not used."""
-    weights = dict(config.scorers())
-    return {
-        name: weights.get(name.partition(".")[2]) if "." in name else getattr(config, name)
-        for name in settings
-    }
+    """Settings with their values; of a scorer its weight, None if it is not used, as of a number not given."""
+    dotted: dict[str, Any] = dict(config.policy_numbers)
+    dotted |= {f"{SCORERS}.{name}": weight for name, weight in weights_of(config.scorers()).items()}
+    return {name: dotted.get(name) if "." in name else getattr(config, name) for name in settings}
 
 
 def on(components: Sequence[Component], mask: int) -> tuple[Component, ...]:

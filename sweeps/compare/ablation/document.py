@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.files.atomic_write import plain
+from blis_jax.metrics.metric import names_in
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import (
@@ -30,12 +33,10 @@ from sweeps.compare.document import (
     difference_json,
     interval_json,
     interval_sentence,
-    plain,
     setting_json,
     versions,
 )
-from sweeps.runs.failures import failure_of
-from sweeps.runs.measured import Measured, metric_values, same_lives
+from sweeps.runs.measured import failure_of, metric_values, same_lives
 from sweeps.strategies.arms import Arm
 
 OF_CLASS = ("ttft_p99_ms",)
@@ -48,7 +49,7 @@ class Combination:
     """One mixture of the two arms; `error` says why it cannot be, and then it has no runs."""
 
     mask: int
-    runs: tuple[Measured, ...] = ()
+    runs: tuple[RunSummary, ...] = ()
     error: str | None = None
 
 
@@ -62,7 +63,7 @@ class Ablation:
     design: str
     combinations: tuple[Combination, ...]
 
-    def runs(self, mask: int) -> tuple[Measured, ...]:
+    def runs(self, mask: int) -> tuple[RunSummary, ...]:
         """Of one combination; none if it was not run or cannot be."""
         return next((one.runs for one in self.combinations if one.mask == mask), ())
 
@@ -74,7 +75,7 @@ class Ablation:
 
 def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
     """The P99 of the TTFT of all requests and of each class, and throughput."""
-    return (*OF_CLASS, *(f"{name}[{one}]" for one in classes for name in OF_CLASS), *OF_RUN)
+    return (*OF_CLASS, *names_in(OF_CLASS, classes), *OF_RUN)
 
 
 def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def _values(setting: ComparedSetting, ablation: Ablation, name: str) -> Values:
 
 
 def _combination(setting: ComparedSetting, ablation: Ablation, one: Combination) -> dict[str, Any]:
-    failure = failure_of(setting.seeds, [run.outcome for run in one.runs]) if one.runs else None
+    failure = failure_of(setting.seeds, one.runs) if one.runs else None
     figures: dict[str, dict[str, Any]] = {}
     for name in setting.metrics if one.runs else ():
         metric, slo_class = lookup(name)
@@ -134,7 +135,7 @@ def _combination(setting: ComparedSetting, ablation: Ablation, one: Combination)
     return {
         "on": [component.name for component in on(ablation.components, one.mask)],
         "error": one.error,
-        "outcomes": [run.outcome for run in one.runs],
+        "outcomes": [run.outcome.name for run in one.runs],
         "failure": failure.to_json() if failure is not None else None,
         "num_broken_invariants": sum(run.num_broken_invariants for run in one.runs),
         "figures": figures,

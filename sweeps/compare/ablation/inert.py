@@ -16,7 +16,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, has_cpu_tier, per_instance
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
-from sweeps.runs.measured import KeptRuns, Measured, same_lives
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.runs.measured import KeptRuns, same_lives
 from sweeps.strategies.file import Strategy
 
 INERT, ACTIVE, UNKNOWN = "inert", "active", "unknown"
@@ -32,7 +33,7 @@ class Feature:
     settings: tuple[str, ...]
     is_present: Callable[[ClusterConfig], bool]
     without: Configured
-    traces: Mapping[str, str] | None = None  # counts of `Measured.acted`, in words; all 0: inert
+    traces: Mapping[str, str] | None = None  # counts of `RunSummary.acted`, in words; all 0: inert
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Fe
 
 def findings(
     config: ClusterConfig,
-    runs: Sequence[Measured],
+    runs: Sequence[RunSummary],
     kept: KeptRuns | None,
     strategy: Strategy | None = None,
     has_scorers: bool = False,
@@ -190,7 +191,7 @@ def findings(
 
 
 def _judged(
-    config: ClusterConfig, feature: Feature, runs: Sequence[Measured], kept: KeptRuns | None
+    config: ClusterConfig, feature: Feature, runs: Sequence[RunSummary], kept: KeptRuns | None
 ) -> tuple[str, str, str]:
     whole = [run for run in runs if run.is_whole]
     try:
@@ -215,7 +216,9 @@ def _judged(
     return _switched_off(runs[: len(others)], others)
 
 
-def _switched_off(runs: Sequence[Measured], without: Sequence[Measured]) -> tuple[str, str, str]:
+def _switched_off(
+    runs: Sequence[RunSummary], without: Sequence[RunSummary]
+) -> tuple[str, str, str]:
     if same_lives(runs, without):
         return INERT, BY_SWITCHING_OFF, "without it, every request fares exactly the same"
     differ = sum(

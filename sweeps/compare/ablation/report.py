@@ -1,65 +1,34 @@
-"""An ablation's tables and sentences for the terminal, from its document."""
+"""An ablation's sentences and tables, from its document."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blis_jax.reports.run_words import words_of
-from sweeps.compare.report import (
-    COLOURS,
-    WIDTH,
-    interval_lines,
-    new_table,
-    requests_line,
-    show_titled,
-)
-from sweeps.reports.words import NOTHING, interval, number, p_text, title, token_rate_lines
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from blis_jax.reports.differences import p_text
+from blis_jax.reports.findings import Cell, Quantity, Row, Table
+from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series, Style
+from blis_jax.reports.study import words_of
+from blis_jax.reports.style import BLACK, BLUE, GREEN, GREY, RED, WIDTH, class_words
+from blis_jax.reports.words import NOTHING, metric_name, number, table_title
+from blis_jax.statistics.paired import BETTER, SAME, WORSE
+from sweeps.compare.report import quantity
 
 MOST_ROWS = 16  # of the table of combinations; of interactions, beyond it the clear ones alone
-MARK = "*"
+CLEAR = (BETTER, WORSE)
+DESIGNS = {
+    "single": "each component alone and each left out",
+    "pairs": "each component alone, every two, and each left out",
+    "full": "all combinations",
+}
 
 
-def show(document: Mapping[str, Any]) -> None:
-    """Prints an ablation."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    said = words_of(document).in_text
-    for line in head_lines(document):
-        console.print(said(line), markup=False)
-    show_titled(console, "Components:", component_lines(document))
-    if len(document["combinations"]) <= MOST_ROWS:
-        console.print(combination_table(document))
-    for slo_class, metric in metrics_of(document):
-        console.print(contribution_table(document, slo_class, metric))
-    if document["interactions"]:
-        console.print(interaction_table(document))
-    show_titled(console, "Failures:", [said(line) for line in failure_lines(document)])
-
-
-def head_lines(document: Mapping[str, Any]) -> list[str]:
-    """What was run, and how intervals and verdicts are to be read."""
-    inference, design = document["inference"], document["design"]
-    words = {
-        "single": "each component alone and each left out",
-        "pairs": "each component alone, every two, and each left out",
-        "full": "all combinations",
-    }
-    return [
+def design_line(document: Mapping[str, Any]) -> str:
+    """Return what was run."""
+    return (
         f"{document['arm']} against {document['base']}: {len(document['components'])} components, "
-        f"{len(document['combinations'])} combinations ({words[design]}).",
-        requests_line(document),
-        *interval_lines(inference),
-        "The changes as a whole, at the head of each table, are a family of their own.",
-        f"{MARK}: not 0, by Holm's method over {inference['family']} (interactions: "
-        f"{inference['family_of_interactions']}); p-values of the paired t-test by seed.",
-        *token_rate_lines(document["contributions"]),
-    ]
+        f"{len(document['combinations'])} combinations ({DESIGNS[document['design']]})."
+    )
 
 
 def metrics_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -99,103 +68,83 @@ def _value(value: object) -> str:
 
 
 def combination_table(document: Mapping[str, Any]) -> Table:
-    """The means of every combination, one column a metric and class."""
-    table = new_table()
-    table.title, table.title_justify = f"Combinations (mean over {words_of(document).many})", "left"
-    for one in document["components"]:
-        table.add_column(one["name"], justify="center", overflow="fold", max_width=12)
-    for slo_class, metric in metrics_of(document):
-        table.add_column(f"{title(metric)} {slo_class}", justify="right", max_width=14)
-    table.add_column("")
+    """Return the means of every combination, one column a metric and class."""
+    names, of = [one["name"] for one in document["components"]], metrics_of(document)
+    rows = []
     for entry in document["combinations"]:
-        cells = ["×" if one["name"] in entry["on"] else "" for one in document["components"]]
-        for slo_class, metric in metrics_of(document):
+        cells: list[Cell] = ["×" if name in entry["on"] else "" for name in names]
+        for slo_class, metric in of:
             figure = entry["figures"].get(slo_class, {}).get(metric)
-            cells.append(NOTHING if figure is None else number(figure["mean"]))
+            cells.append(Quantity(None if figure is None else figure["mean"]))
         remark = "no configuration" if entry["error"] else ""
         if entry["failure"] is not None:
             count = len(entry["failure"]["seeds"])
             remark = f"{count} of {words_of(document).counted(len(document['seeds']))} failed"
-        table.add_row(*cells, remark)
-    return table
+        rows.append(Row((*cells, remark), is_brief=False))
+    columns = (*names, *(f"{table_title(metric)} {slo_class}" for slo_class, metric in of), "")
+    heading = f"Combinations (mean over {words_of(document).many})"
+    return Table(columns, tuple(rows), heading, num_keys=len(names))
 
 
-def contribution_table(document: Mapping[str, Any], slo_class: str, metric: str) -> Table:
-    """What each component changes in one metric of one class, by every way of counting."""
-    entries = [
-        entry
+def contribution_table(
+    document: Mapping[str, Any], slo_class: str, metric: str, is_brief: bool = True
+) -> Table:
+    """Return what each component changes in one metric of one class, by every way of counting."""
+    by_place = {
+        (entry["component"], entry["kind"]): entry
         for entry in document["contributions"]
         if (entry["class"], entry["metric"]) == (slo_class, metric)
-    ]
-    kinds = list(dict.fromkeys(entry["kind"] for entry in entries))
+    }
+    kinds = list(dict.fromkeys(kind for _, kind in by_place))
     total = next(
         one for one in document["total"] if (one["class"], one["metric"]) == (slo_class, metric)
     )
-    table = new_table()
-    ends = number(total["reference_mean"]), number(total["mean"])
-    table.title = f"{title(metric)}, {slo_class}: {ends[0]} → {ends[1]}, change {interval(total['simultaneous'])}"
-    table.title_justify = "left"
-    table.add_column("component", no_wrap=True)
-    for kind in kinds:
-        table.add_column(kind, justify="right", no_wrap=True)
+    ends = f"{number(total['reference_mean'])} → {number(total['mean'])}"
+    whole = quantity(total["simultaneous"])
+    rows = []
     for one in document["components"]:
-        cells = []
-        for kind in kinds:
-            entry = next(e for e in entries if (e["component"], e["kind"]) == (one["name"], kind))
-            cells.append(words_of(document).in_text(_contribution(entry)))
-        table.add_row(one["name"], *cells)
-    return table
+        entries = [by_place[one["name"], kind] for kind in kinds]
+        is_clear = any(entry["verdict"] in CLEAR for entry in entries)
+        cells = [cell for entry in entries for cell in _contribution(document, entry)]
+        rows.append(Row((one["name"], *cells), is_brief and is_clear))
+    columns = [column for kind in kinds for column in (kind, "")]
+    heading = f"{table_title(metric)}, {slo_class}: {ends}, change {whole}"
+    return Table(("component", *columns), tuple(rows), heading)
 
 
-def _contribution(entry: Mapping[str, Any]) -> str:
+def _contribution(document: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[Cell, str]:
+    """Return the change and what is said of it."""
     if not entry["num_pairs"]:
-        return NOTHING
-    if entry["verdict"] == "same":
-        return "0, on every seed"
-    return _marked(entry, interval(entry["simultaneous"]))
-
-
-def _marked(entry: Mapping[str, Any], text: str) -> str:
-    text = text.replace("[", "\\[")
-    colour = COLOURS.get(entry["verdict"])
-    return f"[{colour}]{text} {MARK}[/]" if colour else f"{text}  "
+        return NOTHING, ""
+    if entry["verdict"] == SAME:
+        return words_of(document).in_text("0, on every seed"), SAME
+    return quantity(entry["simultaneous"]), entry["verdict"]
 
 
 def interaction_table(document: Mapping[str, Any]) -> Table:
-    """AB − A − B + base of every two components that do something, in the unit and as ratios."""
+    """Return AB − A − B + base of every two components that do something, in the unit and as ratios."""
     inert = {one["name"] for one in document["components"] if one["status"] == "inert"}
-    entries = [
-        entry
-        for entry in document["interactions"]
-        if entry["num_pairs"] and not inert & set(entry["components"])
-    ]
-    words = ""
-    if len(entries) > MOST_ROWS:
-        words = f" (those of {len(entries)} that are not 0; all are in the result)"
-        entries = [entry for entry in entries if entry["verdict"] in COLOURS]
-    table = new_table()
-    table.title = (
-        f"Interactions: both − one − other + base (negative: less than the two added up){words}"
-    )
-    table.title_justify = "left"
-    for heading in ("components", "metric", "class"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("interaction", "p (Holm)", "both ÷ base", "product of single ratios"):
-        table.add_column(heading, justify="right")
-    for entry in entries:
+    rows = []
+    for entry in document["interactions"]:
+        if not entry["num_pairs"] or inert & set(entry["components"]):
+            continue
         ratio = entry["ratio"]
-        table.add_row(
+        cells: tuple[Cell, ...] = (
             " × ".join(entry["components"]),
-            title(entry["metric"]),
+            table_title(entry["metric"]),
             entry["class"],
-            _marked(entry, interval(entry["simultaneous"])),
+            quantity(entry["simultaneous"]),
             p_text(entry["p_adjusted"]),
-            *(
-                NOTHING if ratio[key] is None else f"{ratio[key]:.3f}"
-                for key in ("together", "expected")
-            ),
+            Quantity(ratio["together"], like=0.001),
+            Quantity(ratio["expected"], like=0.001),
+            entry["verdict"],
         )
-    return table
+        rows.append(Row(cells, is_brief=False))
+    columns = (
+        "components", "metric", "class", "interaction", "p (Holm)", "both ÷ base", "product of single ratios", "",
+    )  # fmt: skip
+    heading = "Interactions: both − one − other + base (negative: less than the two added up)"
+    return Table(columns, tuple(rows), heading, num_keys=3)
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
@@ -214,3 +163,87 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(lines))
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+KINDS = {  # colour, marker, and what it is called
+    "added alone": (BLUE, "o", "added to the base alone"),
+    "left out": (RED, "s", "left out: the whole minus the whole without it"),
+    "Shapley": (GREEN, "D", "Shapley value: average over all orders"),
+}
+PANEL_INCHES = 1.3  # at least
+
+
+def picture(document: Mapping[str, Any]) -> Picture:
+    """Return what each component contributes to the first metric, a panel a class."""
+    metric = metrics_of(document)[0][1]
+    classes = [slo_class for slo_class, name in metrics_of(document) if name == metric]
+    height = 1.2 + 0.42 * (1 + len(document["components"]))
+    panels = [_class_panel(document, name, metric, at == 0) for at, name in enumerate(classes)]
+    return Picture(
+        f"{metric_name(metric)}: what each component of {document['arm']} changes against {document['base']}",
+        _caption(document), [panels], [height], max(WIDTH, 1.7 + PANEL_INCHES * len(classes)), "all",
+        name="contributions",
+    )  # fmt: skip
+
+
+def _class_panel(document: Mapping[str, Any], slo_class: str, metric: str, is_first: bool) -> Panel:
+    components = [one["name"] for one in document["components"]]
+    present = {entry["kind"] for entry in document["contributions"]}
+    kinds = [kind for kind in KINDS if kind in present]
+    marks: list[Mark] = [
+        Guide(0.0),
+        Guide(len(components) - 0.5, "y", Style("0.8", line="-", width=0.8)),
+    ]
+    for entry in document["contributions"]:
+        if (entry["class"], entry["metric"]) == (slo_class, metric) and entry["kind"] in kinds:
+            at = (kinds.index(entry["kind"]) - (len(kinds) - 1) / 2) * 0.62 / len(kinds)
+            marks += _change_mark(
+                entry, components.index(entry["component"]) + at, *KINDS[entry["kind"]]
+            )
+    for entry in document["total"]:
+        if (entry["class"], entry["metric"]) == (slo_class, metric):
+            marks += _change_mark(entry, len(components), GREY, "o", "the whole change")
+    unit = table_title(metric).partition(", ")[2]
+    names = [*components, "all together"] if is_first else [""] * (len(components) + 1)
+    return Panel(
+        marks,
+        Axis(f"change ({unit})" if unit else "change", most_ticks=4),
+        Axis(
+            ticks=[(float(at), name) for at, name in enumerate(names)],
+            limits=(len(components) + 0.5, -0.5), has_grid=False,
+            colours=["0.55" if one["status"] == "inert" else BLACK for one in document["components"]],
+        ),
+        class_words(slo_class),
+    )  # fmt: skip
+
+
+def _change_mark(
+    entry: Mapping[str, Any], at: float, colour: str, marker: str, label: str
+) -> list[Mark]:
+    change = entry["difference"]
+    if change["mean"] is None:
+        return []
+    style = Style(colour, marker, width=1.8, is_hollow=entry["verdict"] not in CLEAR)
+    return [Series([change["mean"]], [at], style, label, [change["low"]], [change["high"]])]
+
+
+def _caption(document: Mapping[str, Any]) -> str:
+    inference = document["inference"]
+    level = f"{100 * inference['confidence']:g} %"
+    source = "Trace" if document.get("trace") else "Workload"
+    text = (
+        f"{source} {document['workload']}, the same requests for every combination, "
+        f"{words_of(document).listed(document['seeds'])}. Dots: mean of the paired differences; lines: "
+        f"{level} interval of each by itself; filled: not 0 after correction for all contributions "
+        "(Holm); hollow: cannot be told from 0."
+    )
+    inert = [one["name"] for one in document["components"] if one["status"] == "inert"]
+    if inert:
+        text += f" In grey: inert, every request had the same life without it: {', '.join(inert)}."
+    failed = [one for one in document["combinations"] if one["failure"] or one["error"]]
+    if failed:
+        text += f" {len(failed)} combinations failed on some {words_of(document).one}; what needs them leaves it out."
+    return text

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
-from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
+from blis_jax.reports.words import metric_words
 from blis_jax.statistics.paired import Difference
-from blis_jax.statistics.selection import MISSED
-from sweeps.compare.document import difference_json, plain, setting_json, versions
-from sweeps.reports.words import interval, number, short_title
+from blis_jax.statistics.sequential import MISSED
+from sweeps.compare.document import difference_json, setting_json, versions
+from sweeps.compare.report import quantity
 
 if TYPE_CHECKING:
     from sweeps.compare.document import ComparedSetting
@@ -73,56 +75,88 @@ def document_of(
     return dict(plain(document))
 
 
-def lines_of(document: Mapping[str, Any]) -> list[str]:
-    """The answer first."""
-    lines = [_answer(document), *(_arm(document, one) for one in document["arms"])]
-    fresh = document["fresh"]
-    if fresh is not None:
-        first, last = fresh["seeds"][0], fresh["seeds"][-1]
-        lines.append(
-            f"On {len(fresh['seeds'])} fresh seeds ({first} to {last}), {document['winner']} against "
-            f"{fresh['reference']}:"
-        )
-        lines += [
-            f"  {_words(one['metric'])}: {number(one['reference_mean'])} → {number(one['mean'])}, "
-            f"{interval(one['simultaneous'])} ({interval(one['simultaneous_percent'])} %), {one['verdict']}"
-            for one in fresh["differences"]
-        ]
-        lines.append("These seeds had no part in the choice, so the winner's luck is not in them.")
-    return lines
-
-
-def _words(name: str) -> str:
-    metric, slo_class = lookup(name)
-    return f"{short_title(metric.name)} of {slo_class or ALL} requests"
-
-
-def _answer(document: Mapping[str, Any]) -> str:
+def findings_of(document: Mapping[str, Any]) -> Findings:
+    """Return what a selection came to, for every output."""
+    arms = tuple(
+        Row((one["name"], Quantity(one["mean"]), Quantity.whole(one["num_seeds"]), _state(one)))
+        for one in document["arms"]
+    )
+    sections: list[Table | Remarks] = [
+        Table(("arm", metric_words(document["metric"]), "seeds", "state"), arms, name="arms")
+    ]
+    if document["fresh"] is not None:
+        sections += _fresh(document)
     level = f"{100 * document['confidence']:g} %"
-    unit = lookup(document["metric"])[0].unit
-    zone = f"{document['indifference']:g} {unit if unit != '1' else ''}".strip()
-    about = f"{_words(document['metric'])}, {len(document['seeds'])} seeds"
-    kept = " of those that keep the constraints" if document["constraints"] else ""
-    if document["winner"] is not None:
-        return (
-            f"{document['winner']} is the best{kept} ({about}): with a probability of {level} at least, if no other is "
-            f"within {zone} of it; else it is within {zone} of the best."
-        )
-    left = [one["name"] for one in document["arms"] if one["is_left"]]
-    if not left:
-        return f"No arm keeps all constraints ({about}), with a probability of {level} at least."
-    return (
-        f"{len(document['seeds'])} seeds do not tell {', '.join(left)} apart ({about}); the best is among them with a "
-        f"probability of {level} at least. Give more --most-seeds or a larger --indifference."
+    num_arms = len(document["arms"])
+    return Findings(
+        Answer(
+            asked=f"Which of {num_arms} arms is best in {metric_words(document['metric'])}? Workload "
+            f"{document['workload']}, {len(document['seeds'])} seeds.",
+            verdict=(Sentence.of(_verdict(document)),),
+            sure=Sentence.of(f"at least {level} for the choice, {document['procedure']}."),
+            price=Sentence.of(
+                Quantity.whole(sum(one["num_seeds"] for one in document["arms"])),
+                " runs to choose",
+                *_fresh_price(document),
+                ".",
+            ),
+            next="more --most-seeds or a larger --indifference tell them apart."
+            if document["winner"] is None
+            else "python -m sweeps.compare says in what else the winner differs.",
+        ),
+        tuple(sections),
     )
 
 
-def _arm(document: Mapping[str, Any], one: Mapping[str, Any]) -> str:
-    text = f"  {one['name']}: {number(one['mean'])} on {one['num_seeds']} seeds"
+def _fresh_price(document: Mapping[str, Any]) -> tuple[str | Quantity, ...]:
+    if document["fresh"] is None:
+        return ()
+    return (", and ", Quantity.whole(2 * len(document["fresh"]["seeds"])), " on fresh seeds")
+
+
+def _fresh(document: Mapping[str, Any]) -> tuple[Table, Remarks]:
+    """Return the winner against the first arm on seeds that had no part in the choice."""
+    fresh = document["fresh"]
+    first, last = fresh["seeds"][0], fresh["seeds"][-1]
+    rows = tuple(
+        Row(
+            (
+                metric_words(one["metric"]),
+                Quantity(one["reference_mean"]),
+                Quantity(one["mean"]),
+                quantity(one["simultaneous"]),
+                quantity(one["simultaneous_percent"]),
+                one["verdict"],
+            )
+        )
+        for one in fresh["differences"]
+    )
+    heading = (
+        f"On {len(fresh['seeds'])} fresh seeds ({first} to {last}), {document['winner']} against "
+        f"{fresh['reference']}:"
+    )
+    columns = ("metric", fresh["reference"], document["winner"], "difference", "in %", "")
+    luck = "The fresh seeds had no part in the choice, so the winner's luck is not in them."
+    return Table(columns, rows, heading), Remarks((luck,))
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    unit = lookup(document["metric"])[0].unit
+    zone = f"{document['indifference']:g} {unit if unit != '1' else ''}".strip()
+    kept = " of those that keep the constraints" if document["constraints"] else ""
+    if document["winner"] is not None:
+        return f"{document['winner']} is the best{kept}, or within {zone} of the best."
+    left = [one["name"] for one in document["arms"] if one["is_left"]]
+    if not left:
+        return "no arm keeps all constraints."
+    return f"{', '.join(left)} are not told apart; the best is among them."
+
+
+def _state(one: Mapping[str, Any]) -> str:
     if one["failed"]:
-        return f"{text}, out: a run did not come to its end"
+        return "out: a run did not come to its end"
     if one["constraints"] == MISSED:
-        return f"{text}, out: misses a constraint"
+        return "out: misses a constraint"
     if one["worse_than"] is not None:
-        return f"{text}, out: worse than {one['worse_than']}"
-    return f"{text}, left"
+        return f"out: worse than {one['worse_than']}"
+    return "left"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.metrics.scalars import LOWER, lookup
+from blis_jax.metrics.metric import LOWER
+from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics import paired
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Difference, Pair
-from blis_jax.statistics.selection import MISSED, Finalists, Slack, WhatIsLeft
-from sweeps.robustness.question import MapConstraint
-from sweeps.runs.measured import Measured, metric_values, paired_values
+from blis_jax.statistics.sequential import MISSED, Finalists, Slack, WhatIsLeft
+from sweeps.claims.grammar import SHARE, Claim
+from sweeps.runs.measured import metric_values, pair_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -31,7 +33,7 @@ class FinalQuestion:
 
     metric: str
     zone: float  # differences below it do not matter, in the metric's unit
-    constraints: tuple[MapConstraint, ...]
+    constraints: tuple[Claim, ...]
     tolerance: float  # of a constraint, as a share of its limit
     confidence: float
     most_seeds: int
@@ -65,12 +67,12 @@ class FinalStage:
         self.choice, self.arms, self.kept = choice, arms, kept
         self.sign = 1.0 if lookup(choice.metric)[0].direction == LOWER else -1.0
 
-    def run(self, on_more: Callable[[int], None] = lambda count: None) -> FinalAnswer:
+    def run(self) -> FinalAnswer:
         """Until one arm is left, or the seeds are spent."""
         error = 1 - self.choice.confidence
         num_first = len(self.kept.seeds)
         finalists = Finalists(len(self.arms), num_first, self.choice.zone, error)
-        runs: list[tuple[Measured, ...]] = [() for _ in self.arms]
+        runs: list[tuple[RunSummary, ...]] = [() for _ in self.arms]
         going = list(range(len(self.arms)))
         while True:
             for at in sorted({0, *going}):
@@ -84,32 +86,33 @@ class FinalStage:
             if found.is_over or count >= self.choice.most_seeds:
                 return self._chosen(found, runs)
             more = min(max(STEP, count // 10), self.choice.most_seeds - count)
-            on_more(len({0, *going}))
+            self.kept.expect(len({0, *going}))
             first = self.kept.seeds[0] + count
             self.kept.add_seeds(range(first, first + more))
 
-    def _values(self, runs: Sequence[tuple[Measured, ...]]) -> list[Float[np.ndarray, "seed"]]:
+    def _values(self, runs: Sequence[tuple[RunSummary, ...]]) -> list[Float[np.ndarray, "seed"]]:
         return [self.sign * metric_values(of_arm, self.choice.metric) for of_arm in runs]
 
-    def _slacks(self, runs: Sequence[tuple[Measured, ...]]) -> list[list[Slack]]:
+    def _slacks(self, runs: Sequence[tuple[RunSummary, ...]]) -> list[list[Slack]]:
         return [
             [self._slack(one, of_arm, runs[0][: len(of_arm)]) for one in self.choice.constraints]
             for of_arm in runs
         ]
 
     def _slack(
-        self, one: MapConstraint, runs: Sequence[Measured], reference: Sequence[Measured]
+        self, constraint: Claim, runs: Sequence[RunSummary], reference: Sequence[RunSummary]
     ) -> Slack:
-        values = metric_values(runs, one.metric)
-        limit = np.full(len(values), one.limit)
-        if one.is_relative:
-            before, values = paired_values(reference, runs, one.metric)
-            limit = one.limit / 100 * before
-        kept = limit - values if one.is_upper else values - limit
+        if constraint.of == SHARE:
+            pair = pair_of(reference, runs, constraint.metric)
+        else:
+            values = metric_values(runs, constraint.metric)
+            pair = Pair(values, values)
+        limit, values = constraint.limits(pair.second, pair.first), pair.second
+        kept = limit - values if constraint.is_upper else values - limit
         scale = float(np.abs(np.nanmean(limit))) if len(limit) else 0.0
         return Slack(kept, self.choice.tolerance * scale)
 
-    def _chosen(self, found: WhatIsLeft, runs: Sequence[tuple[Measured, ...]]) -> FinalAnswer:
+    def _chosen(self, found: WhatIsLeft, runs: Sequence[tuple[RunSummary, ...]]) -> FinalAnswer:
         failed = [
             arm.name
             for arm, of_arm in zip(self.arms, runs, strict=True)
@@ -130,8 +133,5 @@ class FinalStage:
         bench = self.kept.bench.on_seeds(seeds)
         configs = [self.arms[at].config for at in (0, winner)]
         first, second = (bench.summaries([one], self.kept.recorder)[0] for one in configs)
-        pairs = [
-            Pair(*paired_values(first, second, name), lookup(name)[0].direction)
-            for name in self.choice.names
-        ]
+        pairs = [pair_of(first, second, name) for name in self.choice.names]
         return seeds, paired.differences(pairs, BY_STUDENT)

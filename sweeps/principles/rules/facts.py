@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.cluster.step_times import model_of
 from blis_jax.errors import ConfigError
-from blis_jax.latency.registry import model_of
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Case:
 def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFacts:
     """The facts of a workload on a cluster."""
     from blis_jax.workload.reference import draw
-    from sweeps.principles.experiments.probes import prefix_shares
+    from sweeps.principles.probes import prefix_shares
 
     table, _ = draw(spec, seed, config.block_size_in_tokens)
     shares = prefix_shares(spec, seed)
@@ -131,3 +132,20 @@ def _laws(client: ClientSpec) -> str:
     """What a request's lengths depend on, and which prefix it has."""
     laws = client.input_distribution, client.output_distribution, client.reasoning
     return repr((*laws, client.prefix_group, client.prefix_length))
+
+
+RELIES, AGAINST, NO_EFFECT = "relies on", "contradicts", "has no effect, by"
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A setting that a principle speaks of, with a sentence and what takes the setting away."""
+
+    principle: str
+    relation: str
+    setting: str
+    advice: str
+    instead: Mapping[str, Any] = field(default_factory=dict)  # settings to measure against
+
+
+Rule = Callable[[Case], Iterator[Touch]]

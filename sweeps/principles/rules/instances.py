@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sweeps.principles.rules.facts import Case, fewest_blocks
-from sweeps.principles.rules.touch import AGAINST, NO_EFFECT, RELIES, Rule, Touch
+from sweeps.principles.rules.facts import (
+    AGAINST,
+    NO_EFFECT,
+    RELIES,
+    Case,
+    Rule,
+    Touch,
+    fewest_blocks,
+)
 
 MANY_PARAMETERS, FEW_CALLS = 10, 50
 LONG_STARVATION_S = 5.0

@@ -6,8 +6,16 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps.principles.rules.facts import Case, fewest_blocks
-from sweeps.principles.rules.touch import AGAINST, NO_EFFECT, RELIES, Rule, Touch
+from blis_jax.metrics.metric import split_name
+from sweeps.principles.rules.facts import (
+    AGAINST,
+    NO_EFFECT,
+    RELIES,
+    Case,
+    Rule,
+    Touch,
+    fewest_blocks,
+)
 
 LATENCIES = ("ttft", "e2e", "scheduling_delay")
 
@@ -264,8 +272,8 @@ def shedding_by_latency(case: Case) -> Iterator[Touch]:
     sheds = case.has_gate or case.config.admission_policy == "token-bucket"
     if strategy is None or not sheds:
         return
-    metrics = [objective.metric.partition("[")[0] for objective in strategy.objectives]
-    bounded = [constraint.metric.partition("[")[0] for constraint in strategy.constraints]
+    metrics = [split_name(objective.metric)[0] for objective in strategy.objectives]
+    bounded = [split_name(constraint.metric)[0] for constraint in strategy.constraints]
     counts = ("goodput_rps", "attainment", "slo_miss_rate", "reject_rate", "num_rejected")
     is_latency = any(name.startswith(LATENCIES) for name in metrics)
     if is_latency and not any(name in counts for name in (*metrics, *bounded)):

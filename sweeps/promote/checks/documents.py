@@ -1,15 +1,24 @@
-"""The files of a promotion as documents, sorted by what they are."""
+"""Read the files of a promotion as documents, and hold each against its closed schema.
+
+A schema is a file of `schemas/`, except for the parameters of plugins: what each version of the endpoint picker takes
+is in `targets/`. What breaks a schema becomes a finding with the name of its rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from blis_jax.errors import ConfigError
+from pydantic import Field
+
+from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.strict_yaml import read_documents, read_yaml
 from sweeps.promote.promotion import Files, Finding
+from sweeps.promote.texts import checked, data_file, target_file
+from sweeps.strategies.file import ClosedPart
 
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"
 PRIORITY, PLUGINS, EXPERIMENT = "engine-priority.yaml", "generated-plugins.yaml", "experiment.yaml"
@@ -31,7 +40,7 @@ HARNESSES = ("inference-perf", "guidellm", "priority-mix")
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document of a file, and what it is."""
+    """Hold one YAML document of a file, and what it is."""
 
     path: str
     what: str  # name of its schema
@@ -39,24 +48,24 @@ class Document:
 
     @property
     def folder(self) -> str:
-        """The folder of the file: one for each arm."""
+        """Return the folder of the file: one for each arm."""
         return str(PurePosixPath(self.path).parent)
 
 
 @dataclass
 class Documents:
-    """The documents of a promotion, and what could not be read."""
+    """Hold the documents of a promotion, and what could not be read."""
 
     found: list[Document] = field(default_factory=list)
     broken: list[Finding] = field(default_factory=list)
 
     def of(self, *whats: str) -> Iterator[Document]:
-        """Documents of some kinds whose content is a mapping or a list."""
+        """Return documents of some kinds whose content is a mapping or a list."""
         return (one for one in self.found if one.what in whats and one.content)
 
 
 def documents_of(files: Files) -> Documents:
-    """The YAML documents of files that a rule knows; others are left alone."""
+    """Return the YAML documents of files that a rule knows; others are left alone."""
     documents = Documents()
     for path, text in sorted(files.items()):
         if not path.endswith((".yaml", ".yml", ".yaml.in")):
@@ -91,7 +100,7 @@ def _what(path: str, content: Any) -> str | None:
 
 
 def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding]:
-    """Configurations of the picker that an overlay holds as a text."""
+    """Yield configurations of the picker that an overlay holds as a text."""
     if what != "scenario-overlay" or not isinstance(content, dict):
         return
     held: Any = content
@@ -108,3 +117,192 @@ def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding
 
 def _unreadable(path: str, what: str, error: ConfigError) -> Finding:
     return Finding("CRITICAL", "unreadable", path, f"{what} no YAML: {error}; write it anew")
+
+
+def schema(name: str) -> Mapping[str, Any]:
+    """Return a schema of `schemas/`, by its name without `.yaml`."""
+    rules: Mapping[str, Any] = data_file(f"checks/schemas/{name}.yaml")
+    return rules
+
+
+def schema_findings(
+    document: object, rules: Mapping[str, Any], path: str, where: str = ""
+) -> Iterator[Finding]:
+    """Yield a CRITICAL finding for each breach; `where` names the part of the file."""
+    errors = sorted(
+        _validator(rules).iter_errors(document), key=lambda one: list(map(str, one.path))
+    )
+    for error in errors:
+        while error.context:  # of alternatives, the one that fits best
+            error = max(error.context, key=lambda one: (len(one.path), one.validator != "required"))
+        place = (where + _place(error.absolute_path)).strip(".") or "document"
+        yield Finding("CRITICAL", _rule(error), path, f"{place}: {_message(error)}")
+
+
+def _validator(rules: Mapping[str, Any]) -> Any:
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        raise ConfigError(
+            "the checks need the package jsonschema; install blis-jax[promote]"
+        ) from None
+    return Draft202012Validator(rules)
+
+
+def _place(steps: Any) -> str:
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
+
+
+_RULES = {
+    "additionalProperties": "unknown-field",
+    "required": "missing-field",
+    "type": "wrong-type",
+}
+
+
+def _rule(error: Any) -> str:
+    if error.validator in ("additionalProperties", "required"):
+        return _RULES[error.validator]
+    own = error.schema.get("x-rule") if isinstance(error.schema, dict) else None
+    return own or _RULES.get(error.validator, "not-allowed")
+
+
+def _message(error: Any) -> str:
+    if error.validator == "additionalProperties":
+        allowed = list(error.schema.get("properties", {}))
+        unknown = [str(key) for key in error.instance if key not in allowed]
+        hint = closest(unknown[0], allowed)
+        return f"has {', '.join(unknown)}, allowed is {', '.join(allowed) or 'nothing'}{hint}"
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return f"has no {', '.join(missing)}; add it"
+    if "x-message" in error.schema:
+        return str(error.schema["x-message"])
+    words = error.schema.get("x-allowed") or _allowed(error)
+    return f"got {shortened(error.instance)}, allowed is {words}"
+
+
+_WORDS = {"array": "a list", "object": "a mapping", "string": "a text", "integer": "a whole number"}
+_WORDS |= {"number": "a number", "boolean": "true or false"}
+
+
+def _allowed(error: Any) -> str:
+    rules, value = error.schema, error.validator_value
+    if error.validator == "const":
+        return repr(value)
+    if error.validator == "enum":
+        return " or ".join(map(repr, value))
+    words = _WORDS.get(str(rules.get("type")), "another type")
+    ends = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "minItems": "of length at least",
+        "maxItems": "of length at most",
+        "minLength": "of length at least",
+        "minProperties": "with entries, at least",
+    }
+    parts = [f"{word} {rules[key]}" for key, word in ends.items() if key in rules]
+    if "pattern" in rules:
+        parts.append(f"of the form {rules['pattern']}")
+    return " ".join([words, *parts])
+
+
+# each as a JSON schema; `x-rule` names the rule that a wrong value breaks
+PARAMETER_TYPES: dict[str, dict[str, Any]] = {
+    "int": {"type": "integer", "x-rule": "threshold-not-integer"},
+    "count": {"type": "integer", "minimum": 0, "x-rule": "threshold-not-integer"},
+    "positive": {"type": "integer", "minimum": 1, "x-rule": "threshold-not-integer"},
+    "number": {"type": "number"},
+    "share": {"type": "number", "minimum": 0, "maximum": 1},
+    "part": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "flag": {"type": "boolean"},
+    "text": {"type": "string", "minLength": 1},
+    "duration": {
+        "type": "string",
+        "pattern": r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$",
+        "x-rule": "unit-string",
+        "x-allowed": 'a duration in quotes with its unit, such as "200ms"',
+    },
+    "object": {"type": "object"},
+    "list": {"type": "array"},
+}
+BLOCKS = {"blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch", "lruSize"}
+Kind = Literal[
+    "scorer", "filter", "picker", "handler", "decider", "producer", "source", "extractor",
+    "detector", "admitter", "ordering", "fairness", "usage-limit",
+]  # fmt: skip
+ParameterType = Literal[
+    "int", "count", "positive", "number", "share", "part", "flag", "text", "duration", "object",
+    "list",
+]  # fmt: skip
+
+
+class PluginType(ClosedPart):
+    """Hold a registered type of plugin."""
+
+    kind: Kind
+    stability: Literal["Alpha", "Beta", "Stable"] = "Beta"
+    deprecated: str = ""  # what to use instead
+    parameters: dict[str, ParameterType] = Field(default_factory=dict)
+
+    def closed_schema(self) -> dict[str, Any]:
+        """Return the closed JSON schema of its parameters."""
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                name: _negative_block(name, PARAMETER_TYPES[kind])
+                for name, kind in self.parameters.items()
+            },
+        }
+
+
+def _negative_block(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter; sizes of blocks have a rule of their own."""
+    if name not in BLOCKS:
+        return schema
+    return schema | {"x-rule": "negative-block", "x-allowed": "a whole number above 0"}
+
+
+class TargetTypes(ClosedPart):
+    """Hold one version of the endpoint picker."""
+
+    source: str
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
+    config_api_version: str
+    config_deprecated: tuple[str, ...]
+    objective_api_version: str
+    pool_api_version: str
+    feature_gates: tuple[str, ...]
+    alpha_flag: str  # empty: the version has no stability levels
+    is_detector_at_top: bool = False  # saturationDetector stands beside flowControl, not in it
+    least_prefix_block: int  # tokens
+    plugins: dict[str, PluginType]
+
+    def with_rows(self, generated: Sequence[Mapping[str, Any]]) -> TargetTypes:
+        """Return the version with the plugins that a promotion adds, rows of `generated-plugins.yaml`."""
+        added = {
+            row["type"]: PluginType.model_validate(
+                {
+                    "kind": row["kind"],
+                    "stability": row["stability"],
+                    "parameters": dict.fromkeys(row["parameters"], "number"),
+                }
+            )
+            for row in generated
+        }
+        return self.model_copy(update={"plugins": {**self.plugins, **added}})
+
+
+@functools.cache
+def target_types(target: str) -> TargetTypes:
+    """Return the types of a version NAME@VERSION.
+
+    Raises:
+        ConfigError: the version is not known.
+    """
+    return checked(TargetTypes, target_file(target, "types.yaml"), f"{target}/types.yaml")

@@ -1,4 +1,4 @@
-"""Scenario overlays of llm-d-benchmark, and the experiment that runs one arm after the other."""
+"""Write scenario overlays of llm-d-benchmark, their Kubernetes objects, and the experiment that runs all arms."""
 
 from __future__ import annotations
 
@@ -6,11 +6,58 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
-from sweeps.promote.checks.target_types import TargetTypes
+from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.engine import MAX_MODEL_LEN, command_of
-from sweeps.promote.configs.objects import objective_name
 from sweeps.promote.configs.picker import FILE
-from sweeps.promote.maps.plain import yaml_text
+from sweeps.promote.maps.rows import CLASS_LABEL, CLASS_PRIORITY
+from sweeps.promote.texts import yaml_text
+
+POOL, PICKER, APP_LABEL = "simulated-pool", "simulated-pool-epp", "llm-d.ai/guide"
+GUIDE = "optimized-baseline"
+MODEL_PORT, PICKER_PORT = 8000, 9002
+
+
+def objective_name(slo_class: str) -> str:
+    """Return the objective that the header x-llm-d-inference-objective names for a class."""
+    return f"slo-{slo_class}"
+
+
+def class_priorities(classes: Sequence[str], is_by_class: bool) -> dict[str, int]:
+    """Return priorities of the classes' objectives: their own, or one for all, so that they share a band."""
+    return {name: CLASS_PRIORITY[name] if is_by_class else 0 for name in classes}
+
+
+def objectives(target: TargetTypes, priorities: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return one InferenceObjective for each class."""
+    return [
+        {
+            "apiVersion": target.objective_api_version,
+            "kind": "InferenceObjective",
+            "metadata": {"name": objective_name(name), "labels": {CLASS_LABEL: name}},
+            "spec": {"priority": priority, "poolRef": {"name": POOL}},
+        }
+        for name, priority in priorities.items()
+    ]
+
+
+def pool(target: TargetTypes) -> dict[str, Any]:
+    """Return the InferencePool of the objectives."""
+    return {
+        "apiVersion": target.pool_api_version,
+        "kind": "InferencePool",
+        "metadata": {"name": POOL},
+        "spec": {
+            "selector": {"matchLabels": {APP_LABEL: GUIDE}},
+            "targetPorts": [{"number": MODEL_PORT}],
+            "appProtocol": "http",
+            "endpointPickerRef": {
+                "name": PICKER,
+                "port": {"number": PICKER_PORT},
+                "failureMode": "FailClose",
+            },
+        },
+    }
+
 
 SCENARIO = "guides/optimized-baseline"  # of the pinned llm-d-benchmark
 LEAST_SCRAPE_US = 50_000
@@ -28,7 +75,7 @@ def overlay_of(
     priorities: Mapping[str, int],
     target: TargetTypes,
 ) -> dict[str, Any]:
-    """What an arm sets in the scenario, in full."""
+    """Return what an arm sets in the scenario, in full."""
     counts = _replicas(config)
     prefill = (
         {"prefill": {"enabled": True, "replicas": counts["prefill"]}} if counts["prefill"] else {}
@@ -82,7 +129,7 @@ def _router_flags(
 
 
 def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an overlay that are not the base's; mappings are merged by the benchmark, lists replaced."""
+    """Return the parts of an overlay that are not the base's; mappings are merged by the benchmark, lists replaced."""
     found: dict[str, Any] = {}
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
@@ -95,7 +142,7 @@ def changed(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 
 
 def dotted(overlay: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """An overlay as the dotted keys of an experiment."""
+    """Return an overlay as the dotted keys of an experiment."""
     found: dict[str, Any] = {}
     for key, value in overlay.items():
         if isinstance(value, Mapping) and key not in _WHOLE:
@@ -108,7 +155,7 @@ def dotted(overlay: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def experiment_of(
     name: str, overlays: Mapping[str, Mapping[str, Any]], baseline: str
 ) -> dict[str, Any]:
-    """One setup for each arm; the baseline's keys are constants, so an arm lists what it changes."""
+    """Return one setup for each arm; the baseline's keys are constants, so an arm lists what it changes."""
     arms: Sequence[str] = list(overlays)
     return {
         "experiment": {

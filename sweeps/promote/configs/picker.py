@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.named_policies import admission_name, numbered
+from blis_jax.core.kinds import NONE, ROUTER, SAME
 from blis_jax.core.types import ROLES
-from blis_jax.policies.named import admission_name, numbered
-from blis_jax.policies.registry import DECODE_SETTINGS, NONE, SAME
-from sweeps.promote.checks.target_types import TargetTypes
-from sweeps.promote.configs.generated import (
-    PluginLike,
-    numbers_of_policy,
-    parameters_of,
-    plugin_for,
-)
-from sweeps.promote.configs.places import not_mapped
+from blis_jax.policies.moved import known_as
+from sweeps.promote.checks.documents import TargetTypes
+from sweeps.promote.configs.engine import numbers_of_policy
 from sweeps.promote.maps.rows import policy_row
-from sweeps.promote.promotion import Promotion
+from sweeps.promote.promotion import GeneratedPlugin, Promotion, not_mapped
 
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
 DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"
 LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # nothing is shed
-PREFIX_PRODUCER = "approx-prefix-cache-producer"
 HANDLER, DECIDER = "disagg-profile-handler", "prefix-based-pd-decider"
 FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
+PLUGIN_KINDS = {
+    "scorer": "scorer",
+    "routing": "scorer",
+    "admission": "admitter",
+    "order": "ordering",
+}
 QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
 
 
 @dataclass(frozen=True)
 class RouterQueue:
-    """Flow control of an arm: how the router's queue is ordered, in how many bands, and when it holds back."""
+    """Hold flow control of an arm: how the router's queue is ordered, in how many bands, and when it holds back."""
 
     ordering: str  # type of the ordering plugin
     priorities: tuple[int, ...]  # of the bands
@@ -42,31 +42,31 @@ class RouterQueue:
 
 @dataclass
 class _Picker:
-    """A configuration under construction."""
+    """Hold a configuration under construction."""
 
     plugins: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, kind: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """A plugin, once."""
+        """Add a plugin, once."""
         if all(one["type"] != kind for one in self.plugins):
             given = {"parameters": dict(parameters)} if parameters else {}
             self.plugins.append({"type": kind, **given})
 
     def step(self, kind: str, weight: float | None = None) -> None:
-        """A plugin in the profile."""
+        """Add a plugin to the profile."""
         self.steps.append({"pluginRef": kind} | ({} if weight is None else {"weight": weight}))
 
 
 def picker_config(
     promotion: Promotion,
     config: ClusterConfig,
-    generated: Sequence[PluginLike],
+    generated: Sequence[GeneratedPlugin],
     target: TargetTypes,
     queue: RouterQueue | None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The configuration as plain data, and notes for the report.
+    """Return the configuration as plain data, and notes for the report.
 
     Raises:
         NotMappedError: a policy has no counterpart and none was generated.
@@ -79,9 +79,9 @@ def picker_config(
 
 
 def with_idle_plugins(
-    document: Mapping[str, Any], generated: Sequence[PluginLike]
+    document: Mapping[str, Any], generated: Sequence[GeneratedPlugin]
 ) -> tuple[dict[str, Any], list[str]]:
-    """A configuration with the promotion's plugins at work but without effect: the control arm."""
+    """Return a configuration with the promotion's plugins at work but without effect: the control arm."""
     plugins = [dict(one) for one in document["plugins"]]
     profiles = [{**one, "plugins": list(one["plugins"])} for one in document["schedulingProfiles"]]
     notes = []
@@ -115,7 +115,7 @@ def _first_scorer(steps: Sequence[Mapping[str, Any]]) -> int:
     return next((place for place, step in enumerate(steps) if "weight" in step), len(steps) - 1)
 
 
-def _neutral(plugin: PluginLike) -> dict[str, Any] | None:
+def _neutral(plugin: GeneratedPlugin) -> dict[str, Any] | None:
     row = policy_row("admission", plugin.simulated_name)
     if row is None or row.neutral is None:
         return None
@@ -130,7 +130,7 @@ def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None
         proposal = "promote the strategy on equal instances, and test mixed ones by gap mixed-gpus"
         raise not_mapped(promotion, "instances", problem, proposal)
     if config.hand_over_policy != NONE:
-        for setting in DECODE_SETTINGS.values():
+        for setting in (kind.decode_setting for kind in ROUTER):
             if getattr(config, setting) not in ("", SAME):
                 problem = "this command writes one scheduling profile for both pools"
                 proposal = "leave it out, or write the decode profile by hand"
@@ -155,11 +155,11 @@ def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None
 def _routing(
     promotion: Promotion,
     config: ClusterConfig,
-    generated: Sequence[PluginLike],
+    generated: Sequence[GeneratedPlugin],
     target: TargetTypes,
     picker: _Picker,
 ) -> None:
-    name = config.routing_policy
+    name = known_as(config.routing_policy)
     own = plugin_for(generated, "routing", name)
     if own is not None:
         numbers = numbers_of_policy(numbered(config).routing)
@@ -205,9 +205,10 @@ def _scorer(
     text: str,
     weight: float,
     numbers: Mapping[str, float],
-    generated: Sequence[PluginLike],
+    generated: Sequence[GeneratedPlugin],
     picker: _Picker,
 ) -> None:
+    text = known_as(text)
     row = policy_row("scorer", text)
     own = plugin_for(generated, "scorer", text)
     if own is not None:
@@ -229,11 +230,11 @@ def _scorer(
 def _admission(
     promotion: Promotion,
     config: ClusterConfig,
-    generated: Sequence[PluginLike],
+    generated: Sequence[GeneratedPlugin],
     picker: _Picker,
 ) -> dict[str, Any]:
-    """The admitter or the detector's thresholds; returns the detector's part of flow control."""
-    name = admission_name(config)
+    """Add the admitter or the detector's thresholds; return the detector's part of flow control."""
+    name = known_as(admission_name(config))
     own = plugin_for(generated, "admission", name)
     thresholds: dict[str, Any] = dict(LIFTED)
     row = policy_row("admission", name)
@@ -251,9 +252,9 @@ def _admission(
     return {"saturationDetector": {"pluginRef": DETECTOR}}
 
 
-def sheds_by_detector(config: ClusterConfig, generated: Sequence[PluginLike]) -> bool:
-    """Whether classes are shed by the detector's thresholds, for want of a plugin."""
-    name = admission_name(config)
+def sheds_by_detector(config: ClusterConfig, generated: Sequence[GeneratedPlugin]) -> bool:
+    """Return whether classes are shed by the detector's thresholds, for want of a plugin."""
+    name = known_as(admission_name(config))
     row = policy_row("admission", name)
     has_own = plugin_for(generated, "admission", name) is not None
     return not has_own and row is not None and bool(row.fallback)
@@ -294,7 +295,7 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
 
 
 def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
-    """Flow control, with the detector where the version has it."""
+    """Return flow control, with the detector where the version has it."""
     if not target.is_detector_at_top:
         return {"flowControl": dict(flow)}
     rest = {name: value for name, value in flow.items() if name != "saturationDetector"}
@@ -303,11 +304,67 @@ def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profiles(picker: _Picker) -> list[dict[str, Any]]:
-    """One profile, or one for each role where prompts move."""
+    """Return one profile, or one for each role where prompts move."""
     if all(one["type"] != HANDLER for one in picker.plugins):
         return [{"name": "default", "plugins": picker.steps}]
     rest = [dict(step) for step in picker.steps if step["pluginRef"] != "decode-filter"]
     return [
         {"name": "prefill", "plugins": [{"pluginRef": "prefill-filter"}, *rest]},
         {"name": "decode", "plugins": picker.steps},
+    ]
+
+
+# --- the plugins that a promotion adds ---------------------------------------------------------------
+
+
+def plugin_for(
+    generated: Sequence[GeneratedPlugin], kind: str, name: str
+) -> GeneratedPlugin | None:
+    """Return the generated plugin of a policy, if there is one; a path may be given by its last name."""
+    for one in generated:
+        if one.kind == kind and _plain(one.simulated_name) == _plain(name):
+            return one
+    return None
+
+
+def order_plugin(
+    generated: Sequence[GeneratedPlugin], scheduler: str, priority: str
+) -> GeneratedPlugin | None:
+    """Return the generated order of a queue; its name is the priority's and the scheduler's with + between them."""
+    asked = {_plain(scheduler), _plain(priority)}
+    for one in generated:
+        if one.kind == "order" and asked & set(map(_plain, one.simulated_name.split("+"))):
+            return one
+    return None
+
+
+def parameters_of(plugin: GeneratedPlugin, numbers: Mapping[str, float]) -> dict[str, Any]:
+    """Return the plugin's parameters with a policy's numbers; a name matches in any spelling."""
+    known = {_plain(name): float(value) for name, value in numbers.items()}
+    return {name: known.get(_plain(name), value) for name, value in plugin.parameters.items()}
+
+
+def _plain(name: str) -> str:
+    return name.rpartition(":")[2].replace("_", "").replace("-", "").lower()
+
+
+def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
+    """Return whether some plugin asks for a request's SLO class, which the target tells by priority."""
+    return any(
+        signal.rpartition(".")[2] == "slo_class" for one in generated for signal in one.signals
+    )
+
+
+def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
+    """Return the plugins as `generated-plugins.yaml` lists them."""
+    return [
+        {
+            "type": one.type_name,
+            "kind": PLUGIN_KINDS[one.kind],
+            "stability": one.level,
+            "simulated": one.simulated_name.rpartition("/")[2],
+            "package": one.package_path,
+            "parameters": dict(one.parameters),
+        }
+        for one in generated
     ]

@@ -1,22 +1,86 @@
-"""Stage 7: the change as a branch-shaped folder, a patch, a commit message, a text for reviewers; a manifest of all."""
+"""Make stage 7: the change as a branch, a patch, a commit message, a text for reviewers, and a manifest of all."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from sweeps.promote.documents.branch import branch_files, change_name, change_patch
-from sweeps.promote.documents.content import PromotionContent, Verdict, main_change
-from sweeps.promote.documents.render import number, percent, render
-from sweeps.promote.evidence.hypothesis import LOWER, SAME
-from sweeps.promote.evidence.priority_mix import CLASSES
-from sweeps.promote.evidence.reports import AGGREGATE
+from sweeps.claims.words import CONFIRMED
+from sweeps.promote.checks.documents import CONFIG
+from sweeps.promote.documents.pages import PromotionContent, Verdict, main_change
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
+from sweeps.promote.hypotheses.document import LOWER, SAME
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import hashes_of
-from sweeps.tracks.verdicts import CONFIRMED
+from sweeps.promote.texts import number, percent, render, wide_yaml
+
+
+def patch_of(files: Files) -> str:
+    """Return the patch, for `git apply`; every file is new and ends with a newline."""
+    return "".join(_added(path, files[path]) for path in sorted(files))
+
+
+def _added(path: str, text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    mode = "100755" if text.startswith("#!") else "100644"
+    head = (
+        f"diff --git a/{path} b/{path}\nnew file mode {mode}\nindex 0000000..{_blob(text)[:7]}\n"
+        f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n"
+    )
+    return head + "".join(f"+{line}" for line in lines)
+
+
+def _blob(text: str) -> str:
+    """Return Git's id of a file's content."""
+    data = text.encode()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+GO = "go/"  # of the translation: below it, paths are those of the target's repository
+REGISTRATION = (
+    f"{GO}registration.patch"  # changes a file of the target, so it is in the patch alone
+)
+TREATMENT_CONFIG = f"configs/arms/treatment/{CONFIG}"
+SAMPLES = "deploy/config"  # of the target's repository
+
+
+def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
+    """Return the new files of the change, by their path in the target's repository."""
+    found = {
+        path.removeprefix(GO): text
+        for path, text in files.items()
+        if path.startswith(GO) and path != REGISTRATION
+    }
+    if TREATMENT_CONFIG in files:
+        found[f"{SAMPLES}/{change_name(promotion)}-epp-config.yaml"] = files[TREATMENT_CONFIG]
+    return found
+
+
+def change_patch(promotion: Promotion, files: Files) -> str:
+    """Return the whole change for `git apply`: the new files, and the lines that register the plugins."""
+    return patch_of(branch_files(promotion, files)) + _with_head(files.get(REGISTRATION, ""))
+
+
+def change_name(promotion: Promotion) -> str:
+    """Return a name for files and titles, in kebab case."""
+    strategy = promotion.arm.strategy
+    name = strategy.name if strategy is not None else promotion.given
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _with_head(text: str) -> str:
+    """Return a patch with the line that git puts before each file."""
+    return re.sub(
+        r"^--- a/(?P<path>.+)$",
+        r"diff --git a/\g<path> b/\g<path>\n\g<0>",
+        text,
+        flags=re.MULTILINE,
+    )
+
 
 FOLDER = "bundle"
 BRANCH = f"{FOLDER}/branch"
@@ -28,7 +92,7 @@ _WIDTH = 72  # of a commit message
 
 
 def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
-    """The bundle, by path."""
+    """Return the bundle, by path."""
     content = PromotionContent(promotion, files)
     branch = branch_files(promotion, files)
     sets = report_sets(content)
@@ -43,7 +107,7 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
 
 
 def report_sets(content: PromotionContent) -> dict[str, list[str]]:
-    """The run ids that verdicts cite, each set once, by a short name: R1, R2, …"""
+    """Return the run ids that verdicts cite, each set once, by a short name: R1, R2, …"""
     found: dict[str, list[str]] = {}
     for one in content.verdicts:
         ids = list(one["run_ids"])
@@ -111,7 +175,7 @@ def _gain(verdict: Verdict, sets: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _effect(verdict: Verdict, main: Mapping[str, Any]) -> str:
-    """Whether the change is for the better; the same where the hypothesis says so."""
+    """Return whether the change is for the better; the same where the hypothesis says so."""
     if verdict["expected"] == SAME:
         return "same"
     is_lower = main["second_mean"] < main["first_mean"]
@@ -119,7 +183,7 @@ def _effect(verdict: Verdict, main: Mapping[str, Any]) -> str:
 
 
 def _survived(content: PromotionContent) -> dict[str, Any]:
-    """Titles of the concerns by what became of the gain."""
+    """Return the titles of the concerns by what became of the gain."""
     rows = [row for row in content.survival["rows"] if row["name"] != NOTHING]
     done = [row for row in rows if row["changes"]]
     good = [row["title"] for row in done if row["verdict"] in (SURVIVES, SMALLER, LARGER)]
@@ -133,7 +197,6 @@ def _survived(content: PromotionContent) -> dict[str, Any]:
 
 
 def _message(content: PromotionContent, branch: Files) -> str:
-    import textwrap
 
     confirmed = sum(one["verdict"] == CONFIRMED for one in content.verdicts)
     names = [gate["by"] for gate in content.gates() if gate["by"]]
@@ -151,7 +214,7 @@ def _message(content: PromotionContent, branch: Files) -> str:
 
 
 def _manifest(content: PromotionContent, made: Files, sets: Mapping[str, list[str]]) -> str:
-    """Every file with its SHA-256, the identities, and the runs behind every verdict."""
+    """Return every file with its SHA-256, the identities, and the runs behind every verdict."""
     document = {
         "strategy": content.promotion.given,
         "baseline": content.promotion.baseline.name,
@@ -169,4 +232,4 @@ def _manifest(content: PromotionContent, made: Files, sets: Mapping[str, list[st
         "runs": dict(sets),
         "files": {**hashes_of(made), **hashes_of(content.files)},
     }
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return wide_yaml(document)

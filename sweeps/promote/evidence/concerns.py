@@ -1,4 +1,4 @@
-"""What is different on a real cluster and can be put into a simulation: the rows of Map C.
+"""Put what is different on a real cluster into a simulation: the rows of Map C, and the scenes of hypotheses.
 
 A concern changes the configuration, or the workload, of every arm alike. What the engine cannot do yet has the reason
 in place of a change.
@@ -6,16 +6,21 @@ in place of a change.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
-
-if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.promote.configs import engine
+from sweeps.promote.maps.rows import gap_rows
+from sweeps.promote.promotion import Promotion
+from sweeps.runs.bench import workload_from
 
 NOT_YET = "not simulated yet"
 SCRAPE_US = 50_000  # the router's least interval between looks at its servers
@@ -31,7 +36,7 @@ ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
 
 @dataclass(frozen=True)
 class Concern:
-    """One row; `change` is None where the engine cannot do it yet, and `about` then says what is missing."""
+    """Describe a row; `change` is None where the engine cannot do it yet, and `about` then says what is missing."""
 
     name: str
     gap: str  # the row of Map C
@@ -42,13 +47,13 @@ class Concern:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether runs can have it."""
+        """Return whether runs can have it."""
         return self.change is not None or self.change_workload is not None
 
     def applied(
         self, config: ClusterConfig, spec: WorkloadSpec
     ) -> tuple[ClusterConfig, WorkloadSpec]:
-        """A configuration and a workload with it.
+        """Return a configuration and a workload with it.
 
         Raises:
             ConfigError: it is not simulated yet, or this configuration cannot have it.
@@ -64,7 +69,7 @@ def _settings(**changes: Any) -> Change:
 
 
 def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Every second half of the instances is slower."""
+    """Make half of the instances slower."""
     if config.instances:
         return config
     slow = config.num_instances // 2
@@ -80,14 +85,14 @@ def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _arrival_seconds(spec: WorkloadSpec) -> float:
-    """About how long requests arrive."""
+    """Return about how long requests arrive, in s."""
     if spec.horizon:
         return spec.horizon / 1e6
     return spec.num_requests / (spec.aggregate_rate or 1.0)
 
 
 def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Instances fail at random, about two while requests arrive, each for two fifths of that time."""
+    """Let instances fail at random, about two while requests arrive, each for two fifths of that time."""
     seconds = _arrival_seconds(spec)
     return config.replace(
         cluster_policy="outages",
@@ -99,7 +104,7 @@ def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _late_half(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Half of the instances come up, cold, after two fifths of the time in which requests arrive."""
+    """Let half of the instances come up, cold, after two fifths of the time in which requests arrive."""
     half = config.num_instances // 2
     if not half:
         raise ConfigError("a late half needs two instances or more; the strategy has one")
@@ -113,10 +118,10 @@ def _late_half(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _behind_the_detector(num_stale: int) -> Change:
-    """The router's usual detector sheds sheddable requests, by metrics as old as a scrape."""
+    """Let the router's usual detector shed sheddable requests, by metrics as old as a scrape."""
 
     def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-        """The cluster behind the detector; refused where the strategy has a gate of its own."""
+        """Return the cluster behind the detector; refused where the strategy has a gate of its own."""
         if config.admission_policy != "always-admit":
             raise ConfigError(
                 f"admission_policy {config.admission_policy} is the strategy's own; the detector would replace it"
@@ -130,7 +135,7 @@ def _behind_the_detector(num_stale: int) -> Change:
 
 
 def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """A quarter of the instances computes prompts, the others make the tokens."""
+    """Let a quarter of the instances compute prompts, and the others make the tokens."""
     count = config.num_instances // 4
     if config.instances or not count:
         raise ConfigError("roles need four equal instances or more; the strategy has others")
@@ -142,7 +147,7 @@ def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Blocks as coarse as the router's, the memory as large as before."""
+    """Make blocks as coarse as the router's, the memory as large as before."""
     share = config.block_size_in_tokens / TARGET_BLOCK_TOKENS
     return config.replace(
         block_size_in_tokens=TARGET_BLOCK_TOKENS,
@@ -152,8 +157,7 @@ def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterC
 
 
 def _longer_tails(spec: WorkloadSpec) -> WorkloadSpec:
-    """Answers with the same means, but of a lognormal law: most are short, a few are very long."""
-    from blis_jax.workload.spec import override
+    """Return answers with the same means, but of a lognormal law: most are short, a few are very long."""
 
     return override(spec, clients=[_with_tail(client.model_dump()) for client in spec.clients])
 
@@ -248,8 +252,7 @@ _VARIANTS = (
 
 
 def concerns() -> tuple[Concern, ...]:
-    """One for each row of Map C, with what varies a row further behind it."""
-    from sweeps.promote.maps.rows import gap_rows
+    """Return a concern for each row of Map C, with what varies a row further behind it."""
 
     found: list[Concern] = []
     for row in gap_rows():
@@ -266,7 +269,7 @@ def concerns() -> tuple[Concern, ...]:
 
 
 def concern_named(name: str) -> Concern:
-    """The concern with this name.
+    """Return the concern with this name.
 
     Raises:
         ConfigError: there is none.
@@ -275,3 +278,101 @@ def concern_named(name: str) -> Concern:
     if name not in known:
         raise ConfigError(f"concern {name!r} is no row of Map C{closest(name, known)}")
     return known[name]
+
+
+USUAL_WORKLOAD = "mixed"
+
+
+@dataclass(frozen=True)
+class SimulatedScene:
+    """Hold a workload, and what is different from the simulation that found the strategy."""
+
+    name: str
+    workload: str
+    spec: WorkloadSpec
+    concern: Concern | None = None
+    stream: str = "reference"
+
+    @property
+    def about(self) -> str:
+        """Return the scene in words."""
+        return f"workload {self.workload}" + (f" with {self.concern.name}" if self.concern else "")
+
+    @property
+    def key(self) -> str:
+        """Return a key that is equal for scenes of the same requests under the same concern."""
+        content = [self.spec.content(), self.concern.name if self.concern else "", self.stream]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def spec_with_concern(self) -> WorkloadSpec:
+        """Return the workload that is drawn."""
+        if self.concern is None or self.concern.change_workload is None:
+            return self.spec
+        return self.concern.change_workload(self.spec)
+
+    def config_with_concern(self, config: ClusterConfig) -> ClusterConfig:
+        """Return the configuration that is run."""
+        return config if self.concern is None else self.concern.applied(config, self.spec)[0]
+
+    def rate(self, seconds: float, num_requests: int) -> float:
+        """Return requests per second that are offered; of a workload that does not say, those that came."""
+        return self.spec.aggregate_rate or num_requests / max(seconds, 1e-6)
+
+
+def workload_of_promotion(
+    promotion: Promotion, num_requests: int | None = None
+) -> tuple[WorkloadSpec, str]:
+    """Return the workload that the strategy was found on, and its name."""
+
+    spec = engine.workload_of_promotion(promotion)
+    spec = override(spec, num_requests=num_requests) if num_requests else spec
+    strategy = promotion.arm.strategy
+    given = USUAL_WORKLOAD if strategy is None else strategy.workload
+    return spec, given if isinstance(given, str) else f"of {strategy.name if strategy else ''}"
+
+
+def workload_named(
+    name: str, promotion: Promotion, num_requests: int | None = None
+) -> WorkloadSpec:
+    """Return a workload by its name, a file, or the strategy's own."""
+
+    own, own_name = workload_of_promotion(promotion, num_requests)
+    if name == own_name:
+        return own
+    folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
+    return workload_from(name, folder=folder, num_requests=num_requests)
+
+
+def scene_of(
+    entry: Mapping[str, Any], name: str, promotion: Promotion, num_requests: int | None
+) -> SimulatedScene:
+    """Return the scene of a hypothesis.
+
+    Raises:
+        ConfigError: it cannot be simulated; the sentence says why.
+    """
+
+    given = entry.get("workload") or {}
+    workload = str(given.get("name") or workload_of_promotion(promotion)[1])
+    spec = workload_named(workload, promotion, num_requests)
+    if given.get("rate"):
+        spec = override(spec, aggregate_rate=float(given["rate"]))
+    gap = gap_of(entry)
+    if entry.get("track") == "B" and gap is None:
+        raise ConfigError(
+            f"{NOT_YET}: no row of Map C brings {entry.get('origin')} into a simulation"
+        )
+    concern = concern_named(gap) if gap else None
+    if concern is not None:
+        for config in (promotion.baseline.config, promotion.arm.config):
+            concern.applied(config, spec)
+    return SimulatedScene(name, workload, spec, concern)
+
+
+def gap_of(entry: Mapping[str, Any]) -> str | None:
+    """Return the row of Map C that a hypothesis of track B comes from."""
+
+    if entry.get("track") != "B":
+        return None
+    words = set(re.findall(r"[a-z0-9-]+", str(entry.get("origin"))))
+    return next((row.id for row in gap_rows() if row.id in words), None)

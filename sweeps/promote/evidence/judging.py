@@ -25,22 +25,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.metrics.scalars import HIGHER as HIGHER_IS_BETTER
-from blis_jax.metrics.scalars import LOWER as LOWER_IS_BETTER
+from blis_jax.metrics.metric import HIGHER as HIGHER_IS_BETTER
+from blis_jax.metrics.metric import LOWER as LOWER_IS_BETTER
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
-from sweeps.promote.evidence.hypothesis import (
-    ARMS,
-    BASELINE,
-    CONTROL,
-    LOWER,
-    PromotedHypothesis,
-)
-from sweeps.promote.evidence.preconditions import FEWEST_RUNS, Precondition, agreement
-from sweeps.promote.evidence.priority_mix import GOODPUT
-from sweeps.promote.evidence.runs import ArmRuns, SceneRuns
-from sweeps.promote.promotion import Evidence
-from sweeps.tracks.verdicts import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
+from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
+from sweeps.promote.evidence.reports import GOODPUT
+from sweeps.promote.evidence.runs import FEWEST_RUNS, ArmRuns, Precondition, SceneRuns, agreement
+from sweeps.promote.hypotheses.document import LOWER, TransferHypothesis
+from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, Evidence
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -56,7 +49,7 @@ MOST_LOST = 0.01  # of the share of requests served in time, where a latency is 
 
 @dataclass(frozen=True)
 class ArmChange:
-    """What one arm has more than another, run by run."""
+    """Hold what one arm has more than another, run by run."""
 
     first: str
     second: str
@@ -71,9 +64,9 @@ class ArmChange:
 
 @dataclass(frozen=True)
 class TransferVerdict:
-    """What became of one hypothesis."""
+    """Hold what became of one hypothesis."""
 
-    hypothesis: PromotedHypothesis
+    hypothesis: TransferHypothesis
     verdict: str  # confirmed, refuted, inconclusive
     status: str
     reason: str
@@ -85,9 +78,9 @@ class TransferVerdict:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The figures of one hypothesis, by arm, in the order of the common runs."""
+    """Hold the figures of one hypothesis, by arm, in the order of the common runs."""
 
-    hypothesis: PromotedHypothesis
+    hypothesis: TransferHypothesis
     values: Mapping[str, Values]
     goodput: Mapping[str, Values]  # empty where nothing is shed
     run_ids: tuple[str, ...]
@@ -95,22 +88,22 @@ class _Measured:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The arms with runs that the subject is compared with."""
+        """Return the arms with runs that the subject is compared with."""
         return tuple(arm for arm in self.hypothesis.references if arm in self.values)
 
     @property
     def subject(self) -> str:
-        """The arm that is compared with them."""
+        """Return the arm that is compared with them."""
         return self.hypothesis.subject
 
 
 def judge(
-    hypotheses: Sequence[PromotedHypothesis],
+    hypotheses: Sequence[TransferHypothesis],
     scenes: Mapping[str, SceneRuns],
     ttft_targets_ms: Mapping[str, float],
     absent: Mapping[str, str] | None = None,
 ) -> list[TransferVerdict]:
-    """The verdicts on all hypotheses of a promotion, which are one family.
+    """Return the verdicts on all hypotheses of a promotion, which are one family.
 
     Args:
         hypotheses: what is to be judged.
@@ -143,7 +136,7 @@ def judge(
 
 
 def _measured(
-    hypothesis: PromotedHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
+    hypothesis: TransferHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
 ) -> _Measured | TransferVerdict:
     wanted = hypothesis.arms or ARMS
     arms = [arm for arm in ARMS if arm in runs and arm in (BASELINE, *wanted)]
@@ -191,7 +184,7 @@ def _goodput(runs: ArmRuns, targets: Mapping[str, float]) -> Values:
 
 
 def _pair(one: _Measured, first: str) -> Pair:
-    """Of which an expected change is called better."""
+    """Return the pair of which an expected change is called better."""
     is_lower = one.hypothesis.direction == LOWER
     return Pair(
         one.values[first],
@@ -205,7 +198,7 @@ def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmCh
     change = np.divide(after - before, np.abs(before), out=np.zeros_like(after), where=before != 0)
     hypothesis = one.hypothesis
     if hypothesis.is_equivalence:
-        is_expected = np.abs(change) <= hypothesis.tolerance_percent / 100
+        is_expected = np.abs(change) <= hypothesis.expected.tolerance / 100
     else:
         is_expected = change < 0 if hypothesis.direction == LOWER else change > 0
     return ArmChange(
@@ -246,7 +239,7 @@ def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferVerdi
 
 
 def _direction_verdict(
-    hypothesis: PromotedHypothesis, by_arm: Mapping[str, Difference], main: ArmChange, many: str
+    hypothesis: TransferHypothesis, by_arm: Mapping[str, Difference], main: ArmChange, many: str
 ) -> tuple[str, str, str]:
     words = {arm: found.verdict for arm, found in by_arm.items()}
     against = " and ".join(words)
@@ -271,10 +264,10 @@ def _direction_verdict(
 
 
 def _equivalent(one: _Measured) -> TransferVerdict:
-    """Two one-sided tests, by the interval of twice the tests' level."""
+    """Judge by two one-sided tests, by the interval of twice the tests' level."""
     changes = _changes(one, 1 - 2 * TEST_LEVEL)
     main = changes[f"{one.subject} - {BASELINE}"]
-    limit, percent = one.hypothesis.tolerance_percent, main.percent
+    limit, percent = one.hypothesis.expected.tolerance, main.percent
     is_lower_better = one.hypothesis.metric.better == LOWER
     worst, best = (percent.high, percent.low) if is_lower_better else (-percent.low, -percent.high)
     far = f"change {percent.mean:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] (90 %)"

@@ -1,8 +1,12 @@
-"""Benchmark reports of llm-d-benchmark: versions 0.1, 0.2 and 0.2.1, and priority-mix's own results.
+"""Read benchmark reports of llm-d-benchmark: versions 0.1, 0.2 and 0.2.1, and priority-mix's own results.
 
 A figure is asked for by its path in a v0.2 report (`results.request_performance.aggregate.latency.time_to_first_token`)
 or in priority-mix's results (`summary.traffic_classes.critical.ttft_ms`), with a statistic and a unit. What cannot be
 read is a `FigureReading` with the reason, never a number.
+
+priority-mix has figures by traffic class, and a row for each request. Three traps: a percentile of nothing is written
+as 0.0; `latency_ms` counts answers 429, which look fast, so it is made again from the rows with a status of 2xx; and
+what is shed does not show in any latency, so there is a share of requests served in time.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+import numpy as np
 import yaml
 
 from blis_jax.errors import ConfigError
@@ -54,7 +59,7 @@ class MalformedReportError(ConfigError):
 
 @dataclass(frozen=True)
 class FigureReading:
-    """A figure in the unit that was asked for, or why there is none."""
+    """Hold a figure in the unit that was asked for, or why there is none."""
 
     value: float = math.nan
     problem: str = ""  # of the words above; empty if there is a value
@@ -62,13 +67,30 @@ class FigureReading:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
         return not self.problem
+
+
+def lacking(problem: str, reason: str) -> FigureReading:
+    """Return that there is no figure, and why."""
+    return FigureReading(problem=problem, reason=reason)
+
+
+def _statistic(
+    holder: Mapping[str, Any], statistic: str, units: object, wanted: str, where: str
+) -> FigureReading:
+    """Return a statistic of a mapping in the unit that is wanted; `where` begins sentences about it."""
+    value = holder.get(statistic)
+    if value is None:
+        return lacking(MISSING_STATISTIC, f"{where} has no {statistic}")
+    if not is_number(value):
+        return lacking(MALFORMED, f"{where}.{statistic} is {value!r}, not a number")
+    return converted(float(value), units, wanted, where)
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """One report of one run."""
+    """Hold one report of one run."""
 
     uid: str  # what verdicts cite
     version: str  # of VERSIONS, or PRIORITY_MIX
@@ -78,54 +100,42 @@ class BenchReport:
 
     @property
     def is_priority_mix(self) -> bool:
-        """Whether it has figures by traffic class and rows of requests, but no load."""
+        """Return whether it has figures by traffic class and rows of requests, but no load."""
         return self.version == PRIORITY_MIX
 
     def at(self, path: str) -> Any:
-        """The value at a dotted path; None if something on the way is missing."""
+        """Return the value at a dotted path; None if something on the way is missing."""
         value: Any = self.document
         for name in path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def figure(self, path: str, statistic: str, unit: str) -> FigureReading:
-        """A figure, converted."""
+        """Return a figure, converted."""
         if "inter_token_latency" in path and statistic != "mean":
-            return FigureReading(
-                problem=MISLEADING,
-                reason="percentiles of the inter-token latency count chunks, not tokens; use time_per_output_token",
-            )
+            what = "percentiles of the inter-token latency count chunks, not tokens"
+            return lacking(MISLEADING, f"{what}; use time_per_output_token")
         if self.is_priority_mix:
-            from sweeps.promote.evidence.priority_mix import class_figure
-
             return class_figure(self, path, statistic, unit)
-        return self._statistic(path, statistic, unit)
-
-    def _statistic(self, path: str, statistic: str, unit: str) -> FigureReading:
         place, bare_unit = self._place(path)
-        found = self.at(place)
-        if found is None:
-            return FigureReading(problem=MISSING, reason=f"{self.source} has no {place}")
-        if bare_unit and is_number(found):
-            found = {"units": bare_unit, "mean": found}
-        if is_number(found) and statistic in ("", "count", "mean"):
-            return converted(float(found), "count", unit, self.source)
-        if not isinstance(found, Mapping) or "units" not in found:
-            return FigureReading(problem=MALFORMED, reason=f"{self.source}: {place} has no units")
-        value = found.get(statistic)
-        if value is None:
-            return FigureReading(
-                problem=MISSING_STATISTIC, reason=f"{self.source}: {place} has no {statistic}"
-            )
-        if not is_number(value):
-            return FigureReading(
-                problem=MALFORMED,
-                reason=f"{self.source}: {place}.{statistic} is {value!r}, not a number",
-            )
-        return converted(float(value), found["units"], unit, f"{self.source}: {place}")
+        figure = self.at(place)
+        if figure is None:
+            return lacking(MISSING, f"{self.source} has no {place}")
+        if bare_unit and is_number(figure):
+            figure = {"units": bare_unit, "mean": figure}
+        if is_number(figure) and statistic in ("", "count", "mean"):
+            return converted(float(figure), "count", unit, self.source)
+        if not isinstance(figure, Mapping) or "units" not in figure:
+            return lacking(MALFORMED, f"{self.source}: {place} has no units")
+        return _statistic(figure, statistic, figure["units"], unit, f"{self.source}: {place}")
+
+    def count(self, path: str, statistic: str = "") -> float | None:
+        """Return a number of requests or tokens; None if there is none."""
+        figure = self.figure(path, statistic, "count")
+        return figure.value if figure.is_there else None
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Where this version has what v0.2 has at a path, and the unit of a bare number."""
+        """Return where this version has what v0.2 has at a path, and the unit of a bare number."""
         if self.version != "0.1" or not path.startswith(f"{AGGREGATE}."):
             return path, ""
         rest = path.removeprefix(f"{AGGREGATE}.")
@@ -134,27 +144,25 @@ class BenchReport:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def converted(value: float, given: object, wanted: str, where: str) -> FigureReading:
-    """A value in another unit of the same dimension."""
+    """Return a value in another unit of the same dimension."""
     for units in _DIMENSIONS:
         if given in units and wanted in units:
             return FigureReading(
                 value if given == wanted else value * units[str(given)] / units[wanted]
             )
-    return FigureReading(
-        problem=WRONG_UNIT, reason=f"{where} is in {given!r}, which cannot be {wanted}"
-    )
+    return lacking(WRONG_UNIT, f"{where} is in {given!r}, which cannot be {wanted}")
 
 
 # --- reading files --------------------------------------------------------------------------------
 
 
 def parse_report(text: str, source: str) -> BenchReport:
-    """The report in a text, YAML or JSON.
+    """Return the report in a text, YAML or JSON.
 
     Raises:
         MalformedReportError: it is none, or of a version that is unknown here.
@@ -199,7 +207,7 @@ def _priority_mix(document: Mapping[str, Any], text: str, source: str) -> BenchR
 
 
 def _uid(document: Mapping[str, Any], text: str, source: str) -> str:
-    """The run's own id; of a report without one its file and content."""
+    """Return the run's own id; of a report without one its file and content."""
     run = document.get("run")
     uid = run.get("uid") if isinstance(run, Mapping) else None
     return str(uid) if uid else f"{source}#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -213,3 +221,101 @@ def _evidence(document: Mapping[str, Any]) -> Evidence:
 
 def _loader() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+if TYPE_CHECKING:
+    Rows = Sequence[Mapping[str, Any]]
+
+CLASSES = "summary.traffic_classes"
+GOODPUT = (
+    "goodput"  # the name of the share of requests that are served in time, as `summary.goodput`
+)
+TOO_MANY = 429
+_UNITS = {"ttft_ms": "ms", "latency_ms": "ms", "tpot_ms": "ms/token"}
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> FigureReading:
+    """Return a figure of a traffic class, such as `summary.traffic_classes.critical.ttft_ms`."""
+    figure, name, where = report.at(path), path.rpartition(".")[2], f"{report.source}: {path}"
+    if figure is None:
+        return lacking(MISSING, f"{report.source} has no {path}")
+    if name not in _UNITS and is_number(figure):
+        return converted(float(figure), "count", unit, where)
+    if name not in _UNITS:
+        return lacking(MALFORMED, f"{where} is not a number")
+    slo_class = path.removeprefix(f"{CLASSES}.").removesuffix(f".{name}")
+    if name == "latency_ms" and _errors(report, slo_class):
+        return _latency_of_served(report, slo_class, statistic, unit)
+    holder = figure if isinstance(figure, Mapping) else {}
+    key = "avg" if statistic == "mean" else statistic
+    if is_number(holder.get(key)) and holder[key] == 0:
+        return lacking(NO_DATA, f"{where}.{statistic} is 0.0, as the harness writes no data")
+    return _statistic({statistic: holder.get(key)}, statistic, _UNITS[name], unit, where)
+
+
+def rows_of(report: BenchReport, slo_class: str | None = None) -> Rows:
+    """Return the rows of the requests, of one class or of all."""
+    rows = report.at("requests")
+    if not isinstance(rows, list):
+        return ()
+    return [
+        row
+        for row in rows
+        if isinstance(row, Mapping) and slo_class in (None, row.get("traffic_class"))
+    ]
+
+
+def is_served(row: Mapping[str, Any]) -> bool:
+    """Return whether a request was answered with 2xx and without an error."""
+    status = row.get("status_code")
+    return isinstance(status, int) and 200 <= status < 300 and not row.get("error")
+
+
+def sheds_only(report: BenchReport) -> bool:
+    """Return whether every request that was not served was answered 429; not known without rows."""
+    rows = rows_of(report)
+    failed = [row for row in rows if not is_served(row)]
+    return bool(failed) and all(row.get("status_code") == TOO_MANY for row in failed)
+
+
+def goodput(
+    report: BenchReport, ttft_targets_ms: Mapping[str, float], slo_class: str | None = None
+) -> float:
+    """Return requests served within the TTFT target of their class ÷ all that were demanded; NaN without rows."""
+    rows = rows_of(report, slo_class)
+    if not rows:
+        return float("nan")
+    good = 0
+    for row in rows:
+        target, ttft = ttft_targets_ms.get(str(row.get("traffic_class"))), row.get("ttft_ms")
+        in_time = target is None or (is_number(ttft) and float(ttft or 0) <= target)
+        good += is_served(row) and in_time
+    return good / len(rows)
+
+
+def _errors(report: BenchReport, slo_class: str) -> int:
+    value = report.at(f"{CLASSES}.{slo_class}.errors")
+    return int(value) if is_number(value) else 0
+
+
+def _latency_of_served(
+    report: BenchReport, slo_class: str, statistic: str, unit: str
+) -> FigureReading:
+    """Return `latency_ms` over the requests that were served."""
+    where = f"{report.source}: {CLASSES}.{slo_class}.latency_ms"
+    rows = rows_of(report, slo_class)
+    if not rows:
+        return lacking(MISSING, f"{where} counts errors, and there are no rows to leave them out")
+    values = [
+        float(row["latency_ms"])
+        for row in rows
+        if is_served(row) and is_number(row.get("latency_ms"))
+    ]
+    if not values:
+        return lacking(NO_DATA, f"{where}: no request was served")
+    if statistic == "mean":
+        return converted(float(np.mean(values)), "ms", unit, where)
+    if statistic not in _QUANTILES:
+        return lacking(MISSING_STATISTIC, f"{where} has no {statistic}")
+    return converted(float(np.quantile(values, _QUANTILES[statistic])), "ms", unit, where)

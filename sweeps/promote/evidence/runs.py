@@ -1,4 +1,4 @@
-"""Reports by what they are of: a scene, an arm, a run.
+"""Sort reports by scene, arm and run, and check what must agree between arms before their figures may be compared.
 
 `evidence/reports/SCENE/ARM/RUN/*` or `evidence/reports/SCENE/ARM/RUN.yaml`. A scene is a workload, with what disturbs
 it. Runs of two arms with the same name served the same requests, so they are compared as pairs.
@@ -6,24 +6,27 @@ it. Runs of two arms with the same name served the same requests, so they are co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sweeps.promote.evidence.priority_mix import GOODPUT, goodput
 from sweeps.promote.evidence.reports import (
     AGGREGATE,
+    GOODPUT,
     MALFORMED,
     MISSING,
     BenchReport,
     FigureReading,
     MalformedReportError,
     converted,
+    goodput,
     is_number,
+    lacking,
     parse_report,
+    sheds_only,
 )
-from sweeps.promote.promotion import Evidence, Files
+from sweeps.promote.promotion import BASELINE, Evidence, Files
 
 FOLDER = "evidence/reports"
 ENDINGS = (".yaml", ".yml", ".json")
@@ -31,7 +34,7 @@ ENDINGS = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """All reports of one run of one arm."""
+    """Hold all reports of one run of one arm."""
 
     name: str
     reports: tuple[BenchReport, ...]
@@ -39,85 +42,76 @@ class RunEvidence:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """The ids that a verdict cites."""
+        """Return the ids that a verdict cites."""
         return tuple(dict.fromkeys(report.uid for report in self.reports))
 
     @property
     def evidence(self) -> Evidence:
-        """Simulated as soon as one of its reports is."""
+        """Return `simulated` as soon as one report of the run is simulated, else `measured`."""
         return (
             "simulated" if any(one.evidence == "simulated" for one in self.reports) else "measured"
         )
 
     @property
     def aggregate(self) -> BenchReport | None:
-        """The report with the load and the figures of all requests."""
+        """Return the report with the load and the figures of all requests."""
         return next((one for one in self.reports if not one.is_priority_mix), None)
 
     @property
     def by_class(self) -> BenchReport | None:
-        """The report with figures by traffic class and rows of requests."""
+        """Return the report with figures by traffic class and rows of requests."""
         return next((one for one in self.reports if one.is_priority_mix), None)
 
     def figure(
         self, path: str, statistic: str, unit: str, ttft_targets_ms: Mapping[str, float]
     ) -> FigureReading:
-        """A figure of the run, from the report that has such figures."""
+        """Return a figure of the run, from the report that has such figures."""
         if self.problems:
-            return FigureReading(problem=MALFORMED, reason=self.problems[0])
+            return lacking(MALFORMED, self.problems[0])
         if path.startswith("summary."):
             return self._of_class(path, statistic, unit, ttft_targets_ms)
         if self.aggregate is None:
-            return FigureReading(
-                problem=MISSING, reason=f"run {self.name} has no report with {path}"
-            )
+            return lacking(MISSING, f"run {self.name} has no report with {path}")
         return self.aggregate.figure(path, statistic, unit)
 
     def _of_class(
         self, path: str, statistic: str, unit: str, targets: Mapping[str, float]
     ) -> FigureReading:
         if self.by_class is None:
-            return FigureReading(
-                problem=MISSING,
-                reason=f"run {self.name} has no results by traffic class for {path}",
-            )
+            return lacking(MISSING, f"run {self.name} has no results by traffic class for {path}")
         if path.rpartition(".")[2] != GOODPUT:
             return self.by_class.figure(path, statistic, unit)
         parts = path.split(".")
         value = goodput(self.by_class, targets, parts[2] if len(parts) == 4 else None)
         if not is_number(value):
-            return FigureReading(
-                problem=MISSING, reason=f"{self.by_class.source} has no rows of requests"
-            )
+            return lacking(MISSING, f"{self.by_class.source} has no rows of requests")
         return converted(value, "fraction", unit, self.by_class.source)
 
     # --- what must agree between arms --------------------------------------------------------------
 
     def total(self) -> float | None:
-        """Requests that were sent."""
+        """Return how many requests were sent."""
         if self.aggregate is not None:
-            return self._number(f"{AGGREGATE}.requests.total")
+            return self.aggregate.count(f"{AGGREGATE}.requests.total")
         value = self.by_class.at("summary.total_requests") if self.by_class else None
         return float(value) if is_number(value) else None
 
     def failures(self) -> float | None:
-        """Requests that were not answered with success, or not to the end."""
+        """Return how many requests were not answered with success, or not to the end."""
         if self.aggregate is not None:
-            failures = self._number(f"{AGGREGATE}.requests.failures")
-            incomplete = self._number(f"{AGGREGATE}.requests.incomplete") or 0.0
+            failures = self.aggregate.count(f"{AGGREGATE}.requests.failures")
+            incomplete = self.aggregate.count(f"{AGGREGATE}.requests.incomplete") or 0.0
             return None if failures is None else failures + incomplete
         value = self.by_class.at("summary.errors") if self.by_class else None
         return float(value) if is_number(value) else None
 
     def mean_length(self, which: str) -> float | None:
-        """Mean tokens of prompts (`input_length`) or answers (`output_length`)."""
-        if self.aggregate is None:
-            return None
-        found = self.aggregate.figure(f"{AGGREGATE}.requests.{which}", "mean", "count")
-        return found.value if found.is_there else None
+        """Return mean tokens of prompts (`input_length`) or answers (`output_length`)."""
+        path = f"{AGGREGATE}.requests.{which}"
+        return self.aggregate.count(path, "mean") if self.aggregate is not None else None
 
     def offered(self) -> tuple[str, float] | None:
-        """What was asked of the cluster: requests in flight where the loop is closed, else requests per second."""
+        """Return the offered load: requests in flight where the loop is closed, else requests per second."""
         if self.aggregate is None:
             return None
         load = self.aggregate.at("scenario.load.standardized")
@@ -130,7 +124,7 @@ class RunEvidence:
         return ("queries/s", float(stage["rate"])) if stage else None
 
     def _stage(self) -> Mapping[str, Any] | None:
-        """The stage of a v0.1 load whose number of requests is that of the figures; its own number misleads."""
+        """Return the stage of a v0.1 load whose number of requests is that of the figures; its own number misleads."""
         report, total = self.aggregate, self.total()
         stages = report.at("scenario.load.args.load.stages") if report else None
         for stage in stages if isinstance(stages, list) else ():
@@ -140,7 +134,7 @@ class RunEvidence:
         return None
 
     def stack(self) -> tuple[str, ...] | None:
-        """The identities of the configurations that ran; None if the report does not say."""
+        """Return the identities of the configurations that ran; None if the report does not say."""
         parts = self.aggregate.at("scenario.stack") if self.aggregate else None
         if not isinstance(parts, list) or not parts:
             return None
@@ -150,21 +144,13 @@ class RunEvidence:
         ]
         return tuple(sorted(found)) if all(found) else None
 
-    def _number(self, path: str) -> float | None:
-        found = (
-            self.aggregate.figure(path, "", "count")
-            if self.aggregate
-            else FigureReading(problem=MISSING)
-        )
-        return found.value if found.is_there else None
-
 
 ArmRuns = Mapping[str, RunEvidence]  # by name of the run
 SceneRuns = Mapping[str, ArmRuns]  # by arm
 
 
 def scenes_of(files: Files) -> dict[str, dict[str, dict[str, RunEvidence]]]:
-    """All reports among files, by scene, arm and run."""
+    """Return all reports among files, by scene, arm and run."""
     texts: dict[tuple[str, str, str], dict[str, str]] = {}
     for path in sorted(files):
         parts = PurePosixPath(path).parts
@@ -187,3 +173,112 @@ def _run(name: str, texts: Mapping[str, str]) -> RunEvidence:
         except MalformedReportError as error:
             problems.append(str(error))
     return RunEvidence(name, tuple(reports), tuple(problems))
+
+
+FEWEST_RUNS = 3  # per arm
+MOST_FAILURES = 0.01  # of the requests, in any arm
+ALIKE = 0.01  # relative difference of loads and lengths
+FAILURES_ALIKE = 0.001  # difference of the shares of failures
+
+Number = Callable[[RunEvidence], float | None]
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """Describe a precondition that does not hold."""
+
+    problem: str
+    reason: str
+
+
+def agreement(arms: SceneRuns, subject: str, *, is_goodput: bool) -> Precondition | bool:
+    """Return what keeps the arms from being compared; else whether something is shed in one of them.
+
+    Args:
+        arms: the runs by arm, the same names in each.
+        subject: the arm that is compared with the baseline.
+        is_goodput: whether the metric itself counts what is not served, so that failures are part of it.
+    """
+    first = next(iter(arms[BASELINE].values()), None)
+    other = next(iter(arms[subject].values()), None)
+    if first is None or other is None:
+        return Precondition("too few runs", "the arms have no run in common")
+    if first.stack() is not None and first.stack() == other.stack():
+        return Precondition(
+            "same stack",
+            f"baseline and {subject} ran the same configuration, so nothing was tested",
+        )
+    is_shedding = False
+    for name in arms[BASELINE]:
+        runs = {arm: of_arm[name] for arm, of_arm in arms.items()}
+        found = _failures(runs, name)
+        if isinstance(found, Precondition) and not is_goodput:
+            return found
+        sheds = found is True
+        is_shedding |= sheds
+        broken = _load(runs, name) or (None if sheds else _lengths(runs, name))
+        if broken is not None:
+            return broken
+    return is_shedding
+
+
+def _failures(runs: Mapping[str, RunEvidence], name: str) -> Precondition | bool:
+    """Return whether requests were shed, by answers 429 alone; a precondition if they failed otherwise."""
+    shares = {}
+    for arm, run in runs.items():
+        failures, total = run.failures(), run.total()
+        if failures is None or not total:
+            return Precondition(
+                "failures unknown", f"{arm}, run {name}: the report does not count failures"
+            )
+        shares[arm] = failures / total
+    spread = max(shares.values()) - min(shares.values())
+    if max(shares.values()) <= MOST_FAILURES and spread <= FAILURES_ALIKE:
+        return False
+    failed = [run for arm, run in runs.items() if shares[arm] > 0]
+    if all(run.by_class is not None and sheds_only(run.by_class) for run in failed):
+        return True
+    words = ", ".join(f"{share:.1%} in {arm}" for arm, share in shares.items())
+    return Precondition(
+        "failures",
+        f"run {name}: failures {words}; latencies of different requests are not compared",
+    )
+
+
+def _load(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
+    offered = {arm: run.offered() for arm, run in runs.items()}
+    first = offered[BASELINE]
+    for arm, load in offered.items():
+        known = (load is None) == (first is None)
+        if not known or (load and first and (load[0] != first[0] or not alike(load[1], first[1]))):
+            words = ", ".join(f"{one or 'unknown'} in {which}" for which, one in offered.items())
+            return Precondition(
+                "offered load", f"run {name}: offered load differs ({words}), see {arm}"
+            )
+    return _alike("requests", lambda run: run.total(), runs, name)
+
+
+def _lengths(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
+    parts = ("input_length", "output_length")
+    found = (_alike(part, lambda run, p=part: run.mean_length(p), runs, name) for part in parts)  # type: ignore[misc]
+    return next(filter(None, found), None)
+
+
+def _alike(
+    what: str, number: Number, runs: Mapping[str, RunEvidence], name: str
+) -> Precondition | None:
+    first = number(runs[BASELINE])
+    for arm, run in runs.items():
+        value = number(run)
+        if (value is None) != (first is None) or (
+            value is not None and first is not None and not alike(value, first)
+        ):
+            return Precondition(
+                what, f"run {name}: {what} is {first} in {BASELINE} and {value} in {arm}"
+            )
+    return None
+
+
+def alike(one: float, other: float) -> bool:
+    """Return whether two loads or lengths are the same for a comparison."""
+    return abs(one - other) <= ALIKE * max(abs(one), abs(other))

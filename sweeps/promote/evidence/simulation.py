@@ -10,24 +10,24 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
 
 from blis_jax import __version__
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import WHOLE
-from blis_jax.metrics.reference import CLASS_NAMES, ended_us
+from blis_jax.core.types import CLASS_NAMES
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.summaries import tpot_us
-from blis_jax.results.records import SETTLED, RunRecord, Status
+from blis_jax.records.record import SETTLED, RunRecord, Status
+from sweeps.promote.evidence.concerns import SimulatedScene
 from sweeps.promote.evidence.reports import SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
 from sweeps.runs.bench import Bench
-from sweeps.runs.measured import key_of
-
-if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
-    from sweeps.promote.evidence.scenes import SimulatedScene
+from sweeps.strategies.arms import key_of
 
 TOOL = "blis_jax"
 _QUANTILES = {
@@ -40,7 +40,7 @@ _DIGITS = 9  # of seconds
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What the reports of one run are made of: an entry for each request, times in µs, NaN where there is none."""
+    """Hold what the reports of one run are made of: an entry for each request, times in µs, NaN where there is none."""
 
     outcome: str
     is_whole: bool  # it came to its end; a run that did not has no reports
@@ -56,17 +56,17 @@ class SimulatedRun:
     num_unfinished: int = 0
 
     def per_second(self, amount: float) -> float:
-        """A rate; 0 where nothing ran."""
+        """Return a rate; 0 where nothing ran."""
         return _rounded(amount / self.seconds) if self.seconds else 0.0
 
     @property
     def is_served(self) -> np.ndarray:
-        """Which requests were answered."""
+        """Return which requests were answered."""
         return np.array([status == 200 for status in self.status])
 
 
 def run_of(record: RunRecord) -> SimulatedRun:
-    """Of one record; called from threads."""
+    """Return what the reports of a record are made of; called from threads."""
     requests = record.requests
     is_served = requests.status == Status.COMPLETED
     is_shed = requests.status == Status.REJECTED
@@ -95,7 +95,7 @@ def run_of(record: RunRecord) -> SimulatedRun:
 def simulate(
     scene: SimulatedScene, arms: Mapping[str, ClusterConfig], seeds: Sequence[int], identity: str
 ) -> dict[str, str]:
-    """The reports of every arm on every seed, by path; arms with one configuration are run once.
+    """Return the reports of every arm on every seed, by path; arms with one configuration are run once.
 
     A seed on which an arm does not come to its end (BLIS crashes or never ends) has no reports.
 
@@ -136,7 +136,7 @@ def _runs(
 
 @dataclass(frozen=True)
 class _Labels:
-    """What names a run."""
+    """Name a run."""
 
     scene: SimulatedScene
     arm: str
@@ -146,11 +146,12 @@ class _Labels:
 
     @property
     def experiment(self) -> str:
+        """Return the id that all runs of a scene have in common."""
         return f"{self.translation}/{self.scene.name}"
 
     @property
     def cluster(self) -> str:
-        """Of what the arms have in common: the coefficients and the number of instances."""
+        """Return the id of what the arms have in common: the coefficients and the number of instances."""
         config = self.config
         common = (
             config.model, config.hardware, config.tp, config.alpha_coeffs, config.beta_coeffs,
@@ -160,6 +161,7 @@ class _Labels:
 
     @property
     def uid(self) -> str:
+        """Return the id of the run."""
         text = f"{self.translation} {self.cluster} {self.scene.key} {self.arm} {self.seed}"
         return f"sim-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -214,7 +216,7 @@ def _report(run: SimulatedRun, labels: _Labels) -> dict[str, Any]:
 
 
 def _component(labels: _Labels) -> dict[str, Any]:
-    """The configuration of the arm. The control is the baseline behind the new plugin, so it has an id of its own."""
+    """Return the arm's configuration; the control is the baseline behind the new plugin, with an id of its own."""
     mark = "plugin path, " if labels.arm == "control" else ""
     cfg_id = hashlib.sha256(f"{mark}{key_of(labels.config)}".encode()).hexdigest()[:16]
     return {
@@ -247,7 +249,7 @@ def _load(run: SimulatedRun, rate: float) -> dict[str, Any]:
 
 
 def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] | None:
-    """Of the values that there are."""
+    """Return statistics of the values that there are."""
     known = values[np.isfinite(values)] / scale
     if not len(known):
         return None
@@ -260,7 +262,7 @@ def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] 
 
 
 def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[str, Any]:
-    """As the priority-mix harness writes it, but with the id of the run."""
+    """Return what the priority-mix harness writes, with the id of the run."""
     names, served = np.array(run.classes), run.is_served
     classes = {}
     for name in dict.fromkeys(run.classes):
@@ -285,7 +287,7 @@ def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[st
 
 
 def _summary(values_us: np.ndarray) -> dict[str, float]:
-    """With 0.0 for no data, as the harness has it."""
+    """Return mean and percentiles, 0.0 for no data, as the harness has it."""
     known = values_us[np.isfinite(values_us)] / 1000
     if not len(known):
         return {"avg": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0}
@@ -311,7 +313,7 @@ def _rows(run: SimulatedRun) -> list[dict[str, Any]]:
 
 
 def _or_none(value_us: float) -> float | None:
-    return _rounded(float(value_us) / 1000) if np.isfinite(value_us) else None
+    return finite(_rounded(float(value_us) / 1000))
 
 
 # --- texts ----------------------------------------------------------------------------------------

@@ -14,20 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.metrics.scalars import LOWER, lookup
+from blis_jax.files.atomic_write import finite, write_json, write_text
+from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
+from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
-from sweeps.promote.evidence.concerns import Concern, concerns
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.promote.evidence.concerns import Concern, concerns, workload_of_promotion
+from sweeps.promote.promotion import Promotion
+from sweeps.promote.texts import render
+from sweeps.runs.bench import Bench
+from sweeps.runs.metrics import our_name
+from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-    from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.workload.spec import WorkloadSpec
-    from sweeps.promote.promotion import Promotion
-    from sweeps.runs.bench import Bench
 
     Values = Float[np.ndarray, "seed"]
 
@@ -41,7 +44,7 @@ SURVIVES, SMALLER, LARGER, UNCLEAR, REVERSED, NO_EFFECT = (
 
 @dataclass(frozen=True)
 class SurvivalRow:
-    """One concern; without changes where it is not simulated."""
+    """Describe what a concern does; without changes where it is not simulated."""
 
     name: str
     title: str
@@ -57,7 +60,7 @@ class SurvivalRow:
 
 @dataclass(frozen=True)
 class Survival:
-    """The table."""
+    """Hold the table."""
 
     strategy: str
     baseline: str
@@ -68,20 +71,20 @@ class Survival:
     rows: tuple[SurvivalRow, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As data, with None for what is not a number."""
+        """Return it as data, with None for what is not a number."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 
 
 @dataclass(frozen=True)
 class Survivals:
-    """The tables of several strategies on the same seeds."""
+    """Hold the tables of several strategies on the same seeds."""
 
     tables: tuple[Survival, ...]
     against_first: tuple[Survival, ...]  # the later strategies, with the first one as the baseline
 
     def plain(self) -> dict[str, Any]:
-        """As data, with None for what is not a number."""
+        """Return it as data, with None for what is not a number."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 
@@ -93,7 +96,7 @@ def survival_of(
     runs: SeedRuns | None = None,
     only: Sequence[str] = (),
 ) -> Survival:
-    """Runs baseline and strategy with every concern that the engine can have.
+    """Run baseline and strategy with every concern that the engine can have.
 
     Args:
         promotion: the strategy and what it is compared with.
@@ -105,8 +108,6 @@ def survival_of(
     Raises:
         ConfigError: the strategy's file has no workload that is drawn.
     """
-    from sweeps.promote.evidence.scenes import workload_of_promotion
-
     spec, workload = workload_of_promotion(promotion, num_requests)
     names = metrics_of(promotion, spec)
     runs = runs or SeedRuns(seeds, names)
@@ -134,18 +135,16 @@ def survival_of(
 
 
 class SeedRuns:
-    """Metrics of configurations on workloads over common seeds; each configuration is run once."""
+    """Hold metrics of configurations on workloads over common seeds; each configuration is run once."""
 
     def __init__(self, seeds: Sequence[int], names: Sequence[str]) -> None:
-        """`names` are the metrics of all tables that are made of the runs."""
+        """Keep seeds, and the names of the metrics of all tables that are made of the runs."""
         self.seeds, self.names = tuple(seeds), tuple(names)
         self.benches: dict[str, Bench] = {}
         self.done: dict[tuple[str, str], dict[str, Values]] = {}
 
     def values(self, config: ClusterConfig, spec: WorkloadSpec) -> dict[str, Values]:
-        """The metrics by name, NaN on seeds that have none."""
-        from sweeps.runs.measured import key_of
-
+        """Return the metrics by name, NaN on seeds that have none."""
         drawn = json.dumps(spec.content(), sort_keys=True)
         key = drawn, key_of(config)
         if key not in self.done:
@@ -157,8 +156,6 @@ class SeedRuns:
         return self.done[key]
 
     def _bench(self, drawn: str, spec: WorkloadSpec) -> Bench:
-        from sweeps.runs.bench import Bench
-
         if drawn not in self.benches:
             self.benches[drawn] = Bench(spec, self.seeds, STREAM, self.names)
         return self.benches[drawn]
@@ -170,13 +167,11 @@ def survivals_of(
     num_requests: int | None = None,
     only: Sequence[str] = (),
 ) -> Survivals:
-    """The table of every strategy, and of every later one against the first; each run is made once.
+    """Return the table of every strategy, and of every later one against the first; each run is made once.
 
     Raises:
         ConfigError: the strategies have different workloads, or one has none that is drawn.
     """
-    from sweeps.promote.evidence.scenes import workload_of_promotion
-
     drawn = [workload_of_promotion(one, num_requests) for one in promotions]
     names: list[str] = []
     for one, (spec, name) in zip(promotions, drawn, strict=True):
@@ -195,21 +190,17 @@ def survivals_of(
 
 
 def metrics_of(promotion: Promotion, spec: WorkloadSpec) -> tuple[str, ...]:
-    """What the strategy is about first, then its constraints and criteria, then the tails of all classes."""
+    """Return metrics: the strategy's objectives, its constraints and criteria, then the tails of all classes."""
     strategy = promotion.arm.strategy
     names: list[str] = []
     if strategy is not None:
         names = [one.metric for one in strategy.objectives]
         names += [one.metric for one in strategy.constraints]
         names += [one.metric for one in strategy.success_criteria]
-    names += [f"ttft_p99_ms[{slo_class}]" for slo_class in spec.slo_classes]
+    names += names_in(["ttft_p99_ms"], spec.slo_classes)
     if len(spec.slo_classes) == 1:
-        names = [
-            name.partition("[")[0] if name.endswith(f"[{spec.slo_classes[0]}]") else name
-            for name in names
-        ]
-    from sweeps.runs.metrics import our_name
-
+        parts = [split_name(name) for name in names]
+        names = [base if c in spec.slo_classes else name_in(base, c) for base, c in parts]
     return tuple(dict.fromkeys(our_name(name) for name in (*names, "output_tokens_per_s")))
 
 
@@ -249,7 +240,7 @@ def _change(first: Values, second: Values) -> Estimate:
 
 
 def _against(before: tuple[Values, Values], after: tuple[Values, Values]) -> Estimate:
-    """The ratio to the baseline with a concern ÷ that without, − 1, in %: of logarithms, seed by seed."""
+    """Return the ratio to the baseline with a concern ÷ that without, − 1, in %: of logarithms, seed by seed."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.log(after[1] / after[0]) - np.log(before[1] / before[0])
     found = estimate(ratios)
@@ -280,28 +271,25 @@ def write_page(
     command: str,
     only: Sequence[str] = (),
 ) -> None:
-    """The table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
+    """Write the table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
     if len(promotions) == 1:
         table = survival_of(promotions[0], seeds, num_requests, only=only).plain()
     else:
         table = survivals_of(promotions, seeds, num_requests, only).plain()
     text = page_of(table, command, reading_of(path))
-    with replacing(path) as written:
-        written.write_text(text, encoding="utf-8")
+    write_text(path, text)
     write_json(path.with_suffix(".json"), table)
 
 
 def page_of(table: Mapping[str, Any], command: str, reading: str = "") -> str:
-    """The page of one strategy's table or of several, in their plain form; `reading` is what a person wrote."""
-    from sweeps.promote.documents.render import render
-
+    """Return the page of one strategy's table or of several, in their plain form; `reading` is what a person wrote."""
     if "tables" in table:
         return render("survivals.md.j2", found=table, command=command, reading=reading)
     return render("survival.md.j2", table=table, command=command)
 
 
 def reading_of(path: Path) -> str:
-    """What a person wrote between the marks of a page that is made again; nothing if there is no page."""
+    """Return what a person wrote between the marks of a page that is made again; nothing if there is no page."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return text.partition(f"{READING_BEGINS}\n")[2].partition(f"{READING_ENDS}\n")[0]
 
@@ -312,5 +300,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):
-        return round(value, 6) if np.isfinite(value) else None
+        return finite(value, 6)
     return value

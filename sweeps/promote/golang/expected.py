@@ -15,15 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sweeps.promote.golang.compiler.functions import Function
-from sweeps.promote.golang.compiler.origins import camel
-from sweeps.promote.golang.compiler.terms import exported
+from sweeps.promote.golang.compiler.terms import camel, exported
 from sweeps.promote.golang.compiler.tracing import PromotedRule, Traced, decide_jaxpr
-from sweeps.promote.golang.parts import Plugin
+from sweeps.promote.golang.sources import Plugin
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Vectors of one number of endpoints: arrays by reading, the vector's number first."""
+    """Hold vectors of one number of endpoints: arrays by reading, the vector's number first."""
 
     size: int
     readings: Mapping[str, Any]  # [vector] or [vector, endpoint]
@@ -34,7 +33,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ExpectedDecisions:
-    """Decisions and states after them, the vector's number first."""
+    """Hold decisions and states after them, the vector's number first."""
 
     decisions: Sequence[Any]
     state: Mapping[str, Any]
@@ -43,7 +42,7 @@ class ExpectedDecisions:
 def expected(
     plugin: Plugin, batch: Batch, sets: Sequence[Mapping[str, float]]
 ) -> ExpectedDecisions:
-    """The simulated policy's own decisions on a batch."""
+    """Return the simulated policy's own decisions on a batch."""
     rule = plugin.function.rule
     traced = _traced(rule, batch.size)
     inputs = [
@@ -83,7 +82,7 @@ def _shaped(draws: Any, function: Function, size: int) -> Iterator[Any]:
 
 
 def evaluated(jaxpr: Any, arguments: Sequence[Any], draws: Iterator[Any]) -> list[Any]:
-    """The results of a closed jaxpr, equation by equation, with the draws in place of `jax.random.uniform`.
+    """Return the results of a closed jaxpr, equation by equation, with the draws in place of `jax.random.uniform`.
 
     Nothing is fused: every operation is rounded by itself. Draws of one key are one draw, as in the compiled graph.
     """
@@ -130,7 +129,7 @@ def _between(number: Any, low: Any, high: Any) -> Any:
 def _argument(
     plugin: Plugin, batch: Batch, sets: Any, path: str, aval: Any
 ) -> tuple[Any, int | None]:
-    """An input of the jaxpr for all vectors, and its axis of vectors if it has one."""
+    """Return an input of the jaxpr for all vectors, and its axis of vectors if it has one."""
     sort, _, rest = path.partition(".")
     if str(aval.dtype).startswith("key<"):
         return jax.random.key(0), None
@@ -154,7 +153,7 @@ def _signal(batch: Batch, signal: Any, is_aggregated: bool) -> Any:
 
 
 def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
-    """A parameter; one without effect has its declared value."""
+    """Return a parameter; one without effect has its declared value."""
     rule, field = plugin.function.rule, path
     place = 0
     if rule.is_order:
@@ -170,7 +169,7 @@ def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
 
 
 def _ranks(plugin: Plugin, batch: Batch) -> Any:
-    """Places by time, then by the text of the id: the first request's id is the lesser one."""
+    """Return places by time, then by the text of the id: the first request's id is the lesser one."""
     (name,) = plugin.rank_readings
     times = np.asarray(batch.readings[name])
     is_second_first = times[:, 1] < times[:, 0]

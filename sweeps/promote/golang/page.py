@@ -7,18 +7,20 @@ import re
 from collections.abc import Iterator
 
 from blis_jax.policies import registry
+from blis_jax.policies.moved import PATHS
+from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, PROPOSALS, STRUCTURAL
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
-from sweeps.promote.golang.plugins import order_rule, plugin_of
+from sweeps.promote.golang.plugins import order_rule, plugin_of, short_name
 from sweeps.promote.promotion import NotMappedError
 
 EXAMPLE = ("scorer", "kv-pressure")
 
 
 def page() -> str:
-    """All generated parts of the page."""
+    """Return all generated parts of the page."""
     return "\n\n".join(
         [
             "## An example",
@@ -27,27 +29,32 @@ def page() -> str:
             _primitives(),
             "What has no counterpart ends in a sentence that says what to write instead:",
             _proposals(),
-            f"## Policies of the package, for `{targets.DEFAULT}`",
+            f"## Policies of the package, for `{DEFAULT_TARGET}`",
             _policies(),
         ]
     )
 
 
+def names_of(kind: str) -> tuple[str, ...]:
+    """Return the policies of a kind, those of the package first, then those of the tracks' experiments."""
+    return (*registry.NAMES[kind], *PATHS.get(kind, {}).values())
+
+
 def shipped_rules() -> Iterator[PromotedRule]:
-    """Everything of the package that could be a plugin; every priority and every scheduler once."""
+    """Yield everything of the package and the tracks that could be a plugin; every priority and scheduler once."""
     for kind in ("scorer", "admission", "routing"):
-        for name in registry.NAMES[kind]:
+        for name in names_of(kind):
             if (kind, name) != ("routing", "weighted"):  # its scorers are plugins, it is none
-                yield PromotedRule(kind, name, (registry.find(kind, name),))
-    pairs = [(name, "priority-fcfs") for name in registry.NAMES["priority"]]
-    pairs += [("constant", name) for name in registry.NAMES["scheduler"] if name != "priority-fcfs"]
+                yield PromotedRule(kind, short_name(name), (registry.find(kind, name),))
+    pairs = [(name, "priority-fcfs") for name in names_of("priority")]
+    pairs += [("constant", name) for name in names_of("scheduler") if name != "priority-fcfs"]
     for priority, scheduler in pairs:
         urgency, order = registry.find("priority", priority), registry.find("scheduler", scheduler)
         yield order_rule(priority, scheduler, urgency, order)
 
 
 def _policies() -> str:
-    target = targets.load(targets.DEFAULT)
+    target = targets.load(DEFAULT_TARGET)
     lines = ["| kind | policy | plugin | it reads, or why there is none |", "|---|---|---|---|"]
     for rule in shipped_rules():
         own = target.manifest["built_in"].get(rule.kind, {}).get(rule.name)
@@ -90,5 +97,5 @@ def _example() -> str:
     policy = registry.find(kind, name)
     python = inspect.getsource(policy.decide).rstrip()
     rule = PromotedRule(kind, name, (policy,))
-    go = function_of(compiled(rule), targets.load(targets.DEFAULT)).text
+    go = function_of(compiled(rule), targets.load(DEFAULT_TARGET)).text
     return f"The policy `{name}`:\n\n```python\n{python}\n```\n\nWhat is compiled from it:\n\n```go\n{go}\n```"

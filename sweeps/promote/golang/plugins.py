@@ -1,26 +1,62 @@
-"""The plugins of a promotion: what the target has no counterpart for, compiled from the simulated policies."""
+"""Compile the plugins of a promotion: what the target has no counterpart for, from the simulated policies."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from blis_jax.cluster import named_policies as named
 from blis_jax.errors import ConfigError
-from blis_jax.files.user_files import is_file
-from blis_jax.policies import named
+from blis_jax.files.input_files import is_file
 from blis_jax.policies.contract import Policy
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
-from sweeps.promote.golang.gotests import test_text
-from sweeps.promote.golang.parts import Names, Plugin
-from sweeps.promote.golang.readme import readme
-from sweeps.promote.golang.registration import registration
-from sweeps.promote.golang.sources import described, source
+from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text
 from sweeps.promote.golang.target import TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
-from sweeps.promote.promotion import Files, NotMappedError, Promotion
+from sweeps.promote.promotion import Files, GeneratedPlugin, NotMappedError, Promotion
+
+PATCH = "registration.patch"
+
+
+def lines_of(plugins: Sequence[Plugin], target: TargetVersion) -> tuple[list[str], list[str]]:
+    """Return import lines and registrations, as they stand in the runner."""
+    form = target.manifest["registration"]
+    imports = [f'\t"{target.module}/{plugin.names.path}"' for plugin in plugins]
+    calls = [
+        "\t"
+        + form.format(
+            package=plugin.names.package, type=plugin.names.constant, factory=plugin.names.factory
+        )
+        for plugin in plugins
+    ]
+    return sorted(imports), calls
+
+
+def registration(plugins: Sequence[Plugin], target: TargetVersion) -> dict[str, str]:
+    """Return the patch, for `git apply` in the target's repository."""
+    runner = target.manifest["runner"]
+    imports, calls = lines_of(plugins, target)
+    path = runner["path"]
+    text = [f"--- a/{path}", f"+++ b/{path}"]
+    added = ["", *imports]  # a group of their own: gofmt sorts inside groups only
+    text += _hunk(runner["import_after"], added, 0)
+    text += _hunk(runner["register_after"], calls, len(added))
+    return {PATCH: "\n".join(text) + "\n"}
+
+
+def _hunk(place: Mapping[str, object], added: Sequence[str], shift: int) -> list[str]:
+    line = int(str(place["line"]))
+    head = f"@@ -{line},2 +{line + shift},{2 + len(added)} @@"
+    return [
+        head,
+        f" {place['before']}",
+        *(f"+{one}" for one in added),
+        f" {place['after']}".rstrip(" ") or " ",
+    ]
+
 
 # words of Go, and packages that a runner imports by the same name
 _TAKEN = {
@@ -34,49 +70,28 @@ FOLDER = "go"  # of the output: below it, paths are those of the target's reposi
 
 
 @dataclass(frozen=True)
-class GeneratedPlugin:
-    """A plugin that the promotion brings along."""
-
-    kind: str  # scorer, admission, routing or order
-    simulated_name: str
-    type_name: str  # in the target's configuration
-    package_path: str  # below the target's module
-    parameters: Mapping[str, float]  # as the strategy has them
-    parameter_docs: Mapping[str, str]
-    signals: tuple[str, ...]  # of the simulator, such as snapshots.queue_depth
-    stability: str
-
-
-@dataclass(frozen=True)
 class Plugins:
-    """Files by path, and what they are."""
+    """Hold files by path, and what they are."""
 
     files: Files
     generated: tuple[GeneratedPlugin, ...]
 
 
-def plugins_of(promotion: Promotion, leave_out: Collection[str] = ()) -> Plugins:
-    """The plugins that the promoted strategy needs beside the target's own.
-
-    Args:
-        promotion: what is promoted.
-        leave_out: kinds that a person has decided to promote without, after a `NotMappedError`.
+def plugins_of(promotion: Promotion) -> Plugins:
+    """Return the plugins that the promoted strategy needs beside the target's own.
 
     Raises:
         NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence has its line.
         ConfigError: the target is unknown, or two policies have one name.
     """
     target = load(promotion.target)
-    needed = [
-        rule
-        for rule in rules_of(promotion)
-        if rule.kind not in leave_out and not _is_built_in(target, rule)
-    ]
+    rules = rules_of(promotion)
+    needed = [rule for rule in rules if not target.is_built_in(rule.kind, rule.name)]
     return plugins_for(needed, target)
 
 
 def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
-    """The plugins of some rules; one that the target has too may be among them, as a control."""
+    """Return the plugins of some rules; one that the target has too may be among them, as a control."""
     files: dict[str, str] = {}
     made = [plugin_of(rule, target) for rule in rules]
     paths = [plugin.names.path for plugin in made]
@@ -93,7 +108,7 @@ def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
 
 
 def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
-    """Everything that a strategy decides with at the router, the target's own included."""
+    """Yield everything that a strategy decides with at the router, the target's own included."""
     config = promotion.arm.config
     chosen = named.numbered(config)
     has_cpu_tier = config.kv_cpu_blocks > 0
@@ -112,7 +127,7 @@ def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
 
 
 def order_rule(priority: str, scheduler: str, urgency: Policy, order: Policy) -> PromotedRule:
-    """The order that a scheduler makes of a priority; a scheduler that reads none has its own name."""
+    """Return the order that a scheduler makes of a priority; a scheduler that reads none has its own name."""
     reads_priority = scheduler not in ("fcfs", "sjf")
     name = f"{short_name(priority)}+{short_name(scheduler)}" if reads_priority else scheduler
     return PromotedRule("order", name, (urgency, order))
@@ -126,12 +141,8 @@ def _check_picker(name: str, target: str) -> None:
         )
 
 
-def _is_built_in(target: TargetVersion, rule: PromotedRule) -> bool:
-    return target.is_built_in(rule.kind, rule.name)
-
-
 def short_name(name: str) -> str:
-    """A policy's name, of a policy in a file its function's, in kebab case."""
+    """Return a policy's name, of a policy in a file its function's, in kebab case."""
     own = name.rpartition(":")[2] if is_file(name) else name
     return re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")
 
@@ -140,13 +151,13 @@ def short_name(name: str) -> str:
 
 
 def plugin_of(rule: PromotedRule, target: TargetVersion) -> Plugin:
-    """The compiled rule with its names."""
+    """Return the compiled rule with its names."""
     function = function_of(compiled(rule), target)
     return Plugin(function, target, names_of(rule, target), _sentence(rule))
 
 
 def names_of(rule: PromotedRule, target: TargetVersion) -> Names:
-    """What the plugin of a rule is called in Go."""
+    """Return what the plugin of a rule is called in Go."""
     kind = target.manifest["kinds"][rule.kind]
     words = [word for word in re.split(r"[^a-z0-9]+", rule.name) if word]
     ending = kind["ending"]
@@ -170,7 +181,7 @@ def _sentence(rule: PromotedRule) -> str:
 
 
 def files_of(plugin: Plugin) -> dict[str, str]:
-    """The plugin's package: source, test, vectors, README."""
+    """Return the plugin's package: source, test, vectors, README."""
     folder = f"{FOLDER}/{plugin.names.path}"
     stem = plugin.names.file.removesuffix(".go")
     return {
@@ -189,7 +200,6 @@ def _generated(plugin: Plugin) -> GeneratedPlugin:
         type_name=plugin.names.plugin_type,
         package_path=plugin.names.path,
         parameters=MappingProxyType({one.key: one.value for one in function.parameters}),
-        parameter_docs=MappingProxyType({one.key: described(one) for one in function.parameters}),
         signals=tuple(one.signal.path for one in function.inputs),
         stability=str(plugin.target.manifest["stability"]),
     )

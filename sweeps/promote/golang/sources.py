@@ -1,341 +1,378 @@
-"""The file of a plugin around its compiled function: type, parameters, factory, readings, the target's method."""
+"""Write the files of a plugin around its compiled function: its source, its Go test, its README.
+
+Templates of `templates/` have the texts. The source is type, parameters, factory, readings and the target's method; the
+test decides every vector as the simulated policy does, and keeps the target's contract.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number
-from sweeps.promote.golang import readings
-from sweeps.promote.golang.compiler.functions import CODES, Input, PluginParameter
-from sweeps.promote.golang.compiler.terms import HELPERS
-from sweeps.promote.golang.parts import Plugin
-from sweeps.promote.golang.target import TargetVersion
+from sweeps.promote.golang.compiler.functions import CODES, RANKS, Function, Input, PluginParameter
+from sweeps.promote.golang.compiler.terms import HELPERS, exported
+from sweeps.promote.golang.target import TargetReading, TargetVersion
+from sweeps.tracks.templates import rendered
 
 
-def source(plugin: Plugin) -> str:
-    """The text of the plugin's file."""
-    blocks = [
-        _documentation(plugin),
-        "import (\n{imports}\n)",
-        *_types(plugin),
-        *_parameters(plugin),
-        *_struct(plugin),
-        *readings.signals(plugin),
-        readings.method(plugin),
-        plugin.function.text,
-        *_functions(plugin),
-    ]
-    text = "\n\n".join(filter(None, blocks)) + "\n"
-    return (
-        plugin.target.manifest["header"]
-        + "\n"
-        + text.replace("{imports}", imports(plugin.target, text))
-    )
+@dataclass(frozen=True)
+class Names:
+    """Hold what a plugin is called."""
+
+    plugin_type: str  # load-balance-scorer
+    package: str  # loadbalance
+    struct: str  # LoadBalanceScorer
+    path: str  # of the package below the module
+    file: str  # load_balance.go
+
+    @property
+    def constant(self) -> str:
+        """Return the exported constant with the type."""
+        return f"{self.struct}Type"
+
+    @property
+    def factory(self) -> str:
+        """Return the exported factory."""
+        return f"{self.struct}Factory"
 
 
+@dataclass(frozen=True)
+class Plugin:
+    """Hold everything that the texts of one plugin are made of."""
+
+    function: Function
+    target: TargetVersion
+    names: Names
+    what: str  # the policy's own sentence
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the rule."""
+        return self.function.rule.kind
+
+    @property
+    def readings(self) -> list[TargetReading]:
+        """Return what is read of the target."""
+        known = self.target.readings
+        names = set(self.function.reads(self.target))
+        if self.function.rank:
+            names |= set(self.rank_readings)
+        return [one for name, one in known.items() if name in names]
+
+    def of(self, holder: str) -> list[TargetReading]:
+        """Return what is read of metrics, an attribute, the request, an item or the clock."""
+        return [reading for reading in self.readings if reading.of == holder]
+
+    @property
+    def rank_readings(self) -> tuple[str, ...]:
+        """Return what decides between equal values of an order."""
+        signal = self.target.signal(RANKS[self.function.rank])
+        return signal.readings if signal else ()
+
+    @property
+    def attributes(self) -> list[str]:
+        """Return attributes of endpoints that are read."""
+        return [
+            name
+            for name in self.target.manifest["attributes"]
+            if any(one.of == name for one in self.readings)
+        ]
+
+    @property
+    def reads_metrics(self) -> bool:
+        """Return whether an endpoint without metrics is left out."""
+        return any(one.of == "metrics" for one in self.readings)
+
+    @property
+    def reads_endpoints(self) -> bool:
+        """Return whether the function is given the list of endpoints."""
+        return "[]endpointSignals" in self.function.text
+
+    @property
+    def has_clock(self) -> bool:
+        """Return whether time is read."""
+        return any(one.of in ("clock", "item") for one in self.readings)
+
+    @property
+    def has_state(self) -> bool:
+        """Return whether the policy remembers."""
+        return bool(self.function.state)
+
+    @property
+    def reads_request(self) -> bool:
+        """Return whether the function is given signals of the request."""
+        return "requestSignals" in self.function.text
+
+
+TOLERANCE = "1e-12"
+LEAST_VECTORS = 1000
+_SENTENCE_WIDTH = 100
+_KINDS = {
+    "scorer": "scorer", "admission": "admission policy", "routing": "routing policy", "order": "order of requests",
+}  # fmt: skip
+_METHODS = {
+    "scorer": "rates the endpoints with the compiled policy.",
+    "routing": "gives 1 to the endpoint that the compiled policy chooses, and 0 to the others.",
+    "admission": "lets the request in if the compiled policy does.",
+    "order": "",
+}
 _LIBRARY = {
     "bytes": "bytes.", "context": "context.", "encoding/json": "json.", "fmt": "fmt.", "math": "math.",
     "math/rand/v2": "rand.", "os": "os.", "sync": "sync.", "testing": "testing.", "time": "time.", "errors": "errors.",
 }  # fmt: skip
 
 
+def source(plugin: Plugin) -> str:
+    """Return the text of the plugin's file."""
+    function, manifest, names = plugin.function, plugin.target.manifest, plugin.names
+    decode = manifest["factory"]["decode"].replace("{type}", names.constant).rstrip("\n")
+    rejected = manifest["rejected"].replace("{message}", f'{names.constant} + ": rejected"')
+    kind, items, requests = manifest["kinds"][plugin.kind], plugin.of("item"), plugin.of("request")
+    clocks = plugin.of("clock")
+    (rank,) = plugin.rank_readings if plugin.kind == "order" else ("",)
+    return _rendered(
+        "plugin.go.j2",
+        plugin,
+        sentence=textwrap.wrap(f"{plugin.what.rstrip('.')}.", _SENTENCE_WIDTH),
+        kind_words=_KINDS[plugin.kind],
+        codes=list(_codes(function.inputs)),
+        code_names=CODES,
+        bounds=bounds,
+        decode=decode.split("\n"),
+        start=", ".join(f"{name}: {text}" for name, text in function.start.items()),
+        category=category(plugin),
+        consumed=_consumed(plugin),
+        more=str(kind.get("more", "")).replace("{struct}", names.struct).rstrip("\n"),
+        items=items,
+        originals=[one for one in items if "original" in one.declared["expression"]],
+        requests=requests,
+        clocks=clocks,
+        clock_arguments=", ".join(f"{one.go} {one.type}" for one in clocks),
+        aggregates=any(one.signal.is_aggregated for one in function.of_request),
+        rank=plugin.target.readings[rank].go if rank else "",
+        read=_read,
+        formula=lambda one: _formula(plugin.target, one),
+        method=_method(plugin),
+        method_words=_METHODS[plugin.kind],
+        call=_call(plugin),
+        rejected=rejected,
+        functions=_functions(plugin),
+    )
+
+
+def test_text(plugin: Plugin) -> str:
+    """Return the text of `…_test.go`."""
+    manifest, known = plugin.target.manifest, {one.name for one in plugin.readings}
+
+    def made(text: str) -> str:
+        given = manifest["factory"]["given"].replace("{json}", text)
+        return f'{plugin.names.factory}("test", {given}, nil)'
+
+    def called(request: str, endpoints: str) -> str:
+        call: str = manifest["kinds"][plugin.kind]["call"]
+        return call.replace("{request}", request).replace("{endpoints}", endpoints)
+
+    def time_of(name: str) -> str:
+        microseconds = f"time.Duration(v.{exported(name)}[at]) * time.Microsecond"
+        return f"start.Add({microseconds})" if name in known else "start"
+
+    return _rendered(
+        "plugin_test.go.j2",
+        plugin,
+        tolerance=TOLERANCE,
+        least_vectors=LEAST_VECTORS,
+        made=made,
+        called=called,
+        time_of=time_of,
+        has_request=bool(plugin.of("request")),
+        request="requestOf(v)" if plugin.of("request") else "&fwksched.InferenceRequest{}",
+        request_of=_request_of(plugin),
+        metadata=lambda name: manifest["metadata_of"].replace("{name}", name),
+        put=lambda name: _put(plugin, name),
+    )
+
+
+def readme(plugin: Plugin) -> str:
+    """Return what the plugin does, its parameters and signals, and what differs from the simulator."""
+    reads_now = any(one.signal.path == "now_us" for one in plugin.function.inputs)
+    return _rendered("README.md.j2", plugin, reads_now=reads_now)
+
+
+def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
+    """Return a template's text with one empty line between blocks, and the imports that it needs."""
+    filters: dict[str, Callable[..., str]] = {
+        "described": described,
+        "real": _real,
+        "exported": exported,
+        "forbidden": _forbidden,
+    }
+    common = {
+        "plugin": plugin,
+        "function": plugin.function,
+        "names": plugin.names,
+        "manifest": plugin.target.manifest,
+        "kind": plugin.target.manifest["kinds"][plugin.kind],
+        "is_scorer": plugin.kind in ("scorer", "routing"),
+        "bounded": [one for one in plugin.function.parameters if bounds(one.number, "p")],
+    }
+    text = rendered("sweeps.promote.golang", template, filters, common | values)
+    text = re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
+    return text.replace("{imports}", imports(plugin.target, text))
+
+
 def imports(target: TargetVersion, text: str) -> str:
-    """The lines of an import block for what the text names: Go's library, then the module's packages."""
+    """Return the lines of an import block for what the text names: Go's library, then the module's packages."""
     code = "\n".join(line.partition("//")[0] for line in text.splitlines())
-    library = sorted(path for path, use in _LIBRARY.items() if _uses(code, use))
-    own = [name for name in target.manifest["imports"] if _uses(code, f"{name}.")]
-    lines = [f'\t"{path}"' for path in library]
     below = target.manifest["imports"]
-    more = [f"\t{target.imported(name)}" for name in sorted(own, key=lambda name: below[name])]
+    library = sorted(path for path, use in _LIBRARY.items() if _uses(code, use))
+    modules = sorted((name for name in below if _uses(code, f"{name}.")), key=below.__getitem__)
+    lines = [f'\t"{path}"' for path in library]
+    more = [f"\t{target.imported(name)}" for name in modules]
     return "\n".join([*lines, *([""] if lines and more else []), *more])
 
 
 def _uses(code: str, use: str) -> bool:
-    at = code.find(use)
-    while at >= 0:
-        if at == 0 or not (code[at - 1].isalnum() or code[at - 1] in '_."/'):
-            return True
-        at = code.find(use, at + 1)
-    return False
-
-
-def _documentation(plugin: Plugin) -> str:
-    rule = plugin.function.rule
-    sentence = plugin.what.rstrip(".")
-    return "\n".join(
-        [
-            f"// Package {plugin.names.package} has the {_KINDS[rule.kind]} {rule.name} of the simulator "
-            "blis_jax as a plugin.",
-            "//",
-            *(f"// {line}" for line in wrapped(f"{sentence}.", 100)),
-            "// The code is compiled from the simulated policy; README.md tells how, and what differs.",
-            f"package {plugin.names.package}",
-        ]
-    )
-
-
-_KINDS = {
-    "scorer": "scorer", "admission": "admission policy", "routing": "routing policy", "order": "order of requests",
-}  # fmt: skip
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most this width."""
-    return textwrap.wrap(text, width)
-
-
-def _types(plugin: Plugin) -> list[str]:
-    names, manifest = plugin.names, plugin.target.manifest
-    blocks = [
-        f"// {names.constant} is the plugin's type in the configuration.\n"
-        f'const {names.constant} = "{names.plugin_type}"',
-        "// The plugin has the interface of its kind.\n"
-        f"var _ {manifest['kinds'][plugin.kind]['interface']} = &{names.struct}{{}}",
-    ]
-    if plugin.attributes:
-        blocks.append(
-            f"// The plugin says which data it reads.\nvar _ fwkplugin.ConsumerPlugin = &{names.struct}{{}}"
-        )
-    if plugin.function.constants:
-        lines = []
-        for name, (value, origin) in plugin.function.constants.items():
-            lines += [
-                f"\t// {name} is written in the policy at {origin or 'its decision'}.",
-                f"\t{name} = {value}",
-            ]
-        blocks.append("\n".join(["// Numbers that the policy fixes.", "const (", *lines, ")"]))
-    if any(one.signal.is_code for one in plugin.function.inputs):
-        lines = []
-        for code, name in CODES.items():
-            lines += [f"\t// {name} is the simulator's code.", f"\t{name} = {code}"]
-        blocks.append("\n".join(["// SLO classes.", "const (", *lines, ")"]))
-    return blocks
+    return re.search(rf'(?<![\w."/]){re.escape(use)}', code) is not None
 
 
 # --- parameters -----------------------------------------------------------------------------------
 
 
-def described(one: PluginParameter) -> str:
-    """Meaning, unit and bounds of a number."""
-    unit = f", in {one.number.unit}" if one.number.unit else ""
-    whole = ", whole" * one.number.is_whole
-    return f"{one.number.meaning}{unit}; {one.number.allowed}{whole}"
+def described(parameter: PluginParameter) -> str:
+    """Return meaning, unit and bounds of a number."""
+    number = parameter.number
+    unit = f", in {number.unit}" if number.unit else ""
+    return f"{number.meaning}{unit}; {number.allowed}{', whole' * number.is_whole}"
 
 
-def _parameters(plugin: Plugin) -> list[str]:
-    given = plugin.function.parameters
-    fields = []
-    for one in given:
-        fields += [
-            f"\t// {one.field} is the {described(one)}.",
-            f'\t{one.field} float64 `json:"{one.key}"`',
-        ]
-    if not given:
-        return ["// parameters has no fields: the policy has no numbers.\ntype parameters struct{}"]
-    defaults = [f"\tp.{one.field} = {float_text(one.number.default)}" for one in given]
-    checks = [line for one in given for line in _check(one, plugin.names.constant)]
-    return [
-        "\n".join(
-            [
-                "// parameters are the numbers of the policy.",
-                "type parameters struct {",
-                *fields,
-                "}",
-            ]
-        ),
-        "\n".join(
-            [
-                "// defaults are the numbers that the policy declares.",
-                "func defaults() parameters {",
-                "\tvar p parameters",
-                *defaults,
-                "\treturn p",
-                "}",
-            ]
-        ),
-        "\n".join(
-            [
-                "// check tells which number is not allowed.",
-                "func (p *parameters) check() error {",
-                *checks,
-                "\treturn nil",
-                "}",
-            ]
-        ),
-    ]
-
-
-def float_text(value: float) -> str:
-    """A float64 as Go reads it."""
+def _real(value: float) -> str:
+    """Return a float64 as Go reads it."""
     return repr(float(value))
 
 
-def _check(one: PluginParameter, constant: str) -> list[str]:
-    conditions = bounds(one.number, f"p.{one.field}")
-    if not conditions:
-        return []
-    words = one.number.allowed + " and whole" * one.number.is_whole
-    return [
-        f"\tif {' || '.join(conditions)} {{",
-        f'\t\treturn fmt.Errorf("plugin %q: {one.key} must be {words}, got %v", {constant}, p.{one.field})',
-        "\t}",
-    ]
-
-
 def bounds(number: Number, name: str) -> list[str]:
-    """Conditions under which a value is not allowed."""
-    found = []
+    """Return conditions under which a value is not allowed."""
+    conditions = []
     if math.isfinite(number.low):
-        found.append(f"{name} {'<=' if number.excludes_low else '<'} {number_text(number.low)}")
+        conditions.append(f"{name} {'<=' if number.excludes_low else '<'} {_bound(number.low)}")
     if math.isfinite(number.high):
-        found.append(f"{name} > {number_text(number.high)}")
+        conditions.append(f"{name} > {_bound(number.high)}")
     if number.is_whole:
-        found.append(f"{name} != math.Trunc({name})")
-    return found
+        conditions.append(f"{name} != math.Trunc({name})")
+    return conditions
 
 
-def number_text(value: float) -> str:
-    """A bound as Go reads it."""
+def _bound(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# --- the struct and its factory -------------------------------------------------------------------
+def _forbidden(number: Number) -> str:
+    """Return a value that the bounds do not allow."""
+    if math.isfinite(number.low):
+        return _real(number.low - 1)
+    return _real(number.high + 1) if math.isfinite(number.high) else "0.5"
 
 
-def _struct(plugin: Plugin) -> list[str]:
-    names, function = plugin.names, plugin.function
-    fields = [
-        "\t// typedName is what the configuration calls it.",
-        "\ttypedName fwkplugin.TypedName",
+# --- readings and the method ----------------------------------------------------------------------
+
+
+def _read(reading: TargetReading, holder: str) -> str:
+    if "expression" in reading.declared:
+        return str(reading.declared["expression"])
+    if "function" in reading.declared:
+        return f"{reading.declared['function']}({holder})"
+    return f"{holder}.{reading.declared['field']}"
+
+
+def _formula(target: TargetVersion, signal: Input) -> str:
+    """Return a signal made of readings."""
+    readings = target.readings
+    types = {name: reading.type for name, reading in readings.items()}
+    return signal.signal.go(signal.dtype, types, lambda name: readings[name].go)
+
+
+def _method(plugin: Plugin) -> str:
+    """Return the head of the target's method, with blanks for arguments that are not used."""
+    head: str = plugin.target.manifest["kinds"][plugin.kind]["method"]
+    head = head.replace("{request}", "request" if plugin.of("request") else "_")
+    return head.replace("{endpoints}", "endpoints" if plugin.reads_endpoints else "_")
+
+
+def _call(plugin: Plugin) -> str:
+    function = plugin.function
+    of_request = [
+        "request" if plugin.of("request") else "",
+        "signals" if any(one.signal.is_aggregated for one in function.of_request) else "",
+        *("s.now()" for _ in plugin.of("clock")),
     ]
-    made = [f"\tplugin.typedName = fwkplugin.TypedName{{Type: {names.constant}, Name: name}}"]
-    fields += ["\t// parameters are fixed when it is made.", "\tparameters parameters"]
-    if plugin.has_clock:
-        fields += ["\t// start is the time from which microseconds count.", "\tstart time.Time"]
-        fields += ["\t// now counts microseconds since the start.", "\tnow func() int64"]
-        made += [
-            "\tplugin.start = time.Now()",
-            "\tplugin.now = func() int64 { return time.Since(plugin.start).Microseconds() }",
-        ]
-    if function.draws:
-        fields += ["\t// random draws from 0 to 1.", "\trandom func() float64"]
-        made.append("\tplugin.random = rand.Float64")
-    if plugin.has_state:
-        fields += ["\t// mutex guards the state.", "\tmutex sync.Mutex"]
-        fields += [
-            "\t// state is what the policy remembers, in this replica of the endpoint picker only.",
-            "\tstate state",
-        ]
-        made.append("\tplugin.state = plugin.parameters.first()")
-    blocks = [
-        "\n".join(
-            [f"// {names.struct} is the plugin.", f"type {names.struct} struct {{", *fields, "}"]
-        ),
-        _factory(plugin, made),
-        f"// TypedName is the plugin's type and name.\nfunc (s *{names.struct}) TypedName() fwkplugin.TypedName {{\n"
-        "\treturn s.typedName\n}",
+    arguments = [
+        "s.state" if plugin.has_state else "",
+        "s.random" if function.draws else "",
+        f"readRequest({', '.join(filter(None, of_request))})" if plugin.reads_request else "",
+        "signals" if plugin.reads_endpoints else "",
     ]
-    if plugin.has_state:
-        blocks += _state(plugin)
-    if plugin.kind in ("scorer", "routing"):
-        blocks.append(
-            f"// Category is what the scorer prefers.\nfunc (s *{names.struct}) Category() fwksched.ScorerCategory {{\n"
-            f"\treturn fwksched.{category(plugin)}\n}}"
-        )
-    if plugin.attributes:
-        blocks.append(_consumes(plugin))
-    more = str(plugin.target.manifest["kinds"][plugin.kind].get("more", ""))
-    return [*blocks, more.replace("{struct}", names.struct).rstrip("\n")]
+    return f"s.parameters.{function.verb}({', '.join(filter(None, arguments))})"
 
 
 def category(plugin: Plugin) -> str:
-    """Affinity where only cached prefixes count, Distribution where none do, else Balance."""
+    """Return Affinity where only cached prefixes count, Distribution where none do, else Balance."""
     paths = {one.signal.path for one in plugin.function.inputs if one.is_of_endpoint}
-    has_prefix = "snapshots.prefix_match_blocks" in paths
-    if not has_prefix:
+    if "snapshots.prefix_match_blocks" not in paths:
         return "Distribution"
     return "Affinity" if len(paths) == 1 else "Balance"
 
 
-def _factory(plugin: Plugin, made: list[str]) -> str:
-    names, factory = plugin.names, plugin.target.manifest["factory"]
-    decode = factory["decode"].replace("{type}", names.constant).rstrip("\n").split("\n")
-    first = "defaults()" if plugin.function.parameters else "parameters{}"
-    lines = [
-        f"// {names.factory} makes the plugin from its configuration; an unknown parameter is an error.",
-        f"func {names.factory}(name string, raw {factory['parameters']}, _ fwkplugin.Handle) "
-        "(fwkplugin.Plugin, error) {",
-        f"\tparameters := {first}",
-        *(f"\t{line}" for line in decode),
-    ]
-    if any(bounds(one.number, "p") for one in plugin.function.parameters):
-        lines += ["\tif err := parameters.check(); err != nil {", "\t\treturn nil, err", "\t}"]
-    lines += [
-        f"\tplugin := &{names.struct}{{parameters: parameters}}",
-        *made,
-        "\treturn plugin, nil",
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-def _state(plugin: Plugin) -> list[str]:
-    function = plugin.function
-    fields = []
-    for name, dtype in function.state.items():
-        fields += [f"\t// {name} is the policy's own.", f"\t{name} {dtype}"]
-    values = ", ".join(f"{name}: {text}" for name, text in function.start.items())
-    receiver = "p *parameters" if "p." in values else "*parameters"
-    return [
-        "\n".join(
-            [
-                "// state is what the policy remembers: replicas do not share it, and a restart forgets it.",
-                "type state struct {",
-                *fields,
-                "}",
-            ]
-        ),
-        f"// first is the state before any decision.\nfunc ({receiver}) first() state {{\n"
-        f"\treturn state{{{values}}}\n}}",
-    ]
-
-
-def _consumes(plugin: Plugin) -> str:
-    manifest = plugin.target.manifest
-    attributes = manifest["attributes"]
-    entries = ", ".join(
+def _consumed(plugin: Plugin) -> str:
+    attributes = plugin.target.manifest["attributes"]
+    entries = (
         f"{attributes[name]['key']}: {attributes[name]['type']}{{}}" for name in plugin.attributes
     )
-    value = manifest["consumes"]["value"].replace("{entries}", entries)
-    return (
-        f"// Consumes names the data that the plugin reads; without it the data would be absent.\n"
-        f"func (s *{plugin.names.struct}) Consumes() {manifest['consumes']['result']} {{\n\treturn {value}\n}}"
-    )
+    return str(plugin.target.manifest["consumes"]["value"]).replace("{entries}", ", ".join(entries))
 
 
 def _functions(plugin: Plugin) -> list[str]:
+    """Return helpers of the compiled function, and functions of the manifest that read."""
     manifest = plugin.target.manifest
-    own = [HELPERS[name] for name in plugin.function.helpers]
     named = [one.declared["function"] for one in plugin.readings if "function" in one.declared]
-    own += [manifest["functions"][name].rstrip("\n") for name in named]
-    if any(one.signal.is_code for one in plugin.function.inputs):
-        own.append(_slo_class(plugin.function.inputs))
-    return own
+    helpers = [HELPERS[name] for name in plugin.function.helpers]
+    return helpers + [manifest["functions"][name].rstrip("\n") for name in named]
 
 
-def _slo_class(inputs: Iterable[Input]) -> str:
-    cases = next(one.signal.declared["codes"] for one in inputs if one.signal.is_code)
+def _codes(inputs: tuple[Input, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the condition of a priority, "" for any other, and the constant of its SLO class."""
     signs = {"equals": "==", "at_least": ">=", "at_most": "<="}
-    lines = [
-        "// sloClassOf is the class that requests with this priority have.",
-        "func sloClassOf(priority int) int32 {",
-        "\tswitch {",
-    ]
-    for case in cases:
+    coded = next((one for one in inputs if one.signal.is_code), None)
+    for case in coded.signal.declared["codes"] if coded is not None else ():
         conditions = [f"priority {sign} {case[key]}" for key, sign in signs.items() if key in case]
-        lines.append(f"\tcase {' && '.join(conditions)}:" if conditions else "\tdefault:")
-        lines.append(f"\t\treturn {CODES[SLO_CLASSES.index(case['is'])]}")
-    return "\n".join([*lines, "\t}", "}"])
+        yield " && ".join(conditions), CODES[SLO_CLASSES.index(case["is"])]
+
+
+# --- for the test ---------------------------------------------------------------------------------
+
+
+def _request_of(plugin: Plugin) -> str:
+    """Return the manifest's maker, with 0 for what the plugin does not read."""
+    text = str(plugin.target.manifest["request_of"]).rstrip("\n")
+    known = {one.name for one in plugin.of("request")}
+    is_order = plugin.kind == "order"
+    if is_order:
+        text = text.replace("requestOf(v vector)", "requestOf(v vector, at int)")
+    for name in ("prompt_tokens", "priority"):
+        value = f"v.{exported(name)}" + "[at]" * is_order if name in known else "0"
+        text = text.replace(f"v.{{{name}}}", value)
+    return text if known else text.replace("(v vector", "(_ vector").replace("at int", "_ int")
+
+
+def _put(plugin: Plugin, name: str) -> str:
+    """Return the attribute of a vector's readings, with 1 for what the plugin does not read."""
+    put: str = plugin.target.manifest["attributes"][name]["put"]
+    for one in plugin.target.readings.values():
+        value = f"v.{exported(one.name)}[i]" if one in plugin.readings else "1"
+        put = put.replace(f"{{{one.name}}}", value)
+    return put

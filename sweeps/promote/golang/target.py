@@ -7,16 +7,14 @@ import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.errors import ConfigError, closest
-from sweeps.promote.golang.compiler.expressions import Binary, Expression, Text, call, printed
-from sweeps.promote.golang.compiler.origins import camel
+from blis_jax.errors import ConfigError
+from sweeps.promote.golang.compiler.terms import Binary, Expression, Text, call, camel, printed
+from sweeps.promote.texts import target_file
 
 _SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
@@ -26,13 +24,11 @@ _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "/": operator.truediv,
 }
 _ALLOWED = "names, numbers, + - * /, max and min"
-FOLDER = Path(__file__).resolve().parents[1] / "targets"
-DEFAULT = "llm-d-router@0.10.0"
 
 
 @dataclass(frozen=True)
 class TargetReading:
-    """What the target can be asked for."""
+    """Hold what the target can be asked for."""
 
     name: str
     of: str  # metrics, an attribute, request, item or clock
@@ -41,25 +37,25 @@ class TargetReading:
 
     @property
     def go(self) -> str:
-        """The name in Go."""
+        """Return the name in Go."""
         return camel(self.name)
 
     @property
     def is_of_endpoint(self) -> bool:
-        """Whether every endpoint has one."""
+        """Return whether every endpoint has one."""
         return self.of not in ("request", "item", "clock")
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal of the simulator, and what it is made of in the target."""
+    """Hold a signal of the simulator, and what it is made of in the target."""
 
     path: str
     declared: Mapping[str, Any]
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """Names of the readings in its formula."""
+        """Return names of the readings in its formula."""
         if "reading" in self.declared:
             return (str(self.declared["reading"]),)
         found = [node.id for node in ast.walk(self._tree()) if isinstance(node, ast.Name)]
@@ -67,17 +63,17 @@ class Signal:
 
     @property
     def is_aggregated(self) -> bool:
-        """Whether it is one number for the request, of what the endpoints say."""
+        """Return whether it is one number for the request, of what the endpoints say."""
         return "aggregate" in self.declared
 
     @property
     def is_code(self) -> bool:
-        """Whether it is an SLO class, told by the priority."""
+        """Return whether it is an SLO class, told by the priority."""
         return "codes" in self.declared
 
     @property
     def freshness(self) -> tuple[str, ...]:
-        """Map B's words: where it is from, how old it is there, how old in the simulator."""
+        """Return Map B's words: where it is from, how old it is there, how old in the simulator."""
         one = self.declared
         return (
             f"Map B: {self.path} is {one['metric']}.",
@@ -89,7 +85,7 @@ class Signal:
         return ast.parse(str(self.declared["formula"]), mode="eval").body
 
     def go(self, dtype: str, types: Mapping[str, str], named: Callable[[str], str]) -> str:
-        """The formula in Go, with the dtype that the policy reads."""
+        """Return the formula in Go, with the dtype that the policy reads."""
         if self.is_code:
             return f"sloClassOf({named(self.readings[0])})"
         tree = self._tree()
@@ -100,7 +96,7 @@ class Signal:
         return printed(expression if wide == dtype else call(dtype, expression))
 
     def values(self, readings: Mapping[str, Any]) -> Any:
-        """The formula computed in Python on arrays of readings, for test vectors."""
+        """Return the formula computed in Python on arrays of readings, for test vectors."""
         if self.is_code:
             return _codes(self.declared["codes"], readings[self.readings[0]])
         return _computed(self._tree(), readings)
@@ -148,35 +144,35 @@ def _codes(cases: list[Mapping[str, Any]], priority: Any) -> Any:
 
 @dataclass(frozen=True)
 class TargetVersion:
-    """A version of the target."""
+    """Hold a version of the target."""
 
     name: str
     manifest: Mapping[str, Any]
 
     @property
     def module(self) -> str:
-        """The Go module."""
+        """Return the Go module."""
         return str(self.manifest["module"])
 
     def is_built_in(self, kind: str, name: str) -> bool:
-        """Whether the target has a plugin for this policy, so that none is generated."""
+        """Return whether the target has a plugin for this policy, so that none is generated."""
         return name in self.manifest["built_in"].get(kind, {})
 
     @property
     def readings(self) -> dict[str, TargetReading]:
-        """All readings by name."""
+        """Return all readings by name."""
         return {
             name: TargetReading(name, one["of"], one["type"], one)
             for name, one in self.manifest["readings"].items()
         }
 
     def signal(self, path: str) -> Signal | None:
-        """The signal with this path in the simulator; None if the target has none."""
+        """Return the signal with this path in the simulator; None if the target has none."""
         one = self.manifest["signals"].get(path)
         return Signal(path, one) if one else None
 
     def imported(self, name: str) -> str:
-        """The line of an import: of the module by its name in Go, or of Go's library by its path."""
+        """Return the line of an import: of the module by its name in Go, or of Go's library by its path."""
         below = self.manifest["imports"].get(name)
         if below is None:
             return f'"{name}"'
@@ -186,35 +182,9 @@ class TargetVersion:
 
 @functools.cache
 def load(name: str) -> TargetVersion:
-    """The target with this name, a folder of sweeps/promote/targets.
+    """Return the target with this name, a folder of sweeps/promote/targets.
 
     Raises:
         ConfigError: there is none; the sentence lists what there is.
     """
-    path = FOLDER / name / "manifest.yaml"
-    if not path.is_file():
-        known = names()
-        raise ConfigError(
-            f"target {name!r} is not known; use one of {', '.join(known)}{closest(name, known)}"
-        )
-    manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if "extends" in manifest:
-        manifest = _merged(load(manifest["extends"]).manifest, manifest)
-    return TargetVersion(name, manifest)
-
-
-def _merged(base: Any, change: Any) -> Any:
-    """A manifest with what another one says in its place; mappings are merged, everything else is replaced."""
-    if not isinstance(base, Mapping) or not isinstance(change, Mapping):
-        return change
-    return {**base, **{key: _merged(base.get(key), value) for key, value in change.items()}}
-
-
-def names() -> tuple[str, ...]:
-    """All targets that have a manifest."""
-    return tuple(sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml")))
-
-
-def is_built_in(kind: str, name: str, target: str = DEFAULT) -> bool:
-    """Whether the target has a plugin for this policy; kinds: scorer, admission, order, picker."""
-    return load(target).is_built_in(kind, name)
+    return TargetVersion(name, target_file(name, "manifest.yaml"))

@@ -23,7 +23,7 @@ _FASTER = {"test": ("-vet=off", "-ldflags=-s -w")}
 
 
 def find_go() -> Path | None:
-    """The `go` of the extra `promote`, else the one on the path; None if there is none."""
+    """Return the `go` of the extra `promote`, else the one on the path; None if there is none."""
     beside = Path(sys.executable).with_name("go")
     if beside.is_file():
         return beside
@@ -32,7 +32,7 @@ def find_go() -> Path | None:
 
 
 def find_gofmt(go: Path) -> Path | None:
-    """The `gofmt` that belongs to this `go`."""
+    """Return the `gofmt` that belongs to this `go`."""
     root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=False)
     beside = Path(root.stdout.strip()) / "bin" / "gofmt"
     if beside.is_file():
@@ -41,10 +41,8 @@ def find_gofmt(go: Path) -> Path | None:
     return Path(found) if found else None
 
 
-def check_go(
-    files: Files, target: str = targets.DEFAULT, cache: Path | None = None
-) -> list[Finding]:
-    """What gofmt, `go vet` and `go test` find in generated files, on stubs of the target.
+def check_go(files: Files, target: str, cache: Path | None = None) -> list[Finding]:
+    """Return what gofmt, `go vet` and `go test` find in generated files, on stubs of the target.
 
     Without a toolchain one IMPORTANT finding says that nothing was checked.
     """
@@ -61,7 +59,7 @@ def check_go(
 
 @contextmanager
 def module_of(files: Files, target: str) -> Iterator[Path]:
-    """A module with the generated packages, stubs of those that they import, and their registrations."""
+    """Yield a module with the generated packages, stubs of those that they import, and their registrations."""
     with tempfile.TemporaryDirectory(prefix="promoted-go-") as name:
         folder = Path(name)
         for path, text in {**stubs_of(target), **_below(files)}.items():
@@ -72,7 +70,7 @@ def module_of(files: Files, target: str) -> Iterator[Path]:
 
 
 def stubs_of(target: str) -> dict[str, str]:
-    """A minimal module from the target's manifest: the interfaces that plugins have, and the data that they read."""
+    """Return a minimal module from the target's manifest: interfaces of plugins, and the data that they read."""
     manifest = targets.load(target).manifest
     found = {"go.mod": f"module {manifest['module']}\n\ngo {manifest['go']}\n"}
     for path, text in manifest["packages"].items():
@@ -81,7 +79,7 @@ def stubs_of(target: str) -> dict[str, str]:
 
 
 def _below(files: Files) -> dict[str, str]:
-    """The generated files by their path in the target's repository, and the registrations as a package."""
+    """Return the generated files by their path in the target's repository, and the registrations as a package."""
     found = {
         path.removeprefix(f"{FOLDER}/"): text
         for path, text in files.items()
@@ -94,7 +92,7 @@ def _below(files: Files) -> dict[str, str]:
 
 
 def _registrations(patch: str) -> str:
-    """The added lines of the patch as a program, so that they are compiled too."""
+    """Return the added lines of the patch as a program, so that they are compiled too."""
     added = [line[1:] for line in patch.splitlines() if line.startswith("+\t")]
     imports = [line for line in added if line.startswith('\t"')]
     calls = [line for line in added if line not in imports]

@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from blis_jax.files.atomic_write import finite
 from blis_jax.policies.numbers import Number
 from sweeps.promote.golang.compiler.functions import Function, PluginParameter
-from sweeps.promote.golang.compiler.origins import camel
+from sweeps.promote.golang.compiler.terms import camel
 from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.expected import Batch, ExpectedDecisions, expected
-from sweeps.promote.golang.parts import Plugin
+from sweeps.promote.golang.sources import Plugin
 from sweeps.promote.golang.target import TargetReading
 
 SIZES = (1, 4)  # endpoints
@@ -28,7 +29,7 @@ _SEED = 20260821
 
 
 def vectors_json(plugin: Plugin) -> str:
-    """The file that the Go test reads: parameter sets, then one vector a line."""
+    """Return the file that the Go test reads: parameter sets, then one vector a line."""
     generator = np.random.Generator(np.random.PCG64(_SEED))
     function = plugin.function
     sets = parameter_sets(function.parameters, generator)
@@ -51,7 +52,7 @@ def vectors_json(plugin: Plugin) -> str:
 
 
 def parameter_sets(parameters: Sequence[PluginParameter], generator: Any) -> list[dict[str, float]]:
-    """Numbers to test with: the strategy's, the declared ones, and others that are allowed."""
+    """Return numbers to test with: the strategy's, the declared ones, and others that are allowed."""
     sets = [
         {one.key: one.value for one in parameters},
         {one.key: float(one.number.default) for one in parameters},
@@ -101,7 +102,7 @@ def _drawn(plugin: Plugin, size: int, num_sets: int, generator: Any, sets: Any) 
 
 
 def _continued(plugin: Plugin, batch: Batch, sets: Any, generator: Any) -> Batch:
-    """Most states are those after a decision, some with one field of another size, as they occur in a long run."""
+    """Make most states those after a decision, some with one field of another size, as they occur in a long run."""
     after = expected(plugin, batch, sets).state
     count = len(batch.parameter_set)
     is_after, scaled = (
@@ -126,7 +127,7 @@ def _rows(where: Any, values: Any) -> Any:
 def _values(
     one: TargetReading, shape: tuple[int, ...], known: Mapping[str, Any], generator: Any
 ) -> Any:
-    """By turns: random, all equal, zero, tied, small, huge."""
+    """Draw values by turns: random, all equal, zero, tied, small, huge."""
     draws = one.declared["draws"]
     low, high = draws.get("low", 0), draws["high"]
     is_real = one.type == "float64"
@@ -161,7 +162,7 @@ def _num_draws(function: Function, size: int) -> int:
 
 
 def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> Any:
-    """States of the size of the parameters, or 0; what is true or false is either."""
+    """Draw states of the size of the parameters, or 0; what is true or false is either."""
     if dtype == "bool":
         return generator.random(len(parameter_set)) < 0.5
     scales = [max(one.values(), default=100.0) for one in sets]
@@ -172,7 +173,7 @@ def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> 
 
 
 def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) -> list[str]:
-    """Pairs of vectors just before and just after a decision changes: a slightly wrong number fails on one of them.
+    """Return pairs of vectors just before and just after a decision changes: a slightly wrong number fails on one.
 
     Found by halving the way from a vector to its neighbour, whose class stays.
     """
@@ -197,7 +198,7 @@ def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) 
 
 
 def _choices(decided: ExpectedDecisions) -> Any:
-    """A number for each vector that tells decisions apart."""
+    """Return a number for each vector that tells decisions apart."""
     one = decided.decisions[0]
     if one.ndim == 1:
         return one
@@ -242,7 +243,7 @@ def _lines(plugin: Plugin, batch: Batch, found: ExpectedDecisions) -> Iterator[s
 def _decision(
     rule: PromotedRule, found: ExpectedDecisions, at: int, size: int
 ) -> list[float | None]:
-    """Scores; for an admission and an order 1 or 0; for a routing the place."""
+    """Return scores; for an admission and an order 1 or 0; for a routing the place."""
     one = found.decisions[0][at]
     if rule.kind == "order":
         left, right = one
@@ -251,7 +252,7 @@ def _decision(
         )
         return [float(is_less)]
     numbers = np.broadcast_to(one, (size,)) if rule.kind == "scorer" else np.reshape(one, (1,))
-    return [float(value) if math.isfinite(value) else None for value in numbers.astype(float)]
+    return [finite(value) for value in numbers.astype(float).tolist()]
 
 
 def _plain(value: Any) -> Any:
@@ -259,7 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def _emptied(plugin: Plugin, line: str) -> str:
-    """No endpoint at all: no scores; an admission that looks at endpoints lets the scheduler answer."""
+    """Leave out all endpoints: no scores; an admission that looks at endpoints lets the scheduler answer."""
     vector = json.loads(line) | {"size": 0}
     vector |= {camel(one.name): [] for one in plugin.readings if one.is_of_endpoint}
     if plugin.kind in ("scorer", "routing"):

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.files.chain import digest
+from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.ledger.book import RECORDS, Ledger, LedgerRow
-from sweeps.ledger.rows.trial import BASELINE, REFERENCE, STRATEGY, settings_of
-from sweeps.ledger.rows.vocabulary import (
+from sweeps.claims.grammar import REGION, Claim
+from sweeps.claims.words import (
+    CONFIRMED,
     CROSS_POLICY,
     DOMINANCE,
     EQUIVALENCE,
@@ -19,11 +20,12 @@ from sweeps.ledger.rows.vocabulary import (
     UQ,
     VALIDATION,
 )
+from sweeps.ledger.book import RECORDS, Ledger, LedgerRow
+from sweeps.ledger.trial import BASELINE, REFERENCE, STRATEGY
 from sweeps.promote.hypotheses.document import NotTransferred
 from sweeps.promote.promotion import Promotion
 from sweeps.runs.bench import workload_from
-from sweeps.tracks.claims import REGION, Claim
-from sweeps.tracks.verdicts import CONFIRMED
+from sweeps.strategies.arms import settings_of
 
 SAME_PERCENT = 5.0  # smaller changes count as none
 NOT_MEASURED = "not measured"
@@ -31,7 +33,7 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class ConfirmedClaim:
-    """One claim to be tested again on a cluster."""
+    """Hold one claim to be tested again on a cluster."""
 
     name: str  # id without the track
     statement: str
@@ -54,7 +56,7 @@ class ConfirmedClaim:
 def confirmed_claims(
     promotion: Promotion, folder: Path
 ) -> tuple[list[ConfirmedClaim], list[NotTransferred]]:
-    """The confirmed rows of the strategy at this very point; other points' rows with the reason.
+    """Return the confirmed rows of the strategy at this very point; other points' rows with the reason.
 
     Args:
         promotion: the strategy.
@@ -95,7 +97,7 @@ def _claims_of(row: LedgerRow) -> tuple[list[ConfirmedClaim], list[NotTransferre
 
 
 def _direction(row: LedgerRow, claim: Claim) -> tuple[str, str, Mapping[str, float]]:
-    """Why the claim cannot be tested with the three arms, else its direction and simulated change."""
+    """Return why the claim cannot be tested with the three arms, else its direction and simulated change."""
     if claim.shape != REGION:
         return "a shape along a setting, and the three arms are one point", "", {}
     if not claim.is_change:
@@ -114,15 +116,15 @@ def _direction(row: LedgerRow, claim: Claim) -> tuple[str, str, Mapping[str, flo
 
 
 def _has_other_reference(row: LedgerRow) -> bool:
-    """Whether the row's claims compare with another arm than the baseline."""
+    """Return whether the row's claims compare with another arm than the baseline."""
     arms = row.hypothesis.arms
     return REFERENCE in arms and arms[REFERENCE].hash != arms[BASELINE].hash
 
 
 def _change(row: LedgerRow, metric: str) -> tuple[float | None, float | None, float | None]:
-    name, _, slo_class = metric.rstrip("]").partition("[")
+    name, slo_class = split_name(metric)
     comparison: Mapping[str, Any] = row.result["comparison"] if row.result else {}
-    figures = comparison.get(slo_class or "all", {}).get(name, {})
+    figures = comparison.get(slo_class or ALL, {}).get(name, {})
     mean, low, high = figures.get("percent", (None, None, None))
     return mean, low, high
 

@@ -1,32 +1,31 @@
-"""What a hypothesis of a promotion is: its fields, and which pairs of words are legal."""
+"""Define hypotheses about a cluster: their fields, the legal pairs of words, figures of reports, baseline scenarios."""
 
 from __future__ import annotations
 
+import functools
+import re
+from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from sweeps.ledger.rows.vocabulary import (
-    CATEGORIES,
-    DETERMINISTIC,
-    TYPES_OF,
-    VERIFICATION,
-)
+from blis_jax.workload.spec import WorkloadSpec, parse_spec
+from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
+from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
+from sweeps.promote.texts import checked, data_file
+from sweeps.strategies.file import ClosedPart
 
 HYPOTHESES, PAGE = "hypotheses.yaml", "hypotheses.md"
-ARMS = ("baseline", "control", "treatment")
+LOWER, HIGHER, SAME = "lower", "higher", "same"
 RUNS = 3
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MetricPath(_Part):
-    """A figure of a benchmark report."""
+class MetricPath(ClosedPart):
+    """Hold a figure of a benchmark report."""
 
     path: Text
     statistic: Text
@@ -34,16 +33,16 @@ class MetricPath(_Part):
     better: Literal["lower", "higher"]
 
 
-class ExpectedChange(_Part):
-    """What the treatment does to the metric against the baseline."""
+class ExpectedChange(ClosedPart):
+    """Hold what the treatment does to the metric against the baseline."""
 
     direction: Literal["lower", "higher", "same"]
     magnitude_sim: dict[str, float] | str  # change in %, with its interval, or "not measured"
     tolerance: Annotated[float, Field(gt=0, le=100)]  # %, within which values count as the same
 
 
-class OfferedTraffic(_Part):
-    """The requests of a test; lengths in tokens."""
+class OfferedTraffic(ClosedPart):
+    """Hold the requests of a test; lengths in tokens."""
 
     name: Text  # workload of the simulator
     rate: Annotated[float, Field(gt=0)]  # requests/s
@@ -56,16 +55,16 @@ class OfferedTraffic(_Part):
     classes: tuple[dict[str, Any], ...] = ()  # name, share, objective, priority, ttft_header_ms
 
 
-class OperatingPoint(_Part):
-    """The load as a share of what the simulated cluster can do."""
+class OperatingPoint(ClosedPart):
+    """Hold the load as a share of what the simulated cluster can do."""
 
     saturation_rate: Annotated[float, Field(gt=0)]  # requests/s, of the baseline
     share: Annotated[float, Field(gt=0)]
     measured_by: Text
 
 
-class ProfileChoice(_Part):
-    """The form of the benchmark profile, or why there can be none."""
+class ProfileChoice(ClosedPart):
+    """Hold the form of the benchmark profile, or why there can be none."""
 
     harness: Literal["inference-perf", "guidellm", "priority-mix"] | None = None
     reason: str = ""
@@ -77,8 +76,8 @@ class ProfileChoice(_Part):
         return self
 
 
-class TransferHypothesis(_Part):
-    """One hypothesis about a real cluster."""
+class TransferHypothesis(ClosedPart):
+    """Hold one hypothesis about a real cluster."""
 
     id: Annotated[str, Field(pattern=r"^[ABC]-[a-z0-9.-]+$")]
     track: Literal["A", "B", "C"]
@@ -102,6 +101,30 @@ class TransferHypothesis(_Part):
     diagnostic: Text  # what it indicates if it fails
     origin: Text
 
+    @property
+    def direction(self) -> str:
+        """Return what the subject does to the metric against the baseline; SAME is within the tolerance."""
+        return self.expected.direction
+
+    @property
+    def subject(self) -> str:
+        """Return the arm that is compared with the baseline: the treatment, or where it is left out the control."""
+        return CONTROL if CONTROL in self.arms and TREATMENT not in self.arms else TREATMENT
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return the arms that the subject is compared with."""
+        return (BASELINE,) if self.subject == CONTROL else (BASELINE, CONTROL)
+
+    @property
+    def is_equivalence(self) -> bool:
+        """Return whether it says that nothing changes."""
+        return self.direction == SAME
+
+    def plain(self) -> dict[str, Any]:
+        """Return the hypothesis as the file has it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
     @model_validator(mode="after")
     def _legal(self) -> TransferHypothesis:
         if self.family not in TYPES_OF or self.type not in TYPES_OF[self.family]:
@@ -115,15 +138,15 @@ class TransferHypothesis(_Part):
         return self
 
 
-class NotTransferred(_Part):
-    """A confirmed row of the ledger that is no hypothesis about a cluster, and why."""
+class NotTransferred(ClosedPart):
+    """Hold a confirmed row of the ledger that is no hypothesis about a cluster, and why."""
 
     row: Text
     reason: Text
 
 
-class HypothesisDocument(_Part):
-    """`hypotheses.yaml`."""
+class HypothesisDocument(ClosedPart):
+    """Hold `hypotheses.yaml`."""
 
     strategy: Text
     baseline: Text
@@ -141,8 +164,26 @@ class HypothesisDocument(_Part):
         return self
 
 
+def hypotheses_path(files: Files) -> str:
+    """Return the path of the hypotheses among files."""
+    for path in files:
+        if path.rpartition("/")[2] == HYPOTHESES:
+            return path
+    raise ConfigError(f"there is no {HYPOTHESES}; run the stage hypothesise")
+
+
+def hypotheses_of(files: Files) -> tuple[TransferHypothesis, ...]:
+    """Return all hypotheses among files.
+
+    Raises:
+        ConfigError: there are none, or a field of one is missing or not allowed.
+    """
+    path = hypotheses_path(files)
+    return parse_hypotheses(files[path], path).hypotheses
+
+
 def parse_hypotheses(text: str, source: str = HYPOTHESES) -> HypothesisDocument:
-    """The checked document.
+    """Return the checked document.
 
     Raises:
         ConfigError: a field is missing, unknown, empty or not allowed.
@@ -152,3 +193,91 @@ def parse_hypotheses(text: str, source: str = HYPOTHESES) -> HypothesisDocument:
     except ValidationError as error:
         problem = sentence(error).removeprefix("Value error, ")
         raise ConfigError(f"{source}: {problem}") from None
+
+
+GOODPUT = "summary.goodput"  # made from the rows of priority-mix
+_LATENCIES = {  # name in the simulator: name in a report, name by class, unit, what it is
+    "ttft": ("time_to_first_token", "ttft_ms", "ms", "time to first token"),
+    "e2e": ("request_latency", "latency_ms", "ms", "time to completion"),
+    "tpot": ("time_per_output_token", "tpot_ms", "ms/token", "time per output token"),
+}
+_RATES = {
+    "tokens_per_sec": ("output_token_rate", "tokens/s", "output tokens per second"),
+    "output_tokens_per_s": ("output_token_rate", "tokens/s", "output tokens per second"),
+    "requests_per_s": ("request_rate", "queries/s", "completed requests per second"),
+}
+
+
+def metric_path(metric: str) -> tuple[MetricPath, str] | None:
+    """Return where a report has a metric, and what it is in words; None where no report has it."""
+    found = re.fullmatch(r"(ttft|e2e|tpot)_(mean|p\d+)_ms(?:\[([a-z]+)\])?", metric)
+    if found:
+        name, by_class, unit, words = _LATENCIES[found[1]]
+        statistic, slo_class = found[2], found[3]
+        if slo_class and statistic not in ("mean", "p50", "p95", "p99"):
+            return None  # priority-mix has no others
+        words = f"{statistic} of the {words}" + (f" of {slo_class} requests" if slo_class else "")
+        if slo_class:
+            return MetricPath(
+                path=f"{CLASSES}.{slo_class}.{by_class}", statistic=statistic, unit=unit, better="lower"
+            ), words  # fmt: skip
+        path = f"{AGGREGATE}.latency.{name}"
+        return MetricPath(path=path, statistic=statistic, unit=unit, better="lower"), words
+    if metric in _RATES:
+        name, unit, words = _RATES[metric]
+        rate = f"{AGGREGATE}.throughput.{name}"
+        return MetricPath(path=rate, statistic="mean", unit=unit, better="higher"), words
+    if metric in ("goodput_rps", "attainment"):
+        goodput = MetricPath(path=GOODPUT, statistic="mean", unit="fraction", better="higher")
+        return goodput, "share of demanded requests that are served in time"
+    return None
+
+
+def known_metric(metric: str) -> tuple[MetricPath, str]:
+    """Return the same of a metric that a report has.
+
+    Raises:
+        ConfigError: no report has it.
+    """
+    found = metric_path(metric)
+    if found is None:
+        raise ConfigError(
+            f"metric {metric} is in no benchmark report; use ttft_p99_ms or tokens_per_sec"
+        )
+    return found
+
+
+class BaselineScenario(ClosedPart):
+    """Hold a scenario file, with the harness and profile that it names."""
+
+    name: str  # path below the folder, without .yaml
+    harness: str
+    profile: str
+    workload: str  # in sweeps/workloads; stands for the profile in the simulator
+    instead: str = ""  # what is run where the profile cannot be
+
+
+class Inventory(ClosedPart):
+    """Hold all scenarios of the pinned commit."""
+
+    repository: str
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
+    folder: str
+    scenarios: tuple[BaselineScenario, ...]
+
+
+@functools.cache
+def inventory() -> Inventory:
+    """Return the pinned inventory.
+
+    Raises:
+        ConfigError: the file is not of the form.
+    """
+    return checked(Inventory, data_file("hypotheses/data/scenarios.yaml"), "scenarios.yaml")
+
+
+@functools.cache
+def scenario_workload(name: str) -> WorkloadSpec:
+    """Return the workload that stands for the profile of a scenario."""
+    file = resources.files("sweeps") / "workloads" / f"{name}.yaml"
+    return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.ledger.rows.vocabulary import (
+from sweeps.claims.words import (
     CROSS_POLICY,
     DOMINANCE,
     EQUIVALENCE,
@@ -17,23 +17,26 @@ from sweeps.ledger.rows.vocabulary import (
     VALIDATION,
 )
 from sweeps.promote.configs.engine import workload_of_promotion
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
 from sweeps.promote.hypotheses.document import (
+    GOODPUT,
+    BaselineScenario,
     ExpectedChange,
     MetricPath,
     OfferedTraffic,
     OperatingPoint,
     ProfileChoice,
     TransferHypothesis,
+    inventory,
+    known_metric,
+    metric_path,
+    scenario_workload,
 )
-from sweeps.promote.hypotheses.inventory import BaselineScenario, inventory, scenario_workload
-from sweeps.promote.hypotheses.metrics import AGGREGATE, CLASSES, GOODPUT, known_metric
-from sweeps.promote.hypotheses.saturation import FILLS, SEEDS, saturation_rate
-from sweeps.promote.hypotheses.traffic import traffic_of
+from sweeps.promote.hypotheses.traffic import FILLS, SEEDS, saturation_rate, traffic_of
 from sweeps.promote.maps.rows import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
 
-PINNED = "llm-d-benchmark"
 _EQUAL_LOAD = "offered load, prompt lengths and output lengths agree between the arms"
 _NO_FAILURES = "no request fails that is not meant to be shed"
 _CALIBRATED = (
@@ -43,39 +46,33 @@ _CALIBRATED = (
 
 @dataclass(frozen=True)
 class TrackMaker:
-    """What the hypotheses of one promotion have in common."""
+    """Hold what the hypotheses of one promotion have in common."""
 
     promotion: Promotion
     files: Files  # of earlier stages
 
     @property
     def workload_name(self) -> str:
-        """The workload of the strategy's file."""
+        """Return the workload of the strategy's file."""
         strategy = self.promotion.arm.strategy
         if strategy is None:
             return "mixed"
         return strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
 
-    @property
-    def arm_name(self) -> str:
-        """The strategy's name."""
-        strategy = self.promotion.arm.strategy
-        return strategy.name if strategy is not None else self.promotion.arm.name
-
     @functools.cached_property
     def spec(self) -> WorkloadSpec:
-        """The workload that the strategy was made for."""
+        """Return the workload that the strategy was made for."""
         return workload_of_promotion(self.promotion)
 
     @functools.cached_property
     def own_traffic(self) -> OfferedTraffic:
-        """Its traffic."""
+        """Return the traffic of this workload."""
         return traffic_of(self.spec, self.workload_name, None, self.files)
 
     def point(
         self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS, fills: int = FILLS
     ) -> OperatingPoint:
-        """A rate as a share of the baseline's saturation."""
+        """Return a rate as a share of the baseline's saturation."""
         saturation = saturation_rate(self.promotion.baseline.config, spec, seeds, fills)
         return OperatingPoint(
             saturation_rate=saturation,
@@ -84,9 +81,7 @@ class TrackMaker:
         )
 
     def objective(self) -> tuple[MetricPath, str]:
-        """The strategy's first objective that a report has."""
-        from sweeps.promote.hypotheses.metrics import metric_path
-
+        """Return the strategy's first objective that a report has."""
         strategy = self.promotion.arm.strategy
         for objective in strategy.objectives if strategy is not None else ():
             found = metric_path(objective.metric)
@@ -99,7 +94,7 @@ class TrackMaker:
 
 
 def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[TransferHypothesis]:
-    """Each confirmed claim; without any the strategy's objective; and that the plugin path costs nothing."""
+    """Yield each confirmed claim; without any the strategy's objective; and that the plugin path costs nothing."""
     for claim in claims:
         yield _of_claim(maker, claim)
     if not any(claim.direction != "same" for claim in claims):
@@ -116,7 +111,7 @@ def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
         id=f"A-{claim.name}",
         track="A",
         statement=(
-            f"Under workload {claim.workload}, {maker.arm_name} {verb} the {words} against "
+            f"Under workload {claim.workload}, {maker.promotion.name} {verb} the {words} against "
             f"{maker.promotion.baseline.name}"
             + (f": {claim.statement}" if claim.statement else ".")
         ),
@@ -150,7 +145,7 @@ def _of_objective(maker: TrackMaker) -> TransferHypothesis:
         maker,
         "A-objective",
         statement=(
-            f"Under workload {maker.workload_name}, {maker.arm_name} has a better {words} than "
+            f"Under workload {maker.workload_name}, {maker.promotion.name} has a better {words} than "
             f"{maker.promotion.baseline.name}."
         ),
         metric=metric,
@@ -194,7 +189,7 @@ def _own(
     origin: str,
     **changes: Any,
 ) -> TransferHypothesis:
-    """A hypothesis on the strategy's own workload."""
+    """Return a hypothesis on the strategy's own workload."""
     traffic = maker.own_traffic
     family, type_, vvuq = kind
     values: dict[str, Any] = {
@@ -223,7 +218,7 @@ def _own(
 
 
 def _profile(metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
-    """By class only priority-mix measures; sessions are guidellm's, all else is inference-perf's."""
+    """Choose priority-mix, which alone measures by class, guidellm for sessions, else inference-perf."""
     if metric.path.startswith(CLASSES) or (traffic.classes and metric.path == GOODPUT):
         return ProfileChoice(harness="priority-mix")
     return ProfileChoice(harness="guidellm" if traffic.turns > 1 else "inference-perf")
@@ -235,7 +230,7 @@ def _profile(metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
 def track_b(
     maker: TrackMaker, gaps: Sequence[GapRow], signals: Sequence[SignalRow]
 ) -> Iterator[TransferHypothesis]:
-    """One for each row of Map C, and one for each signal that is read and is less fresh there."""
+    """Yield one for each row of Map C, and one for each signal that is read and is less fresh there."""
     for gap in gaps:
         yield _of_gap(maker, gap)
     for signal in signals:
@@ -246,7 +241,7 @@ def track_b(
 def _of_gap(maker: TrackMaker, gap: GapRow) -> TransferHypothesis:
     metric, words = maker.objective()
     names = {
-        "treatment": maker.arm_name,
+        "treatment": maker.promotion.name,
         "baseline": maker.promotion.baseline.name,
         "metric": words,
     }
@@ -284,8 +279,8 @@ def _of_freshness(
         maker,
         f"B-fresh-{signal.name.replace('_', '-')}",
         statement=(
-            f"With {signal.name} as old as llm-d has it ({signal.gap}), {maker.arm_name} still has a better {words} "
-            f"than {maker.promotion.baseline.name}."
+            f"With {signal.name} as old as llm-d has it ({signal.gap}), {maker.promotion.name} still has a better "
+            f"{words} than {maker.promotion.baseline.name}."
         ),
         metric=metric,
         kind=(ROBUSTNESS, DOMINANCE, VALIDATION),
@@ -309,7 +304,7 @@ def _of_freshness(
 
 
 def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
-    """One for each baseline scenario of the pinned inventory: nothing changes by more than 5 %."""
+    """Yield one for each baseline scenario of the pinned inventory: nothing changes by more than 5 %."""
     for scenario in inventory().scenarios:
         yield _of_scenario(maker, scenario)
 
@@ -323,7 +318,7 @@ def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypot
         id=f"C-{scenario.name.replace('/', '-')}",
         track="C",
         statement=(
-            f"In the baseline scenario {scenario.name}, {maker.arm_name} keeps the mean time to completion of "
+            f"In the baseline scenario {scenario.name}, {maker.promotion.name} keeps the mean time to completion of "
             f"{maker.promotion.baseline.name} within {SAME_PERCENT:g} %."
         ),
         family=CROSS_POLICY,

@@ -1,23 +1,84 @@
-"""Workloads of the simulator as the traffic of a test on a cluster."""
+"""Turn workloads of the simulator into the traffic of a test on a cluster, with the rate at which it saturates."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
 from blis_jax.files.strict_yaml import read_documents, read_yaml
-from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.records.record import RunRecord
+from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
 from sweeps.promote.checks.documents import PRIORITY
-from sweeps.promote.checks.kubernetes_rules import CLASS_LABEL
 from sweeps.promote.configs.engine import class_shares
-from sweeps.promote.configs.objects import objective_name
+from sweeps.promote.configs.overlay import objective_name
 from sweeps.promote.hypotheses.document import OfferedTraffic
-from sweeps.promote.hypotheses.lengths import lengths
+from sweeps.promote.maps.rows import CLASS_LABEL
 from sweeps.promote.promotion import Files
+from sweeps.runs.bench import Bench
+
+
+def tokens_of_request(spec: WorkloadSpec) -> float:
+    """Return mean tokens of a request, its shared prefix and its answer included."""
+    total = sum(client.rate_fraction for client in spec.clients)
+    prefix = sum(client.rate_fraction * client.prefix_length for client in spec.clients) / total
+    return (
+        sum(lengths(spec, f"{part}_distribution")["mean"] for part in ("input", "output")) + prefix
+    )
+
+
+def lengths(spec: WorkloadSpec, field: str) -> dict[str, float]:
+    """Return mean, deviation and bounds of all clients' lengths together, weighted by their rates."""
+    parts, total = [], sum(client.rate_fraction for client in spec.clients)
+    for client in spec.clients:
+        law = getattr(client, field)
+        parts.append((client.rate_fraction / total, *_moments(law.model_dump(mode="json"))))
+    mean = sum(share * mean for share, mean, *_ in parts)
+    variance = sum(share * (std**2 + (at - mean) ** 2) for share, at, std, *_ in parts)
+    return {
+        "mean": round(mean, 1),
+        "std_dev": round(variance**0.5, 1),
+        "min": min(low for *_, low, _ in parts),
+        "max": max(high for *_, high in parts),
+    }
+
+
+def _moments(law: Mapping[str, Any]) -> tuple[float, float, int, int]:
+    """Return mean, standard deviation, least and greatest length of a law, before it is cut to its bounds."""
+    kind, given = law["type"], law["params"]
+    if kind == "constant":
+        value = int(given["value"])
+        return value, 0.0, value, value
+    if kind == "empirical":
+        total = sum(given.values())
+        shares = {int(length): weight / total for length, weight in given.items()}
+        mean = sum(length * share for length, share in shares.items())
+        variance = sum(share * (length - mean) ** 2 for length, share in shares.items())
+        return mean, variance**0.5, min(shares), max(shares)
+    if kind == "pareto_lognormal":
+        share, alpha = given["mix_weight"], max(float(given["alpha"]), 1.1)
+        of_pareto = alpha * given["xm"] / (alpha - 1)
+        mean = share * of_pareto + (1 - share) * math.exp(given["mu"] + given["sigma"] ** 2 / 2)
+    else:
+        mean = float(given["mean"])
+    spread = float(given.get("std_dev") or mean)  # an exponential law's is its mean
+    low = int(given.get("min") or 1)
+    high = int(given.get("max") or max(low + 1, round(mean + 8 * spread)))
+    return mean, spread, low, high
+
 
 _OBJECTS = "arms/treatment/kubernetes.yaml"
 USUAL_REQUESTS = 1000
 
 
 def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) -> OfferedTraffic:
-    """The traffic of a workload.
+    """Return the traffic of a workload.
 
     Args:
         spec: the workload.
@@ -56,7 +117,7 @@ def _path(files: Files, ending: str) -> str | None:
 
 
 def _objectives(files: Files) -> dict[str, int]:
-    """Priorities of the classes in the treatment arm."""
+    """Return priorities of the classes in the treatment arm."""
     path = _path(files, _OBJECTS)
     found = {}
     for one in read_documents(files[path], path) if path else ():
@@ -67,7 +128,83 @@ def _objectives(files: Files) -> dict[str, int]:
 
 
 def _headers(files: Files) -> dict[str, int]:
-    """The deadline headers of the classes, where the order by class has them."""
+    """Return the deadline headers of the classes, where the order by class has them."""
     path = _path(files, PRIORITY)
     classes = read_yaml(files[path], path)["classes"] if path else {}
     return {name: one["ttft_header_ms"] for name, one in classes.items()}
+
+
+SEEDS = (42, 123, 456)
+FILLS = 3  # requests for each place of the running batch
+AT_ONCE = 1e6  # requests/s: all are there before the first is served
+MOST_KV = 0.9  # share of the KV blocks that the requests may need, so that none is evicted
+DIGITS = 3
+
+
+def saturation_rate(
+    config: ClusterConfig, spec: WorkloadSpec, seeds: tuple[int, ...] = SEEDS, fills: int = FILLS
+) -> float:
+    """Return the requests per second that a cluster completes while work waits at every instance.
+
+    Each kind of instance is measured alone, with a queue that fills its batch several times, and counts as often as the
+    cluster has it; so the router's balance is taken for perfect, and the CPU tier is left out. Median over the seeds,
+    kept per configuration.
+
+    Args:
+        config: the cluster with its coefficients; nothing is turned away, and no clock ends the run.
+        spec: the workload; its lengths and prefixes count, its rate does not.
+        seeds: of the runs; one is enough where all lengths are alike.
+        fills: requests for each place of the running batch, at least 2; 2 are enough where all lengths are alike.
+    """
+    content = json.dumps(spec.content(), sort_keys=True)
+    admission = tuple(one for one in config.policy_numbers if not one[0].startswith("admission."))
+    total = 0.0
+    for group in config.instances or (None,):
+        one = dataclasses.replace(
+            config,
+            instances=(),
+            num_instances=1,
+            admission_policy="always-admit",
+            policy_numbers=admission,
+            horizon=NO_HORIZON,
+            **((group.numbers() if group is not None else {}) | {"kv_cpu_blocks": 0}),
+        )
+        count = group.count if group is not None else config.num_instances
+        total += count * _of_one_instance(one, content, seeds, fills)
+    return float(f"{total:.{DIGITS}g}")
+
+
+@functools.lru_cache(maxsize=64)
+def _of_one_instance(
+    config: ClusterConfig, content: str, seeds: tuple[int, ...], fills: int
+) -> float:
+
+    spec = parse_spec(content)
+    blocks = tokens_of_request(spec) / config.block_size_in_tokens
+    fitting = int(MOST_KV * config.total_kv_blocks / blocks)
+    count = max(1, min(fills * config.max_num_running_reqs, fitting))
+    bench = Bench(
+        override(spec, num_requests=count, aggregate_rate=AT_ONCE, horizon=0), seeds, "jax", ()
+    )
+    (rates,) = bench.summaries(
+        [config], lambda run: _completions_per_s(run, config.max_num_running_reqs)
+    )
+    return float(np.median(rates))
+
+
+def _completions_per_s(run: RunRecord, places: int) -> float:
+    """Return completions per s from when every place is filled until the last request leaves the queue.
+
+    In between one request begins for each that ends. Where memory holds fewer requests than there are places, none
+    waits: then all completions count, from the beginning to the end.
+    """
+    requests = run.requests
+    waited = requests.first_sched_delay_us
+    begins = np.sort((requests.arrival_us + waited)[waited >= 0])
+    ends = requests.left_us[requests.left_us >= 0]
+    if len(begins) > places:
+        first, last = int(begins[places - 1]), int(begins[-1])
+        done = int(np.count_nonzero((ends > first) & (ends <= last)))
+    else:
+        first, last, done = int(requests.arrival_us.min()), int(ends.max()), len(ends)
+    return float(done / (last - first) * 1e6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeps.promote.maps.page import reference_page
+from sweeps.promote.maps.rows import reference_page
 
 if __name__ == "__main__":
     print(reference_page(), end="")

@@ -1,28 +1,42 @@
-"""The rows of Maps A, B and C, read from `data/` and checked."""
+"""Read the rows of Maps A, B and C from `data/`, and make stage 1: which of them a promotion needs."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from importlib import resources
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.named_policies import admission_name, numbered
+from blis_jax.cluster.named_policies import policies_of as policies_in
+from blis_jax.core.kinds import KINDS, NONE
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.strict_yaml import read_yaml, sentence
+from blis_jax.policies.contract import Policy
+from blis_jax.policies.moved import known_as
+from blis_jax.policies.reading import NUM_KEYS
+from blis_jax.policies.reading import signals_of as signals_of_policy
+from blis_jax.policies.scenes import scene_of
+from sweeps.promote.promotion import Files, Promotion
+from sweeps.promote.texts import checked, data_file, render, yaml_text
+from sweeps.strategies.file import ClosedPart, Text
+
+# llm-d: higher is more important, below 0 may be shed
+CLASS_PRIORITY = {"critical": 4, "standard": 3, "batch": -1, "sheddable": -2, "background": -3}
+CLASS_LABEL = "slo-class"  # of an objective: the simulated class that it stands for
+UNCLASSED_PRIORITY = 0  # of requests without an objective
+
 
 Status = Literal["exact", "approximate", "code", "none"]
-Text = Annotated[str, Field(min_length=1)]
 SCORER_WEIGHT = "routing_scorers."  # begins the name of one scorer's weight
+NUMBER = "NUMBER"  # behind what begins a policy's numbers: any of them
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SettingRow(_Row):
-    """Map A: what some settings of a `ClusterConfig` become."""
+class SettingRow(ClosedPart):
+    """Say what some settings of a `ClusterConfig` become (Map A); `admission.NUMBER` stands for a policy's numbers."""
 
     settings: Annotated[tuple[Text, ...], Field(min_length=1)]
     part: Literal["router", "request", "engine", "cluster", "simulation"]  # who holds the knob
@@ -41,8 +55,8 @@ class SettingRow(_Row):
         return self
 
 
-class PolicyRow(_Row):
-    """Map A: what a policy of the package becomes."""
+class PolicyRow(ClosedPart):
+    """Say what a policy of the package becomes (Map A)."""
 
     policy: Annotated[str, Field(pattern=r"^[a-z_]+/[a-z-]+$")]  # KIND/NAME
     status: Status
@@ -55,8 +69,8 @@ class PolicyRow(_Row):
     proposal: str = ""  # what to write instead, where nothing can be done
 
 
-class InterfaceRow(_Row):
-    """Map A: what a kind of policy is in the target."""
+class InterfaceRow(ClosedPart):
+    """Say what a kind of policy is in the target (Map A)."""
 
     kind: Text
     interface: Text
@@ -64,8 +78,8 @@ class InterfaceRow(_Row):
     rule: Text
 
 
-class SignalRow(_Row):
-    """Map B: a field that a policy may read."""
+class SignalRow(ClosedPart):
+    """Describe a field that a policy may read (Map B)."""
 
     name: Annotated[str, Field(pattern=r"^[a-z_]+\.[a-z0-9_]+$")]  # CONTEXT.FIELD
     unit: Text
@@ -79,8 +93,8 @@ class SignalRow(_Row):
     gap: str = ""  # difference in freshness; empty: none
 
 
-class GapRow(_Row):
-    """Map C: what has no model on one side, with the hypothesis that tests it."""
+class GapRow(ClosedPart):
+    """Describe what has no model on one side, with the hypothesis that tests it (Map C)."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     title: Text
@@ -96,50 +110,46 @@ class GapRow(_Row):
     no_profile: str = ""  # why no profile can make the stress
 
 
-_R = TypeVar("_R", bound=_Row)
+_R = TypeVar("_R", bound=ClosedPart)
 
 
 @functools.cache
 def _rows(row: type[_R], name: str) -> tuple[_R, ...]:
-    file = resources.files("sweeps.promote.maps") / "data" / f"{name}.yaml"
-    return parsed_rows(row, read_yaml(file.read_text(encoding="utf-8"), f"{name}.yaml"), name)
+    return parsed_rows(row, data_file(f"maps/data/{name}.yaml"), name)
 
 
-def parsed_rows(row: type[_R], given: object, source: str) -> tuple[_R, ...]:
-    """Rows of one kind from plain data; `source` begins errors."""
-    try:
-        return TypeAdapter(tuple[row, ...]).validate_python(given)  # type: ignore[valid-type]
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {sentence(error)}") from None
+def parsed_rows(row: type[_R], content: object, source: str) -> tuple[_R, ...]:
+    """Return rows of one kind from plain data; `source` begins errors."""
+    return checked(tuple[row, ...], content, source)  # type: ignore[valid-type]
 
 
 def setting_rows() -> tuple[SettingRow, ...]:
-    """All rows for settings."""
+    """Return all rows for settings."""
     return _rows(SettingRow, "settings")
 
 
 def policy_rows() -> tuple[PolicyRow, ...]:
-    """All rows for policies."""
+    """Return all rows for policies."""
     return _rows(PolicyRow, "policies")
 
 
 def interface_rows() -> tuple[InterfaceRow, ...]:
-    """All rows for kinds of policies."""
+    """Return all rows for kinds of policies."""
     return _rows(InterfaceRow, "interfaces")
 
 
 def signal_rows() -> tuple[SignalRow, ...]:
-    """All rows for signals."""
+    """Return all rows for signals."""
     return _rows(SignalRow, "signals")
 
 
 def gap_rows() -> tuple[GapRow, ...]:
-    """All rows of Map C."""
+    """Return all rows of Map C."""
     return _rows(GapRow, "gaps")
 
 
 def setting_row(name: str) -> SettingRow:
-    """The row of a setting, of one scorer's weight, or of a number that a policy's name begins.
+    """Return the row of a setting, of one scorer's weight, or of a number that a policy's name begins.
 
     Raises:
         ConfigError: no row has it.
@@ -148,13 +158,13 @@ def setting_row(name: str) -> SettingRow:
     if name.startswith(SCORER_WEIGHT):
         return known["routing_scorers"]
     if name not in known and "." in name:
-        return known["policy_numbers"]
+        return known.get(f"{name.partition('.')[0]}.{NUMBER}", known["policy_numbers"])
     return _found(known, name, "setting", "A")
 
 
 def policy_row(kind: str, name: str) -> PolicyRow | None:
-    """The row of a policy of the package; None for one from a file."""
-    return {row.policy: row for row in policy_rows()}.get(f"{kind}/{name}")
+    """Return the row of a policy of the package, or of a track's experiment; None for one from a user's file."""
+    return {row.policy: row for row in policy_rows()}.get(f"{kind}/{known_as(name)}")
 
 
 def _found(known: Mapping[str, _R], name: str, what: str, map_name: str) -> _R:
@@ -164,3 +174,115 @@ def _found(known: Mapping[str, _R], name: str, what: str, map_name: str) -> _R:
     raise ConfigError(
         f"{what} {name!r} has no row in Map {map_name}; add one, with its status{closest(name, names)}"
     )
+
+
+def place_of(kind: str) -> str:
+    """Return what Map B calls the context of a kind: that of HandOverContext is hand_over."""
+    words = re.findall("[A-Z][a-z]+", KINDS[kind].context.removesuffix("Context"))
+    return "_".join(words).lower()
+
+
+def policies_of(config: ClusterConfig) -> Iterator[tuple[str, Policy]]:
+    """Yield the policies that a configuration uses, with their kinds."""
+    for policy in policies_in(numbered(config)):
+        yield policy.kind, policy
+
+
+def signals_of(config: ClusterConfig) -> tuple[str, ...]:
+    """Return the signals that the policies of a configuration read, as Map B names them."""
+    found: set[str] = set()
+    for _, policy in policies_of(config):
+        found |= signals_read(policy)
+    return tuple(sorted(found))
+
+
+def signals_read(policy: Policy) -> set[str]:
+    """Return the signals that one policy reads."""
+    own = {field.name for field in dataclasses.fields(scene_of(policy.kind))}
+    place = place_of(policy.kind)
+    return {
+        # a hand-over policy is also asked where requests may be routed
+        signal if "." in signal else f"{place if signal in own else 'gateway'}.{signal}"
+        for signal in signals_of_policy(policy.function())
+        if signal != NUM_KEYS
+    }
+
+
+DICTIONARY = "translation-dictionary.yaml"
+PAGE = "translation-dictionary.md"
+
+
+def maps_files(promotion: Promotion) -> Files:
+    """Return `translation-dictionary.yaml` and `.md`: all rows, with those that the strategy needs marked."""
+    document = dictionary(promotion)
+    return {DICTIONARY: yaml_text(document), PAGE: render("dictionary.md.j2", document=document)}
+
+
+def reference_page() -> str:
+    """Return the page of the docs: all rows."""
+    return render(
+        "maps.md.j2",
+        interfaces=_dumped(interface_rows()),
+        policies=_dumped(policy_rows()),
+        settings=_dumped(setting_rows()),
+        signals=_dumped(signal_rows()),
+        gaps=_dumped(gap_rows()),
+    )
+
+
+def _dumped(found: Iterable[Any]) -> list[dict[str, Any]]:
+    return [row.model_dump(mode="json") for row in found]
+
+
+def dictionary(promotion: Promotion) -> dict[str, Any]:
+    """Return Maps A, B and C as plain data; `used` marks what the strategy has, reads or meets."""
+    config = promotion.arm.config
+    kinds = {kind for kind, _ in policies_of(config)}
+    names = named_policies(promotion)
+    read = set(signals_of(config))
+    return {
+        "strategy": promotion.given,
+        "baseline": promotion.baseline.name,
+        "target": promotion.target,
+        "policies_from_files": sorted(
+            (kind, without_folders(name)) for kind, name in names if policy_row(kind, name) is None
+        ),
+        "map_a": {
+            "interfaces": [_filled(row) | {"used": row.kind in kinds} for row in interface_rows()],
+            "policies": [
+                _filled(row) | {"used": tuple(row.policy.split("/")) in names}
+                for row in policy_rows()
+            ],
+            "settings": [_filled(row) for row in setting_rows()],
+        },
+        "map_b": [_filled(row) | {"used": row.name in read} for row in signal_rows()],
+        "map_c": [
+            _filled(row) | {"used": not row.signals or bool(read & set(row.signals))}
+            for row in gap_rows()
+        ],
+    }
+
+
+def named_policies(promotion: Promotion) -> set[tuple[str, str]]:
+    """Return kind and name of every policy that the strategy's configuration names."""
+    config = promotion.arm.config
+    found = {("admission", known_as(admission_name(config)))}
+    for kind in KINDS.values():
+        name = str(getattr(config, kind.setting))
+        if not (kind.is_list or kind.name == "admission" or (kind.is_optional and name == NONE)):
+            found.add((kind.name, known_as(name)))
+    return found | {("scorer", known_as(name)) for name, _ in config.scorers()}
+
+
+def _filled(row: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = row.model_dump(mode="json")
+    return {
+        key: value
+        for key, value in plain.items()
+        if value is not None and (value != "" or key == "gap")
+    }
+
+
+def without_folders(text: str) -> str:
+    """Return a text in which policies of files have no folders, so that it is the same on every machine."""
+    return re.sub(r"[^,\s]*/([^/,]+\.py:)", r"\1", text)

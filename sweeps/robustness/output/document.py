@@ -3,25 +3,162 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
-from sweeps.robustness.output.report import by_axis, cell_table, constraints_of, labels_of
-from sweeps.robustness.output.rules import Rules
-from sweeps.robustness.verdict import NUM_RESAMPLES, REASONS, inference_of
+from blis_jax.files.atomic_write import finite
+from blis_jax.reports.findings import (
+    Answer,
+    Cell,
+    Findings,
+    Quantity,
+    Remarks,
+    Row,
+    Sentence,
+    Table,
+)
+from blis_jax.reports.words import joined, metric_words
+from sweeps.claims.words import UNDECIDED
+from sweeps.robustness.output.figure import MapView, picture, runs_of
+from sweeps.robustness.output.report import (
+    by_axis,
+    cell_table,
+    constraint_lines,
+    constraints_of,
+    effect_lines,
+    failure_lines,
+    labels_of,
+    reversal_lines,
+    rule_lines,
+    seeds_lines,
+)
+from sweeps.robustness.output.rules import Rules, shown
+from sweeps.robustness.verdict import NONE, NUM_RESAMPLES, REASONS, inference_of
+
+if TYPE_CHECKING:
+    from sweeps.robustness.parts import MapTiming
+    from sweeps.robustness.plan import Question
+
+
+def findings_of(
+    verdicts: xr.Dataset, rules: Rules, timing: MapTiming | None = None, view: MapView | None = None
+) -> Findings:
+    """Return what a map says, for every output; `timing` is what making it took, `view` what its picture shows."""
+    said = runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text
+    failures = [said(line) for line in failure_lines(verdicts)]
+    effects = [said(line) for line in effect_lines(verdicts)]
+    others = [
+        *seeds_lines(verdicts), *constraint_lines(verdicts), *reversal_lines(verdicts),
+        *rule_lines(rules)[:1],
+    ]  # fmt: skip
+    return Findings(
+        map_answer(verdicts, timing),
+        (
+            _regime_table(rules),
+            Remarks(tuple(effects), is_brief=True),
+            Remarks(tuple(failures), is_brief=bool(verdicts["has_failed"].values.any())),
+            Remarks(tuple(map(said, others))),
+            _axis_table(verdicts),
+        ),
+        () if view is None else (picture(verdicts, view),),
+    )
+
+
+def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
+    """Return the five lines of a map."""
+    first, *others = map(str, verdicts["strategy"].values)
+    total, counts = verdicts.sizes["cell"], Counter(verdicts["recommended"].values.tolist())
+    parts: list[str | Quantity] = []
+    for label in labels_of(verdicts):
+        if counts[label] or label in (first, *others):
+            words = f"{label} in " if label not in (NONE, UNDECIDED) else f"{label}: "
+            parts += [", " * bool(parts), words, Quantity.whole(counts[label])]
+    num_runs = int(verdicts["num_runs"].values.sum())
+    verb = "Do" if len(others) > 1 else "Does"
+    time = None
+    if timing is not None and timing.num_runs:
+        time = Sentence.of(
+            Quantity.whole(timing.num_runs), " now, in ", Quantity(timing.run_s, like=10.0), " s."
+        )
+    return Answer(
+        asked=f"{verb} {joined(others)} beat {first} in {metric_words(verdicts.attrs['objective'])}, and where? "
+        f"{total:,} cells of load, workload and cluster.",
+        verdict=(Sentence.of("best to take: ", *parts, " of ", Quantity.whole(total), " cells."),),
+        sure=Sentence.of(
+            f"{100 * float(verdicts.attrs['confidence']):g} % in each cell by itself; nothing is corrected for "
+            "the number of cells."
+        ),
+        price=Sentence.of(Quantity.whole(num_runs), " runs."),
+        next="--decide adds seeds in the undecided cells."
+        if counts[UNDECIDED]
+        else "the .csv beside the result has every cell; python -m sweeps.compare looks at one closely.",
+        time=time,
+    )
+
+
+def _regime_table(rules: Rules) -> Table:
+    rows = tuple(
+        Row(
+            (
+                rule.label,
+                rule.words(),
+                Quantity.whole(rule.num_right),
+                Quantity.whole(rule.num_cells),
+            )
+        )
+        for rule in rules.leaves
+        if rule.where
+    )
+    return Table(("take", "where", "right in", "of cells"), rows)
+
+
+def _axis_table(verdicts: xr.Dataset) -> Table:
+    """Return recommendations counted by the values of each axis."""
+    table = by_axis(verdicts)
+    rows = []
+    for record in table.to_dict("records"):
+        cells: list[Cell] = [str(record["axis"]), shown(record["value"])]
+        for name in table.columns[2:]:
+            is_change = str(name).endswith("%")
+            value = finite(float(record[name]))
+            like = None if is_change else 1000.0
+            cells.append(Quantity(value, is_signed=is_change, like=like))
+        rows.append(Row(tuple(cells), is_brief=False))
+    return Table(
+        tuple(map(str, table.columns)), tuple(rows), "Recommendations by axis, in cells", num_keys=2
+    )
+
+
+def title_of(verdicts: xr.Dataset) -> str:
+    """Return the title of a map's page."""
+    first, *others = map(str, verdicts["strategy"].values)
+    return f"Where {joined(others)} {'does' if len(others) == 1 else 'do'} better than {first}"
+
+
+def provenance_of(dataset: xr.Dataset, question: Question) -> dict[str, Any]:
+    """Return where a map's numbers come from."""
+    named = ("package_version", "jax_version", "profile", "device", "created", "design")
+    kept = {
+        name.replace("_", " "): str(dataset.attrs[name]) for name in named if name in dataset.attrs
+    }
+    return kept | {
+        "objective": question.objective,
+        "constraints": ", ".join(map(str, question.constraints)) or "none",
+        "seeds": ", ".join(map(str, dataset["seed"].values.tolist())),
+    }
 
 
 def to_document(verdicts: xr.Dataset, rules: Rules, lines: Sequence[str]) -> dict[str, Any]:
-    """The recommendations as JSON: by regime, by axis, by cell."""
+    """Return the recommendations as JSON: the answer, by regime, by axis, by cell."""
     attributes = verdicts.attrs
     counts = Counter(verdicts["recommended"].values.tolist())
     reasons = Counter(verdicts["reason"].values.tolist())
     return {
+        "answer": map_answer(verdicts).to_json(),
         "strategies": verdicts["strategy"].values.tolist(),
         "objective": attributes["objective"],
         "constraints": constraints_of(verdicts),
@@ -40,8 +177,8 @@ def to_document(verdicts: xr.Dataset, rules: Rules, lines: Sequence[str]) -> dic
         "summary": list(lines),
         "regimes": {
             "depth": rules.depth,
-            "cross_validated_accuracy": _finite(rules.accuracy),
-            "accuracy_of_most_frequent": _finite(rules.accuracy_of_most_frequent),
+            "cross_validated_accuracy": finite(rules.accuracy),
+            "accuracy_of_most_frequent": finite(rules.accuracy_of_most_frequent),
             "num_folds": rules.num_folds,
             "rules": [
                 {
@@ -62,9 +199,5 @@ def to_document(verdicts: xr.Dataset, rules: Rules, lines: Sequence[str]) -> dic
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows: list[Mapping[Any, Any]] = table.to_dict("records")
     return [
-        {str(k): _finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows
+        {str(k): finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows
     ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
+import yaml
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.metrics.scalars import LOWER
-from blis_jax.reports.figures import WIDTH, area_handle, figure, line_handle, save
+from blis_jax.files.atomic_write import plain
+from blis_jax.metrics.metric import LOWER
+from blis_jax.reports.pictures import Axis, Bars, Mark, Panel, Picture, Series, Style, Tiles
+from blis_jax.reports.study import RunWords, run_words
 from blis_jax.reports.style import strategy_colours
+from blis_jax.reports.words import metric_words
+from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import BY_NAME, MapAxis, kinds_in
-from sweeps.robustness.output.words import constraint_words, metric_words, runs_of
-from sweeps.robustness.verdict import NONE, UNDECIDED
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from sweeps.robustness.verdict import NONE
 
 MARKS = "os^DvP*"
-SCALE = "BrBG"  # brown to teal, told apart by colour-blind readers
-NO_COMPARISON, ALIKE = "0.55", "0.87"
+NO_COMPARISON = "0.55"
+# ColorBrewer's BrBG from teal to brown, told apart by colour-blind readers; the middle unlike a blank tile
+COLOURS = ("#015d54", "#44a299", "#abdfd7", "#dedede", "#edd9a8", "#c58e3d", "#804a09")
 STEPS = (-60.0, -30.0, -10.0, 10.0, 30.0, 60.0)  # %, between the colours
 STEP_WORDS = (
     "over 60 % better", "30 to 60 % better", "10 to 30 % better", "within 10 %",
@@ -37,7 +38,7 @@ TILE_INCHES = 0.22  # height
 
 
 @dataclass(frozen=True)
-class View:
+class MapView:
     """The axes of each heat map, and those that tell the heat maps apart, if any do."""
 
     x: str = "kv_blocks"
@@ -51,7 +52,7 @@ class View:
         return tuple(name for name in (self.x, self.y, self.column, self.row) if name is not None)
 
 
-def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> View:
+def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> MapView:
     """A view from `X,Y` and `COLUMN,ROW`; refuses what cannot be drawn."""
     names, known = [], [axis.name for axis in axes]
     for option, text in (("--map-axes", map_axes), ("--map-facets", map_facets)):
@@ -76,25 +77,25 @@ def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> View:
                 f"--map-facets: {name} has {sizes[name]} values, and {most} {what} can be drawn; "
                 "give other facets, or --figure none"
             )
-    return View(*names)
+    return MapView(*names)
 
 
-def draw(verdicts: xr.Dataset, view: View, path: Path) -> None:
-    """Draws a PNG, whole or not at all."""
+def picture(verdicts: xr.Dataset, view: MapView) -> Picture:
+    """Return the map: a heat map for each column and row of the view."""
     view = filled(verdicts, view)
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
-    height = len(rows) * (TILE_INCHES * len(_values(verdicts, view.y)) + 0.15) + 0.7
-    with figure(height, len(rows), len(columns), WIDTH, sharex=True, sharey=True) as (made, panels):
-        for place in np.ndindex(len(rows), len(columns)):
-            here = _where(verdicts, view.row, rows[place[0]])
-            here &= _where(verdicts, view.column, columns[place[1]])
-            part = verdicts.isel(cell=np.flatnonzero(here))
-            _draw_panel(panels[place], part, view, verdicts)
-            _label_panel(panels[place], view, place, verdicts)
-        save(made, path, _heading(verdicts), _caption(verdicts, view), _legend(verdicts))
+    height = TILE_INCHES * len(_values(verdicts, view.y)) + 0.15 + 0.7 / len(rows)
+    panels = [
+        [_panel(verdicts, view, (row, column)) for column in range(len(columns))]
+        for row in range(len(rows))
+    ]
+    return Picture(
+        _heading(verdicts), _caption(verdicts, view), panels, [height] * len(rows), shares_x="all",
+        shares_y="all", key=_legend(verdicts), name="map",
+    )  # fmt: skip
 
 
-def filled(verdicts: xr.Dataset, view: View) -> View:
+def filled(verdicts: xr.Dataset, view: MapView) -> MapView:
     """The view without the facets that would leave many tiles blank."""
     for one in (view, replace(view, row=None), replace(view, row=None, column=None)):
         num_tiles = int(np.prod([len(_values(verdicts, name)) for name in one.axes]))
@@ -130,71 +131,77 @@ def best_change(verdicts: xr.Dataset) -> np.ndarray:
     return np.where(np.isfinite(lowest), sign * lowest, np.nan)
 
 
-def _draw_panel(axes: Axes, part: xr.Dataset, view: View, verdicts: xr.Dataset) -> None:
-    from matplotlib.patches import Rectangle
-
-    changes = best_change(part)
-    names = part["strategy"].values.tolist()
+def _panel(verdicts: xr.Dataset, view: MapView, place: tuple[int, int]) -> Panel:
+    """Return one heat map: tiles by the change of the best other strategy, marks by what is recommended."""
+    columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
     across, up = _values(verdicts, view.x), _values(verdicts, view.y)
-    for x, at_x in enumerate(across):
-        for y, at_y in enumerate(up):
-            here = _where(part, view.x, at_x) & _where(part, view.y, at_y)
-            if not here.any():
-                continue
-            known = changes[here][np.isfinite(changes[here])]
-            colour = _colours()[_step(verdicts, float(np.median(known)))] if len(known) else None
-            axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour or NO_COMPARISON, linewidth=0))
-            label = Counter(part["recommended"].values[here].tolist()).most_common(1)[0][0]
-            if label == NONE:
-                axes.plot(x + 0.5, y + 0.5, "x", color="black", markersize=4.5)
-            elif label != UNDECIDED:
-                axes.plot(x + 0.5, y + 0.5, **_mark(names, names.index(label)))
-    axes.set_xlim(0, len(across))
-    axes.set_ylim(0, len(up))
-    axes.grid(visible=False)
+    here = _where(verdicts, view.row, rows[place[0]])
+    part = verdicts.isel(
+        cell=np.flatnonzero(here & _where(verdicts, view.column, columns[place[1]]))
+    )
+    changes, chosen = best_change(part), part["recommended"].values
+    shown = np.full((2, len(up), len(across)), np.nan)  # changes, and tiles without a comparison
+    labels: dict[str, list[tuple[float, float]]] = {}
+    for y, x in np.ndindex(len(up), len(across)):
+        at = _where(part, view.x, across[x]) & _where(part, view.y, up[y])
+        if at.any():
+            known = changes[at][np.isfinite(changes[at])]
+            shown[(0, y, x) if len(known) else (1, y, x)] = np.median(known) if len(known) else 1.0
+            label = Counter(chosen[at].tolist()).most_common(1)[0][0]
+            labels.setdefault(label, []).append((x + 0.5, y + 0.5))
+    edges = [[float(at) for at in range(len(values) + 1)] for values in (across, up)]
+    colours, names = _colours(verdicts), part["strategy"].values.tolist()
+    marks: list[Mark] = [
+        Tiles(edges[0], edges[1], plain(shown[0]), colours, steps=STEPS, has_scale=False),
+        Tiles(edges[0], edges[1], plain(shown[1]), [NO_COMPARISON], has_scale=False),
+    ]
+    for label, places in labels.items():
+        if label != UNDECIDED:
+            at_x, at_y = zip(*places, strict=True)
+            marks.append(Series(at_x, at_y, _mark(names, label)))
+    return Panel(marks, *_axes(view, place, verdicts))
+
+
+def _colours(verdicts: xr.Dataset) -> list[str]:
+    """Return the colours from the least change to the greatest; good ones are teal."""
+    is_lower = verdicts.attrs["direction"] == LOWER
+    return list(COLOURS if is_lower else reversed(COLOURS))
 
 
 def _step(verdicts: xr.Dataset, change: float) -> int:
-    """Place among the colours, the best first."""
+    """Return a change's place among the steps, the best first."""
     is_lower = verdicts.attrs["direction"] == LOWER
     return int(np.searchsorted(STEPS, change if is_lower else -change))
 
 
-def _colours() -> list[Any]:
-    from matplotlib import colormaps
-
-    found: list[Any] = [colormaps[SCALE](at) for at in np.linspace(0.92, 0.08, len(STEP_WORDS))]
-    found[len(found) // 2] = ALIKE  # unlike a blank tile
-    return found
-
-
-def _mark(names: Sequence[str], arm: int) -> dict[str, Any]:
-    return {
-        "marker": MARKS[arm % len(MARKS)], "color": strategy_colours(names)[names[arm]],
-        "markersize": 6, "markeredgecolor": "white", "markeredgewidth": 0.9, "linestyle": "none",
-    }  # fmt: skip
+def _mark(names: Sequence[str], label: str) -> Style:
+    if label == NONE:
+        return Style("black", "x", size=4.5)
+    colour = strategy_colours(names)[label]
+    return Style(colour, MARKS[names.index(label) % len(MARKS)], size=6, edge="white")
 
 
-def _label_panel(axes: Axes, view: View, place: tuple[int, ...], verdicts: xr.Dataset) -> None:
-    """Values along the outer edges, headings of columns and rows."""
+def _axes(view: MapView, place: tuple[int, int], verdicts: xr.Dataset) -> tuple[Axis, Axis, str]:
+    """Return both axes with their values, named along the outer edges, and a column's heading."""
     row, column = place
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
     across, up = _values(verdicts, view.x), _values(verdicts, view.y)
-    is_narrow = len(columns) * len(across) > 16
-    axes.set_xticks(
-        np.arange(len(across)) + 0.5,
-        [_short(value) for value in across],
-        rotation=90 if is_narrow else 0,
-    )
-    axes.set_yticks(np.arange(len(up)) + 0.5, [_short(value) for value in up])
-    axes.tick_params(length=0, pad=2)
-    if row == len(rows) - 1 and column == len(columns) // 2:
-        axes.set_xlabel(_axis_words(view.x))
-    if column == 0:
-        facet = f"{_facet_words(view.row, rows[row])}\n" if view.row is not None else ""
-        axes.set_ylabel(f"{facet}{_axis_words(view.y)}")
-    if row == 0 and view.column is not None:
-        axes.set_title(_facet_words(view.column, columns[column]))
+    is_middle = row == len(rows) - 1 and column == len(columns) // 2
+    facet = f"{_facet_words(view.row, rows[row])}\n" if view.row is not None else ""
+    x = Axis(
+        _axis_words(view.x) if is_middle else "", ticks=_ticks(across),
+        limits=(0.0, float(len(across))), has_grid=False, is_turned=len(columns) * len(across) > 16,
+    )  # fmt: skip
+    y = Axis(
+        f"{facet}{_axis_words(view.y)}" if column == 0 else "", ticks=_ticks(up),
+        limits=(0.0, float(len(up))), has_grid=False,
+    )  # fmt: skip
+    is_headed = row == 0 and view.column is not None
+    return x, y, _facet_words(str(view.column), columns[column]) if is_headed else ""
+
+
+def _ticks(values: Sequence[Any]) -> list[tuple[float, str]]:
+    return [(at + 0.5, _short(value)) for at, value in enumerate(values)]
 
 
 def _axis_words(name: str) -> str:
@@ -233,35 +240,30 @@ def _heading(verdicts: xr.Dataset) -> str:
     return f"Where to use {first}, and where {what}, in {verdicts.sizes['cell']:,} regimes"
 
 
-def _legend(verdicts: xr.Dataset) -> list[Any]:
+def _legend(verdicts: xr.Dataset) -> list[Mark]:
     counts = Counter(verdicts["recommended"].values.tolist())
     total = verdicts.sizes["cell"]
 
-    def share(label: str) -> str:
-        return f"{100 * counts[label] / total:.0f} % of cells"
+    def named(label: str, words: str, style: Style) -> Series:
+        return Series([], [], style, f"{words}: {100 * counts[label] / total:.0f} % of cells")
 
     names = verdicts["strategy"].values.tolist()
-    entries = [
-        line_handle(f"{name} recommended: {share(name)}", **_mark(names, arm))
-        for arm, name in enumerate(names)
-    ]
-    cross = {"marker": "x", "color": "black", "linestyle": "none"}
-    entries += [
-        line_handle(f"none can be recommended: {share(NONE)}", **cross),
-        line_handle(f"no mark, none clearly best: {share(UNDECIDED)}", linestyle="none"),
+    entries: list[Mark] = [
+        *(named(name, f"{name} recommended", _mark(names, name)) for name in names),
+        named(NONE, "none can be recommended", _mark(names, NONE)),
+        named(UNDECIDED, "no mark, none clearly best", Style()),
     ]
     changes = best_change(verdicts)
     seen = {_step(verdicts, float(one)) for one in changes[np.isfinite(changes)]}
     entries += [
-        area_handle(STEP_WORDS[step], facecolor=_colours()[step], edgecolor="0.7", linewidth=0.5)
-        for step in sorted(seen)
+        Bars([], [], Style(COLOURS[step], edge="0.7"), STEP_WORDS[step]) for step in sorted(seen)
     ]
     if not np.isfinite(changes).all():
-        entries.append(area_handle("no comparison: a strategy fails", color=NO_COMPARISON))
+        entries.append(Bars([], [], Style(NO_COMPARISON), "no comparison: a strategy fails"))
     return entries
 
 
-def _caption(verdicts: xr.Dataset, view: View) -> str:
+def _caption(verdicts: xr.Dataset, view: MapView) -> str:
     shown = set(view.axes)
     names = [kind.name for kind in kinds_in(verdicts.coords)]
     others = [name for name in names if name not in shown and len(_values(verdicts, name)) > 1]
@@ -297,3 +299,18 @@ def _num_seeds(verdicts: xr.Dataset) -> str:
     counts = verdicts["num_seeds"].values
     least, most = int(counts.min()), int(counts.max())
     return str(most) if least == most else f"{least} to {most}"
+
+
+def constraint_words(text: str, first: str) -> str:
+    """Return a constraint as prose; `first` is the strategy that a relative one is in % of."""
+    sign = "<=" if "<=" in text else ">="
+    name, limit = text.split(sign)
+    bound = f"{limit[:-1]} % of that of {first}" if limit.endswith("%") else limit
+    return f"{metric_words(name)} at {'most' if sign == '<=' else 'least'} {bound}"
+
+
+def runs_of(attributes: Mapping[str, Any], num_runs: int) -> RunWords:
+    """Return the words for the runs in a cell: seeds of a workload, or windows of a trace."""
+    documents = yaml.safe_load(attributes.get("workloads", "{}")).values()
+    windows = (document for document in documents if "windows" in document)
+    return run_words(next(windows, None), num_runs)

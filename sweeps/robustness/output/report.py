@@ -13,15 +13,16 @@ import pandas as pd
 import xarray as xr
 
 from blis_jax.metrics.scalars import lookup
+from blis_jax.reports.words import metric_words
 from blis_jax.statistics import paired
+from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import kinds_in
-from sweeps.robustness.output.rules import Rules, rules_of
-from sweeps.robustness.output.words import constraint_words, metric_words, shown
+from sweeps.robustness.output.figure import constraint_words
+from sweeps.robustness.output.rules import Rules, rules_of, shown
 from sweeps.robustness.store import is_done
 from sweeps.robustness.verdict import (
     NONE,
     ONLY_RUNNING,
-    UNDECIDED,
     inference_of,
     reference_index,
     reversals,
@@ -192,11 +193,11 @@ def _is_metric(dataset: xr.Dataset, name: str) -> bool:
 
 def summary_lines(verdicts: xr.Dataset, rules: Rules) -> list[str]:
     """What was found, in plain words."""
-    lines = [_counts_line(verdicts), *_seeds_lines(verdicts)]
-    lines += _effect_lines(verdicts)
-    lines += _constraint_lines(verdicts)
-    lines += _failure_lines(verdicts)
-    lines += _reversal_lines(verdicts)
+    lines = [_counts_line(verdicts), *seeds_lines(verdicts)]
+    lines += effect_lines(verdicts)
+    lines += constraint_lines(verdicts)
+    lines += failure_lines(verdicts)
+    lines += reversal_lines(verdicts)
     lines += rule_lines(rules)
     return lines
 
@@ -213,7 +214,7 @@ def _counts_line(verdicts: xr.Dataset) -> str:
     return f"Recommendations in {total:,} cells: {', '.join(parts)}."
 
 
-def _seeds_lines(verdicts: xr.Dataset) -> list[str]:
+def seeds_lines(verdicts: xr.Dataset) -> list[str]:
     """On how many seeds cells were run, where a rule said so."""
     if "stopping" not in verdicts.attrs:
         return []
@@ -225,7 +226,7 @@ def _seeds_lines(verdicts: xr.Dataset) -> list[str]:
     ]
 
 
-def _effect_lines(verdicts: xr.Dataset) -> list[str]:
+def effect_lines(verdicts: xr.Dataset) -> list[str]:
     """How each strategy does against the first, whatever the constraints say."""
     first, *others = labels_of(verdicts)[: verdicts.sizes["strategy"]]
     lines = []
@@ -248,7 +249,8 @@ def _effect_lines(verdicts: xr.Dataset) -> list[str]:
     return lines
 
 
-def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
+def constraint_lines(verdicts: xr.Dataset) -> list[str]:
+    """Return which constraints are broken, by whom and where."""
     lines = []
     failed = verdicts["has_failed"].values
     first = str(verdicts["strategy"].values[0])
@@ -292,7 +294,8 @@ def _is_beaten(verdicts: xr.Dataset) -> np.ndarray:
     )
 
 
-def _failure_lines(verdicts: xr.Dataset) -> list[str]:
+def failure_lines(verdicts: xr.Dataset) -> list[str]:
+    """Return which strategies fail, and where."""
     lines = []
     endings = verdicts["ending"].values.tolist()
     for place, name in enumerate(labels_of(verdicts)[: verdicts.sizes["strategy"]]):
@@ -313,7 +316,8 @@ def _failure_lines(verdicts: xr.Dataset) -> list[str]:
     return lines or ["Every run of every strategy finished."]
 
 
-def _reversal_lines(verdicts: xr.Dataset) -> list[str]:
+def reversal_lines(verdicts: xr.Dataset) -> list[str]:
+    """Return whether the order of the reference cell holds in the others."""
     reference = reference_index(verdicts)
     if reference is None:
         return ["The reference cell has not been run, so there is no order to compare with."]
@@ -384,15 +388,3 @@ def _share(count: int, total: int) -> str:
 def _median(values: np.ndarray) -> float:
     values = values[np.isfinite(values)]
     return float(np.median(values)) if len(values) else float("nan")
-
-
-def axis_lines(verdicts: xr.Dataset) -> list[str]:
-    """Recommendations counted by the values of each axis, as a table."""
-    table = by_axis(verdicts)
-    table["value"] = [shown(value) for value in table["value"]]
-    table["axis"] = table["axis"].where(~table["axis"].duplicated(), "")
-    text = table.to_string(index=False, float_format=lambda value: f"{value:+.1f}")
-    return ["Recommendations by axis, in cells:", *text.splitlines()]
-
-
-# --- document -------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 import xarray as xr
 
 from sweeps.robustness.cells import BY_NAME, kinds_in
-from sweeps.robustness.output.words import shown
 
 DEPTH = 3
 NUM_FOLDS = 5
@@ -179,3 +178,10 @@ def _with(where: tuple[RuleCondition, ...], added: RuleCondition) -> tuple[RuleC
         one for one in where if not (is_bound and (one.axis, one.sign) == (added.axis, added.sign))
     ]
     return (*kept, added)
+
+
+def shown(value: str | float) -> str:
+    """Return a value of an axis: a number with at most six digits and its thousands apart, a text as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e5 else f"{value:,.6g}"

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
 
 from blis_jax.errors import ConfigError, closest
 from sweeps.search.engines.base import Engine, Recommender, Told, first_of
+from sweeps.search.engines.denoised import Denoised
+from sweeps.search.engines.ensemble import Ensemble
+from sweeps.search.engines.gp_minimize import GpMinimize
+from sweeps.search.engines.pareto import Pareto
+from sweeps.search.engines.points import Grid, Random, Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
-ENGINES = {
-    "gp": "gp.GaussianProcess",
-    "forest": "forest.Forest",
-    "gp_minimize": "gp_minimize.GpMinimize",
-    "random": "random.Random",
-    "sobol": "sobol.Sobol",
-    "ensemble": "ensemble.Ensemble",
-    "denoised": "denoised.Denoised",
-    "turbo": "turbo.Turbo",
-    "tpe": "tpe.Tpe",
-    "grid": "grid.Grid",
-    "pareto": "pareto.Pareto",
+ENGINES: Mapping[str, Callable[[Space, Search], Engine]] = {
+    "denoised": Denoised,
+    "ensemble": Ensemble,
+    "gp_minimize": GpMinimize,
+    "pareto": Pareto,
+    "random": Random,
+    "sobol": Sobol,
+    "grid": Grid,
 }
+GONE = ("gp", "forest", "tpe", "turbo")
 
 
 def make(space: Space, search: Search) -> Engine:
-    """The engine that a search names, for a space."""
+    """Return the engine that a search names, for a space.
+
+    Raises:
+        ConfigError: the engine is unknown or has left, or the space has no parameters.
+    """
+    if search.engine in GONE:
+        raise ConfigError(
+            f"search.engine: {search.engine!r} has left blis_jax, and a search that it began cannot be "
+            "resumed; start a new one with denoised, which is the default"
+        )
     if search.engine not in ENGINES:
         raise ConfigError(
             f"search.engine: {search.engine!r} is unknown; use one of {', '.join(ENGINES)}"
@@ -37,8 +47,7 @@ def make(space: Space, search: Search) -> Engine:
             f"{space.strategy.source}: parameters: there are none, so there is nothing to search; "
             "give one, or compare fixed strategies with python -m blis_jax.sweep"
         )
-    module, name = ENGINES[search.engine].split(".")
-    engine: Engine = getattr(import_module(f"sweeps.search.engines.{module}"), name)(space, search)
+    engine = ENGINES[search.engine](space, search)
     return Started(engine, _starts(space, search)) if search.start else engine
 
 

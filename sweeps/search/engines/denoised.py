@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeps.search.engines.base import Told, first_of, generator
-from sweeps.search.engines.modelled import smooth_model
-from sweeps.search.engines.modelled.encoding import Encoding
-from sweeps.search.engines.modelled.known import BranchedStart, distinct, greedy, known_of
-from sweeps.search.engines.sobol import Sobol
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.known import BranchedStart, distinct, greedy, known_of
+from sweeps.search.engines.points import Sobol
+from sweeps.search.engines.smooth_model import SmoothOutputs, fitted_outputs
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
@@ -53,7 +53,7 @@ class Denoised:
         model = self._model(told)
         candidates = self._candidates(model, random)
         tried = model.features[model.order[: CENTRES * 4]]
-        values = model.values(np.concatenate([tried, candidates]), DRAWS, random)
+        values = model.outputs.scores(np.concatenate([tried, candidates]), DRAWS, random)
         lowest, hoped = values[:, : len(tried)].min(axis=1), values[:, len(tried) :]
         order = np.argsort(hoped.mean(axis=0), kind="stable")
         sure = apart(candidates, order, count // 2)
@@ -76,17 +76,17 @@ class Denoised:
         """Features `[candidate, feature]`: around the best points and anywhere, then around the best of these."""
         centres = model.features[model.order[:CENTRES]]
         places = np.minimum(random.geometric(0.4, CANDIDATES) - 1, len(centres) - 1)
-        first = self._around(centres[places], random)
+        first = self.around(centres[places], random)
         is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
         first[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
-        values = model.values(first, DRAWS, random)
+        values = model.outputs.scores(first, DRAWS, random)
         by = np.stack([np.quantile(values, HOPE, axis=0), values.mean(axis=0)])
         ways = np.argsort(by, axis=1, kind="stable")[:, : REFINED // 2]
         best = first[ways.ravel()]
-        second = self._around(best[random.integers(len(best), size=CANDIDATES // 2)], random)
+        second = self.around(best[random.integers(len(best), size=CANDIDATES // 2)], random)
         return np.concatenate([first, second])
 
-    def _around(self, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    def around(self, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Features a step from a centre each, of any scale and in any number of features."""
         count, width = centres.shape
         moved = random.random(centres.shape) < random.random((count, 1))
@@ -113,58 +113,28 @@ def ranked(told: Sequence[Told], model: Modelled) -> list[int]:
 
 
 class Modelled(NamedTuple):
-    """Points that were tried, and a process for each output; one that is the same everywhere is a constant."""
+    """Points that were tried, and the processes that are fitted to them."""
 
     features: np.ndarray  # [point, feature]
-    processes: tuple[smooth_model.SmoothModel | float, ...]
-    errors: np.ndarray | None  # [excess], see `Known`
+    outputs: SmoothOutputs
     places: np.ndarray  # [point], of these points in the search
     order: np.ndarray  # [point], best ones by the processes first
 
-    def values(self, features: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-        """Merged scores `[draw, candidate]` of joint draws of all processes."""
-        from threadpoolctl import threadpool_limits
-
-        from surrogate.fitting import online
-
-        with threadpool_limits(1):  # the same bits on any number of cores
-            drawn = [
-                np.full((count, len(features)), one)
-                if isinstance(one, float)
-                else one.draws(features, count, random)
-                for one in self.processes
-            ]
-        padded = 1 << (len(features) - 1).bit_length()  # few shapes, since each is compiled
-        outputs = np.zeros((count, padded, len(drawn)), np.float32)
-        outputs[:, : len(features)] = np.stack(drawn, axis=-1)
-        return np.asarray(online.merged(outputs, self.errors))[:, : len(features)]
-
 
 def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
-    """Processes fitted to points that were tried, and these points in the order of their expected merged scores."""
-    if not any(one.errors for one in told):
-        told = [one._replace(errors=one.spreads) for one in told]
+    """Return processes fitted to points that were tried, and these points by their expected merged scores."""
+    if not any(point.errors for point in told):
+        told = [point._replace(errors=point.spreads) for point in told]
     known = known_of(encoding, told)
     distance = np.abs(known.features - known.centre).max(axis=1)
-    runs = np.array([one.num_runs for one in told])
-    if runs.min() < runs.max():  # what is best of the points with all runs is asked for
-        distance[runs == runs.max()] = -1.0
+    num_runs = known.num_runs
+    if num_runs.min() < num_runs.max():  # what is best of the points with all runs is asked for
+        distance[num_runs == num_runs.max()] = -1.0
     nearest = np.argsort(distance, kind="stable")[:MOST_POINTS]
     features = known.features[nearest]
-    noisiness = np.median(runs[nearest]) / runs[nearest]
-    processes = tuple(_process(features, column[nearest], noisiness) for column in known.targets.T)
-    model = Modelled(features, processes, known.errors, nearest, np.arange(len(nearest)))
-    values = model.values(features, DRAWS, np.random.default_rng(0)).mean(axis=0)
-    return model._replace(order=np.argsort(values, kind="stable"))
-
-
-def _process(
-    features: np.ndarray, results: np.ndarray, noisiness: np.ndarray
-) -> smooth_model.SmoothModel | float:
-    """A process, or the result if all are the same."""
-    if np.ptp(results) < 1e-9:
-        return float(results[0])
-    return smooth_model.fitted(features, results, noisiness)
+    outputs = fitted_outputs(features, known.targets[nearest], known.errors, num_runs[nearest])
+    scores = outputs.scores(features, DRAWS, np.random.default_rng(0)).mean(axis=0)
+    return Modelled(features, outputs, nearest, np.argsort(scores, kind="stable"))
 
 
 def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:

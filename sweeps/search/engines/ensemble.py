@@ -1,4 +1,4 @@
-"""Surrogate-guided search: a deep ensemble chooses batches by gradient, a local model takes over.
+"""Surrogate-guided search: a deep ensemble chooses batches by gradient, local processes take over.
 
 Over the whole space every member of the ensemble goes down from many starts by gradient, and of where
 they end a batch is put together by expected improvement over the members. Gaussian processes do so for
@@ -11,14 +11,15 @@ begins to hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from surrogate.fitting import online
 from sweeps.search.engines.base import Told, generator, modelled
-from sweeps.search.engines.modelled.encoding import Encoding
-from sweeps.search.engines.modelled.known import BranchedStart, Known, distinct, greedy, known_of
-from sweeps.search.engines.sobol import Sobol
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.known import BranchedStart, Known, distinct, greedy, known_of
+from sweeps.search.engines.points import Sobol
+from sweeps.search.engines.smooth_model import fitted_outputs
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
@@ -27,32 +28,22 @@ SCREENED = 512  # points that the starts are the best of
 MOST_EDGE, LEAST_EDGE = 0.5, 2.0**-5  # of the local region, shares of a range
 PATIENCE = 2  # batches without progress that halve the region
 PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
-LOCAL_POINTS = 96  # that the local model is fitted to
-CANDIDATES = 1024  # of the local model
+LOCAL_POINTS = 96  # that the local processes are fitted to
+TRIED = 24  # of them, which a candidate should improve on
+CANDIDATES = 1000  # with these a power of two
 SHARE_ELSEWHERE, SHARE_DRAWN = 0.15, 0.1  # of them, around other good points and anywhere
 ELSEWHERE = 13  # so many points are good, the best one included
 OCTAVES = 4.0  # down from the region's edge over which the candidates' distances are spread
-DRAWS = 256  # of the local model, for the expected improvement
-
-
-class EngineParts(NamedTuple):
-    """What the engine is made of; an ablation leaves one out."""
-
-    networks: bool = True  # the deep ensemble; without it the local model chooses whole batches
-    local: bool = True  # the local model; without it the deep ensemble does
-    rough: bool = True  # the local model's part of short lengths
-    scales: bool = True  # candidates on all scales below the region's edge
-    branches: bool = True  # features of their own for values that overrides name
-    constraints: bool = True  # models of their own for the excesses of constraints
+DRAWS = 256  # of the local processes, for the expected improvement
 
 
 class Ensemble:
-    """Sobol points to begin with, then batches from the ensemble and the local model."""
+    """Sobol points to begin with, then batches from the ensemble and the local processes."""
 
-    def __init__(self, space: Space, search: Search, parts: EngineParts = EngineParts()) -> None:  # noqa: B008
-        """For a space."""
-        self.space, self.search, self.parts = space, search, parts
-        self.encoding = Encoding(space, parts.branches)
+    def __init__(self, space: Space, search: Search) -> None:
+        """Make the features of the space and its first points."""
+        self.space, self.search = space, search
+        self.encoding = Encoding(space)
         self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
@@ -61,30 +52,19 @@ class Ensemble:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
         if all(one.has_failed for one in told):
             return self.first.ask(told, count)
-        if not self.parts.constraints:
-            told = [one._replace(excesses=(), penalty=0.0, errors=()) for one in told]
         known = known_of(self.encoding, told)
         edge = _edge(told, self.search)
         points = [one.point for one in told]
-        num_local = self._num_local(count, edge)
+        num_local = round(count * (0.75 if edge > MOST_EDGE / 2 else 0.875))
         local = self._local(known, edge, num_local) if num_local else []
         chosen = distinct(self.encoding, self.search, local, points, num_local)
         num_wide = count - len(chosen)
-        wide = self._wide(known, num_wide) if num_wide and self.parts.networks else []
+        wide = self._wide(known, num_wide) if num_wide else []
         points += chosen
         return chosen + distinct(self.encoding, self.search, wide, points, num_wide)
 
-    def _num_local(self, count: int, edge: float) -> int:
-        """Points of a batch for the local model: more of them once its region has shrunk."""
-        if not self.parts.networks:
-            return count
-        share = 0.75 if edge > MOST_EDGE / 2 else 0.875
-        return round(count * share) if self.parts.local else 0
-
     def _wide(self, known: Known, count: int) -> list[np.ndarray]:
         """Ends of the members' ways down with the largest expected improvement over all members."""
-        from surrogate.fitting import online
-
         random = generator(self.search, len(known.features), 1)
         ensemble = online.fit(known.features, known.targets, int(random.integers(2**31)))
         screened = self.encoding.drawn(random, SCREENED)
@@ -101,33 +81,20 @@ class Ensemble:
 
     def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
-        from surrogate.fitting import online
-        from sweeps.search.engines.modelled import local_model
-
         random = generator(self.search, len(known.features), 2)
         distance = np.abs(known.features - known.centre).max(axis=1)
         nearest = np.argsort(distance, kind="stable")[:LOCAL_POINTS]
         candidates = self._candidates(known, edge, random)
-        draws = [
-            local_model.draws(
-                known.features[nearest],
-                column[nearest],
-                candidates,
-                DRAWS,
-                random,
-                self.parts.rough,
-            )
-            for column in known.targets.T
-        ]
-        outputs = np.stack(draws, axis=-1).astype(np.float32)
-        values = np.asarray(online.merged(outputs, known.errors))
-        lowest = np.full(len(values), known.goal)
-        return [candidates[place] for place in greedy(values, lowest, 3 * count)]
+        outputs = fitted_outputs(
+            known.features[nearest], known.targets[nearest], known.errors, known.num_runs[nearest]
+        )
+        tried = known.features[nearest[:TRIED]]
+        scores = outputs.scores(np.concatenate([tried, candidates]), DRAWS, random)
+        lowest, hoped = scores[:, : len(tried)].min(axis=1), scores[:, len(tried) :]
+        return [candidates[place] for place in greedy(hoped, lowest, 3 * count)]
 
     def _candidates(self, known: Known, edge: float, random: np.random.Generator) -> np.ndarray:
         """Most of them around the best point; some around other good ones, and from all over the space."""
-        from surrogate.fitting import online
-
         worth = np.asarray(online.merged(known.targets, known.errors))
         order = np.argsort(worth, kind="stable")[:ELSEWHERE]
         others = order[1:] if len(order) > 1 else order
@@ -136,8 +103,7 @@ class Ensemble:
         is_other = random.random(CANDIDATES) < SHARE_ELSEWHERE
         centres[is_other] = known.features[random.choice(others, size=is_other.sum())]
         edges[is_other] = MOST_EDGE
-        octaves = OCTAVES if self.parts.scales else 0.0
-        made = self.encoding.around(centres, _steps(centres, edges, random, octaves), random)
+        made = self.encoding.around(centres, _steps(centres, edges, random), random)
         is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
         made[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
         return made
@@ -160,13 +126,11 @@ def _edge(told: Sequence[Told], search: Search) -> float:
     return edge
 
 
-def _steps(
-    centres: np.ndarray, edges: np.ndarray, random: np.random.Generator, octaves: float
-) -> np.ndarray:
+def _steps(centres: np.ndarray, edges: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Steps within boxes, near ones as often as far ones; each moves only some features, as in TuRBO."""
     count, width = centres.shape
     moved = random.random(centres.shape) < 0.5
     moved[np.arange(count), random.integers(width, size=count)] = True
-    reach = edges * 2.0 ** -(octaves * random.random(count))
+    reach = edges * 2.0 ** -(OCTAVES * random.random(count))
     steps: np.ndarray = (random.random(centres.shape) - 0.5) * reach[:, None] * moved
     return steps

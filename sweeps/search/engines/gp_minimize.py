@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from skopt import Optimizer
+from skopt.space import Categorical, Integer, Real
+from skopt.utils import cook_estimator, normalize_dimensions
+from threadpoolctl import threadpool_limits
 
 from sweeps.search.engines.base import Told
-from sweeps.search.engines.gp import plain, skopt_dimension
 from sweeps.strategies.file import Search
-from sweeps.strategies.space import Point, Space
+from sweeps.strategies.space import Dimension, Point, Space
 
 
 class GpMinimize:
@@ -30,14 +33,11 @@ class GpMinimize:
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next point, whatever the count."""
-        from threadpoolctl import threadpool_limits
-
         if not count:
             return []
         with warnings.catch_warnings(), threadpool_limits(1):
-            warnings.simplefilter(
-                "ignore"
-            )  # about points tried twice, and fits that were cut short
+            # about points tried twice, and fits that were cut short
+            warnings.simplefilter("ignore")
             if self.optimizer is None or list(told[: len(self.followed)]) != self.followed:
                 self.optimizer, self.followed = self._new(), []
                 self.proposal = self.optimizer.ask()
@@ -45,15 +45,12 @@ class GpMinimize:
                 self.optimizer.tell(self.proposal, one.score)
                 self.followed.append(one)
                 self.proposal = self.optimizer.ask()
-            return [tuple(plain(value) for value in self.proposal)]
+            return [tuple(_plain(value) for value in self.proposal)]
 
     def _new(self) -> Any:
         """As `gp_minimize` sets its optimizer up, draw by draw."""
-        from skopt import Optimizer
-        from skopt.utils import cook_estimator, normalize_dimensions
-
         random = np.random.RandomState(self.search.random_state)
-        dimensions = [skopt_dimension(dimension) for dimension in self.space.dimensions]
+        dimensions = [_skopt_dimension(dimension) for dimension in self.space.dimensions]
         space = normalize_dimensions(dimensions)
         state = random.randint(0, np.iinfo(np.int32).max)
         return Optimizer(
@@ -65,3 +62,17 @@ class GpMinimize:
             acq_optimizer_kwargs={"n_points": 10_000, "n_restarts_optimizer": 5, "n_jobs": 1},
             acq_func_kwargs={"xi": 0.01, "kappa": 1.96},
         )
+
+
+def _skopt_dimension(dimension: Dimension) -> Any:
+    """Return the dimension as scikit-optimize has it."""
+    if dimension.kind == "categorical":
+        return Categorical(dimension.categories)
+    prior = "log-uniform" if dimension.is_log else "uniform"
+    kind = Integer if dimension.kind == "integer" else Real
+    return kind(dimension.low, dimension.high, prior=prior)
+
+
+def _plain(value: object) -> Any:
+    """Return a Python value instead of a numpy scalar, which JSON does not know."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from blis_jax.commands import extras
+from blis_jax.commands import lacking
 from blis_jax.commands.cli import run_command
 from blis_jax.commands.door import doctor
 from blis_jax.commands.door.dispatch import main
@@ -37,19 +38,23 @@ def test_it_says_what_there_is(
 def test_the_groups_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = set(project["optional-dependencies"]) - {"dev"}
-    assert {one.name for one in extras.EXTRAS} >= groups - {"docs"}
+    assert {extra.name for extra in lacking.EXTRAS} == groups - {"docs"}
+    words = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("installs optional groups:")[2]
+    )
+    assert set(re.findall(r"`([a-z]+)`", words.partition("\n\n")[0])) == groups
 
 
 def test_what_is_missing_is_said_with_the_command_that_needs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    group = extras.Extra("search", ("no_such_module",), "optimize --engine tpe")
+    group = lacking.Extra("export", ("no_such_module",), "outputs that end in .nc")
     monkeypatch.setattr(doctor, "EXTRAS", (group,))
     monkeypatch.setattr(doctor, "missing_packages", lambda: ["pyyaml"])
     assert main(["doctor"]) == doctor.EXIT_INCOMPLETE
     printed = capsys.readouterr()
     assert (
-        "for optimize --engine tpe: missing (no_such_module): pip install 'blis-jax[search]'"
+        "for outputs that end in .nc: missing (no_such_module): pip install 'blis-jax[export]'"
         in printed.out
     )
     assert printed.err.startswith("blis-jax doctor: pyyaml is not installed, and every command")
@@ -82,11 +87,11 @@ def test_a_cache_that_is_off_or_cannot_be_written(
 
 def test_a_command_that_needs_a_missing_group_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     def command(_: object) -> int:
-        raise ModuleNotFoundError("No module named 'optuna'", name="optuna.samplers")
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.parquet")
 
     assert run_command("blis_jax.x", command, []) == 2
     assert capsys.readouterr().err == (
-        "blis_jax.x: error: optuna is not installed; pip install 'blis-jax[search]'\n"
+        "blis_jax.x: error: pyarrow is not installed; pip install 'blis-jax[parquet]'\n"
     )
 
     def broken(_: object) -> int:

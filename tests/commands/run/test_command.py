@@ -15,15 +15,15 @@ import pytest
 
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES, from_flags
 from blis_jax.commands import cluster_settings
-from blis_jax.commands.flags import cluster_flags
+from blis_jax.commands.options import cluster_flags
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
-from blis_jax.commands.run import sessions
-from blis_jax.commands.run.flags import make_parser
+from blis_jax.commands.run import requests as sessions
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths
+from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths
 from blis_jax.workload.reference.distribution import distribution_arrays
 from tests.support.recorded.reference_data import REPO_ROOT
 
@@ -246,7 +246,7 @@ BAD_INPUTS = {
         ["queue-depth", "twice"],
     ),
     "clock": (flags("--clock", "int16"), ["--clock", "int32"]),
-    "slots": (flags("--slots", "0"), ["--slots", "between 1 and"]),
+    "slots": (flags("--slots", "0"), ["--slots", "allowed is 1 to 8192"]),
     "variant": (flags("--variant", "other"), ["--variant", "scheduling", "routing"]),
     "log level": (flags("--log", "loud"), ["--log", "'loud'", "warn"]),
     "negative seed": (flags("--seed=-1", "--rng", "jax"), ["--seed", "-1", "--rng jax"]),
@@ -424,6 +424,13 @@ def test_horizon_before_the_first_request_has_no_figures(stream, tmp_path, capsy
     assert (document["injected_requests"], "requests" in document) == (0, False)
 
 
+@simulating
+def test_that_nothing_completed_is_said_where_nothing_is_printed(capsys):
+    assert run.main([*LOW_LOAD, "--horizon", "131000"]) == 0  # the first request comes at 130385
+    out, err = capsys.readouterr()
+    assert out == "" and "no request completed before the run ended" in err
+
+
 def test_given_coefficients_win_and_bring_the_references_blocks():
     given = {"model": "some/model", "alpha_coeffs": (1.0, 2.0, 3.0), "beta_coeffs": (4.0, 5.0, 6.0)}
     config = cluster_settings.cluster_config(given)
@@ -538,11 +545,11 @@ def test_a_command_line_of_the_reference_gives_its_figures(name, golden_dir, mon
 def drawn(*arguments):
     """The requests of a run, and what is said of options without effect."""
     given = make_parser().given([*BASE, *arguments])
-    source = source_of(given)
+    source = source_of(RunOptions.of(given))
     config = cluster_settings.cluster_config(given)
     table, _ = requests_of(source, config)
     said = []
-    warn_of_idle_options(given, config, source, SimpleNamespace(warn=said.append))
+    warn_of_idle_options(RunOptions.of(given), config, source, SimpleNamespace(warn=said.append))
     return table, said
 
 
@@ -575,7 +582,7 @@ def test_the_workload_file_comes_before_the_simple_options():
 
 def test_presets_of_the_options_are_those_of_the_workloads():
     assert set(run_flags.PRESETS) == set(PRESETS)
-    flags = {flag.name: flag.default for flag in run_flags._simple_flags()}
+    flags = {flag.name: flag.default for flag in run_flags.make_parser().flags}
     usual = Distribution()
     assert (flags["rate"], flags["prefix-tokens"]) == (usual.rate, usual.prefix_tokens)
     for kind in ("prompt", "output"):

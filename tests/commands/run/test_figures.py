@@ -13,22 +13,21 @@ import pytest
 from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
-from blis_jax.commands.sweep.data import Summarizer
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure
-from blis_jax.metrics.on_device.compiled import Report
-from blis_jax.metrics.on_device.figures import register_figure
-from blis_jax.metrics.on_device.run_figures import Figures, RunFigures, figures_of
+from blis_jax.metrics.on_device.compiled import Report, RunFigures, figures_of
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.summaries import SloTargets, Target
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results.from_tables import Observation
-from blis_jax.results.records import RunRecord
+from blis_jax.records.observation import Observation
+from blis_jax.records.record import RunRecord
 from blis_jax.runs import driver
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.runs import GivenRun
 from blis_jax.runs.simulation import Options, Row
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+from sweeps.sweep.data import Summarizer
 
 SEEDS = (3, 1)
 NAMES = ("ttft_p99_ms[critical]", "itl_p95_ms", "goodput_rps", "jain_fairness", "num_rejected")
@@ -43,19 +42,19 @@ def spec() -> WorkloadSpec:
 
 
 @pytest.fixture(scope="module")
-def records(spec: WorkloadSpec) -> tuple[Figures, ...]:
+def records(spec: WorkloadSpec) -> tuple[RunSummary, ...]:
     wanted = figures_of(NAMES, TARGETS, MEASURE, keep="records")
     return over_seeds(CONFIG, spec, SEEDS, wanted)
 
 
-def assert_same(found: Sequence[Figures], expected: Sequence[Figures]) -> None:
+def assert_same(found: Sequence[RunSummary], expected: Sequence[RunSummary]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.outcome == other.outcome
         assert one.metrics == pytest.approx(dict(other.metrics), rel=1e-9, nan_ok=True)
         assert one.violations == other.violations
 
 
-def test_figures_are_those_of_the_records(spec: WorkloadSpec, records: tuple[Figures, ...]):
+def test_figures_are_those_of_the_records(spec: WorkloadSpec, records: tuple[RunSummary, ...]):
     found = over_seeds(CONFIG, spec, SEEDS, figures_of(NAMES, TARGETS, MEASURE))
     assert_same(found, records)
     assert [one.record for one in found] == [None, None]
@@ -66,7 +65,8 @@ def test_figures_are_those_of_the_records(spec: WorkloadSpec, records: tuple[Fig
 @pytest.fixture(autouse=True)
 def always_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are."""
-    monkeypatch.setattr(driver, "FEWEST_MEASURED", 0)
+    for summary in (RunFigures, Summarizer):
+        monkeypatch.setattr(summary, "fewest_rows", 0)
 
 
 def test_only_some_kilobytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
@@ -85,7 +85,7 @@ def test_only_some_kilobytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.M
     assert len(sizes) == 1 and sizes[0] <= 6144
 
 
-def test_a_sweeps_row_is_that_of_the_record(spec: WorkloadSpec, records: tuple[Figures, ...]):
+def test_a_sweeps_row_is_that_of_the_record(spec: WorkloadSpec, records: tuple[RunSummary, ...]):
     summarizer = Summarizer([spec], Measure(warm_up_s=0.005, cool_down_s=0.005))
     for row, figures in zip(over_seeds(CONFIG, spec, SEEDS, summarizer), records, strict=True):
         assert figures.record is not None
@@ -128,7 +128,7 @@ def test_a_run_that_does_not_end_has_no_figures(spec: WorkloadSpec):
         assert (found.outcome, found.metrics) == (Outcome.ITERATIONS_EXHAUSTED, {})
 
 
-def _reports_of(found: Callable[[RunRecord], Figures], code: Outcome) -> list[Figures]:
+def _reports_of(found: Callable[[RunRecord], RunSummary], code: Outcome) -> list[RunSummary]:
     assert isinstance(found, RunFigures)
     report = Report(np.array([int(code)]), *(np.zeros(1),) * 2, np.zeros((1, 7)), np.ones((1, 1)))
     return list(found.of_reports(report, 0))
@@ -143,5 +143,5 @@ def test_the_outcome_decides_whether_there_are_metrics():
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(ConfigError, match="keep is 'all'; give 'figures' or 'records'"):
         figures_of(NAMES, keep="all")
-    with pytest.raises(ConfigError, match="has a compiled form already"):
-        register_figure("duration_s", lambda selection, _: selection.seconds)
+    with pytest.raises(ConfigError, match="metric 'duration' is unknown; did you mean 'duration_s"):
+        figures_of(["duration"])

@@ -33,3 +33,36 @@ def test_equals_blis(name: str, tmp_path: Path) -> None:
     rows = [[row[column] for column in COLUMNS] for row in found.get("requests") or []]
     assert sorted(rows) == sorted(run["rows"])
     assert {key: found[key] for key in run["totals"]} == run["totals"]
+
+
+# KV moves at 0.01 GB/s until the horizon cuts the last of it
+CUT = "--num-instances 2 --prefill-instances 1 --decode-instances 1 --pd-decider always --pd-transfer-bandwidth 0.01"
+CUT += " --pd-transfer-contention --num-requests 12 --rate 4 --prompt-tokens 120 --prompt-tokens-stdev 90"
+CUT += " --output-tokens 20 --output-tokens-stdev 15 --scheduler priority-fcfs --horizon 5000000"
+OF_PARTS = """\
+=== Anomaly Counters ===
+Priority Inversions: 5
+HOL Blocking Events: 0
+Rejected Requests (Admission): 0
+Rejected Requests (Routing): 0
+Dropped Unservable: 0
+Timed Out Requests: 0
+Length-Capped Requests: 0
+=== PD Metrics ===
+Disaggregated Requests: 5
+Dropped at Decode KV: 0
+Prefill Throughput: 2.4020 sub-req/s
+Decode Throughput: 0.8007 sub-req/s
+Load Imbalance Ratio: 3.0000
+Parent TTFT (us): mean=1228358.2 p50=1280787.0 p95=2025277.5 p99=2100775.5
+KV Transfer Duration (us): mean=1719715.0 p50=1468057.0 p95=3439379.6 p99=3707815.1
+Peak Concurrent Transfers: 9
+Mean Transfer Queue Depth: 5.0000
+"""
+
+
+@pytest.mark.slow
+def test_parts_of_requests_count_as_in_blis(capsys: Any) -> None:
+    """Each part is one of its instance's requests, and a transfer that the horizon cuts is none."""
+    assert main([*MODEL, *CUT.split()]) == 0
+    assert capsys.readouterr().out.endswith(OF_PARTS)

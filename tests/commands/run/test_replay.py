@@ -2,6 +2,7 @@
 
 import json
 
+import pandas
 import pytest
 
 from blis_jax.commands.door.dispatch import main as door
@@ -92,6 +93,45 @@ def test_later_rounds_wait_for_their_answers(tmp_path, capsys):
     assert numbers == [38, 39, 40, 50, 51]
 
 
+# arrival, prompt tokens without the prefix, first and last chunk of the rows that BLIS writes: the first rounds
+FIRST_ROUNDS = [
+    (1000, 200, 24017, 59248),
+    (10000, 290, 38365, 79879),
+    (19000, 380, 47165, 95647),
+    (3000, 100, 25658, 159355),
+    (200000, 100, 223254, 354233),
+]
+
+
+def test_a_trace_of_a_replay_that_waits_for_answers_has_the_first_rounds(tmp_path):
+    (tmp_path / "t.csv").write_text(HEADER + "".join(session_rows()))
+    (tmp_path / "t.yaml").write_text(YAML + "session_context_growth: accumulate\n")
+    more = ["--trace-output", "x", "--think-time-ms", "20", "--horizon", "90000000"]
+    assert main([*MODEL, *FILES, *CLOSED, *more]) == 0
+    rows = pandas.read_csv(tmp_path / "x.csv")
+    columns = ("arrival_time_us", "input_tokens", "first_chunk_time_us", "last_chunk_time_us")
+    assert list(zip(*(rows[name] for name in columns), strict=True)) == FIRST_ROUNDS
+    assert rows["session_id"].fillna("").tolist() == ["s0", "s1", "s2", "", ""]
+    assert rows["request_id"].tolist() == list(range(5)) and set(rows["status"]) == {"ok"}
+    assert set(rows["prefix_length"]) == {0, 64}
+    assert "mode: replayed" in (tmp_path / "x.yaml").read_text()
+
+
+@pytest.mark.parametrize("mode", [[], CLOSED])
+def test_a_replayed_trace_keeps_the_order_of_the_file(mode, tmp_path):
+    names = [
+        line(40 - row, 90_000 - 7000 * row, input_tokens=str(100 + row), output_tokens="6")
+        for row in range(6)
+    ]
+    (tmp_path / "t.csv").write_text(HEADER + "".join(names))
+    assert main([*MODEL, *FILES, *mode, "--trace-output", "x", "--horizon", "90000000"]) == 0
+    rows = pandas.read_csv(tmp_path / "x.csv")
+    assert rows["request_id"].tolist() == list(range(6))
+    assert rows["input_tokens"].tolist() == [100, 101, 102, 103, 104, 105]
+    assert rows["first_chunk_time_us"].tolist() == [119348, 112355, 105418, 98422, 84667, 77669]
+    assert rows["last_chunk_time_us"].tolist() == [153821, 146829, 140137, 133145, 119573, 112580]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -100,7 +140,7 @@ def test_later_rounds_wait_for_their_answers(tmp_path, capsys):
         (FILES, 2, "--model is missing"),
         ([*MODEL, *FILES, "--session-mode", "loop"], 2, "--session-mode"),
         ([*MODEL, *FILES, "--think-time-ms", "5"], 2, "needs --session-mode closed-loop"),
-        ([*MODEL, *FILES, *CLOSED, "--trace-output", "x"], 3, "not supported yet"),
+        ([*MODEL, *FILES, "--slots", "0"], 2, "--slots: got 0, allowed is 1 to 8192"),
         ([*MODEL, *FILES, *CLOSED, "--think-time-ms", "-5"], 2, "at least 0, got -5"),
         ([*MODEL, *FILES, *CLOSED, "--think-time-dist", "x"], 2, "--think-time-dist: got 'x'"),
         (

@@ -8,12 +8,12 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.run import sessions
-from blis_jax.commands.run.flags import make_parser
+from blis_jax.commands.run import requests as sessions
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.errors import ConfigError, UnsupportedError
-from blis_jax.results.labels import labels_of
-from blis_jax.results.records import Status
+from blis_jax.records.record import Status
+from blis_jax.results.blis_files import labels_of
 from blis_jax.runs.closed_loop import ClosedLoopRun
 from blis_jax.traces.read import read_trace
 from blis_jax.workload.reference import draw_closed_loop
@@ -26,7 +26,7 @@ DISTRIBUTION = {"rate": 40.0, "num_requests": 200, "seed": 42}
 
 
 def table_of(**given):
-    return requests_of(source_of(REVISED | given), ClusterConfig())
+    return requests_of(source_of(RunOptions.of(REVISED | given)), ClusterConfig())
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_the_profile_draws_its_own_requests(given, workload):
 
 
 def test_the_first_revision_goes_on_drawing_its_own():
-    table, names = requests_of(source_of(DISTRIBUTION), ClusterConfig())
+    table, names = requests_of(source_of(RunOptions.of(DISTRIBUTION)), ClusterConfig())
     assert table.arrival_us[0] == 0 and names.deadline_us is None
 
 
 def test_policies_never_draw_from_the_seed_of_a_file():
     given = {"workload_spec": str(FOLDER / "specs" / "mixed3_seed7.yaml")}
-    assert source_of(given).policy_seed == source_of(given).seed == 7
-    revised = source_of(REVISED | given)
+    assert source_of(RunOptions.of(given)).policy_seed == source_of(RunOptions.of(given)).seed == 7
+    revised = source_of(RunOptions.of(REVISED | given))
     assert (revised.policy_seed, revised.seed) == (42, 7)
-    assert source_of(REVISED | given | {"seed": 3}).policy_seed == 3
+    assert source_of(RunOptions.of(REVISED | given | {"seed": 3})).policy_seed == 3
 
 
 def test_the_option_timeout_gives_every_request_a_deadline():
@@ -98,9 +98,9 @@ def test_options_of_the_later_revision_need_its_profile(name):
     with pytest.raises(
         ConfigError, match=f"--{option} is an option of BLIS's revision blis-2026-08"
     ):
-        source_of({"rate": 3.0, name: 5})
+        source_of(RunOptions.of({"rate": 3.0, name: 5}))
     with pytest.raises(ConfigError, match=f"--{option} is an option"):
-        source_of({"workload_spec": "mixed", name: 5})
+        source_of(RunOptions.of({"workload_spec": "mixed", name: 5}))
     assert name in make_parser().given([f"--{option}", "5"])
 
 
@@ -112,14 +112,16 @@ def test_options_of_the_later_revision_need_its_profile(name):
     ],
 )
 def test_closed_loops_are_told_from_requests_that_arrive_by_themselves(given, num_given):
-    workload = sessions.closed_loop_of(source_of(REVISED | given))
+    workload = sessions.closed_loop_of(source_of(RunOptions.of(REVISED | given)))
     assert len(workload.requests) == len(workload.sessions) == num_given
-    assert sessions.closed_loop_of(source_of(REVISED | DISTRIBUTION)) is None
-    assert sessions.closed_loop_of(source_of(DISTRIBUTION)) is None
+    assert sessions.closed_loop_of(source_of(RunOptions.of(REVISED | DISTRIBUTION))) is None
+    assert sessions.closed_loop_of(source_of(RunOptions.of(DISTRIBUTION))) is None
 
 
 def test_results_name_the_requests_of_sessions_as_blis_does():
-    loop = draw_closed_loop(source_of(REVISED | {"concurrency": 2, "num_requests": 4}).spec, 42)
+    loop = draw_closed_loop(
+        source_of(RunOptions.of(REVISED | {"concurrency": 2, "num_requests": 4})).spec, 42
+    )
     rows, created = np.array([0, 1, 2]), np.array([0, 0, 1])
     columns = {"arrival_us": [0, 5, 900], "client": [0] * 3, "tenant": [0] * 3}
     columns |= {"session": [0, 1, 0], "round_index": [0, 0, 1]}
@@ -182,16 +184,18 @@ def test_requests_are_given_up_where_that_means_something():
 
 def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
     given = REVISED | DISTRIBUTION | {"trace_output": str(tmp_path / "run.csv")}
-    source, count = source_of(given), DISTRIBUTION["num_requests"]
+    source, count = source_of(RunOptions.of(given)), DISTRIBUTION["num_requests"]
     record = run_of({"arrival_us": recorded("w_07eec6267c11")["arrival_us"]})
-    sessions.write_trace(given, record, source)
+    sessions.write_trace(RunOptions.of(given), record, source)
     trace = read_trace(tmp_path / "run.csv")
     assert trace.format == "trace-v3" and len(trace.rows) == count
     assert "workload_seed: 42" in (tmp_path / "run.yaml").read_text()
-    sessions.write_trace(REVISED, record, source)
+    sessions.write_trace(RunOptions.of(REVISED), record, source)
 
 
 def test_nothing_idle_is_said_of_simple_workloads(capsys):
     given = REVISED | DISTRIBUTION
-    warn_of_idle_options(given, ClusterConfig(), source_of(given), Notes("x", "warn"))
+    warn_of_idle_options(
+        RunOptions.of(given), ClusterConfig(), source_of(RunOptions.of(given)), Notes("x", "warn")
+    )
     assert capsys.readouterr().err == ""

@@ -11,17 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.core.branching import branch
+from blis_jax.core.columns import PastTable, RowTable
 from blis_jax.core.rows import Row
 from blis_jax.core.types import LAST, EngineShape, never
-from blis_jax.engine.context import Context
-from blis_jax.engine.loop import first_order, requests_of
+from blis_jax.engine.loop import context_of, first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.phases.policy_calls import first_states
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import Instance, Lane, Past, Resident, State, initial_state
-from blis_jax.engine.tables.writes import no_writes
+from blis_jax.engine.writing import no_writes
 from blis_jax.policies import Policies
+from blis_jax.tables.blocks import Blocks
+from blis_jax.tables.context import Work
+from blis_jax.tables.state import Instance, Lane, Past, Resident, State
 from blis_jax.workload.table import pad_to
 from tests.support.scenes import Prompt, table_of, workload_of
 
@@ -75,27 +74,30 @@ class Made:
         empty = np.full((len(prompts), 1), -1, np.int32)
         table = dataclasses.replace(table, path_nodes=empty)
         requests = requests_of(shape, functions, numbers, table, first_order(len(prompts)))
-        states = first_states(shape, functions, numbers)
-        self.state: State = initial_state(shape, functions, numbers, *states)
-        self.ctx = Context(shape, functions, numbers, requests, branch)
+        self.state: State = first_state(shape, functions, numbers, requests)
+        self.ctx = context_of(shape, functions, numbers, requests)
 
     def lane(self, **fields: int) -> None:
         """Change the lane."""
-        row = _changed(Lane(self.state.registers, self.state.times), fields)
-        self.state = dataclasses.replace(self.state, registers=row.numbers, times=row.times)
+        row = _changed(Lane(self.state.lane.numbers, self.state.lane.times), fields)
+        self.state = dataclasses.replace(self.state, lane=row)
 
     def instance(self, number: int, **fields: int) -> None:
         """Change an instance; `chains` are its step events."""
         chains = fields.pop("chains", ())
         state = self.state
-        row = _changed(Instance(state.inst[number], state.inst_time[number]), fields)
+        row = _changed(Instance(state.inst.numbers[number], state.inst.times[number]), fields)
         times = row.times
         for place, time in enumerate(chains):  # type: ignore[arg-type]
             times = times.at[int(Instance.time_columns.CHAIN) + place].set(time)
         self.state = dataclasses.replace(
             state,
-            inst=state.inst.at[number].set(row.numbers),
-            inst_time=state.inst_time.at[number].set(times),
+            inst=RowTable(
+                (
+                    state.inst.numbers.at[number].set(row.numbers),
+                    state.inst.times.at[number].set(times),
+                )
+            ),
         )
 
     def resident(self, number: int, slot: int, request: int, **fields: int) -> None:
@@ -121,28 +123,30 @@ class Made:
         numbers, times = jnp.stack(row.numbers.entries), jnp.stack(row.times.entries)
         self.state = dataclasses.replace(
             state,
-            slot=state.slot.at[:, number, slot].set(numbers),
-            slot_time=state.slot_time.at[:, number, slot].set(times),
+            slot=RowTable(
+                (
+                    state.slot.numbers.at[:, number, slot].set(numbers),
+                    state.slot.times.at[:, number, slot].set(times),
+                )
+            ),
         )
 
     def computed(self, number: int, slot: int, tokens: int) -> None:
         """Tokens computed of the request in a slot, for memory at block level."""
-        assert self.state.blocks is not None
-        table = self.state.blocks.computed.at[number, slot].set(tokens)
-        blocks = dataclasses.replace(self.state.blocks, computed=table)
-        self.state = dataclasses.replace(self.state, blocks=blocks)
+        blocks = self.state[Blocks]
+        table = blocks.computed.at[number, slot].set(tokens)
+        self.state = self.state.having(dataclasses.replace(blocks, computed=table))
 
     def past(self, request: int, **fields: int) -> None:
         """Change what a request has been through."""
-        row = _changed(Past(self.state.dyn[request]), fields)
-        self.state = dataclasses.replace(
-            self.state, dyn=self.state.dyn.at[request].set(row.numbers)
-        )
+        row = _changed(Past(self.state.past.rows[request]), fields)
+        rows, *beside = self.state.past.parts
+        past = PastTable((rows.at[request].set(row.numbers), *beside))
+        self.state = dataclasses.replace(self.state, past=past)
 
     def work(self, number: int) -> Work:
         """The instance in mid-step, as a scan step hands it to its phases."""
-        nothing = no_writes(self.ctx, self.state, jnp.int32(number))
-        return Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+        return no_writes(self.ctx, self.state, jnp.int32(number)).work
 
 
 def _changed(row: Any, fields: dict[str, int]) -> Any:

@@ -4,10 +4,9 @@ import jax.numpy as jnp
 
 from blis_jax.core.types import LAST
 from blis_jax.engine.phases.steps.batch_formation import serve
-from blis_jax.memory.block_tables.blocks import Do
-from blis_jax.memory.preemption import give_up
+from blis_jax.tables.blocks import Do
 from tests.engine.phases.made import Made, values
-from tests.engine.phases.steps.test_batch import forming
+from tests.engine.phases.steps.test_batch_formation import forming
 
 ONE = jnp.int32(1)
 
@@ -30,7 +29,7 @@ def test_a_prompt_that_finds_no_room_waits() -> None:
     assert int(failed.task.do) == Do.FAILED
     assert values(written.row, "order", "queued") == [LAST, 100]
     assert values(failed.lane, "budget", "num_waiting") == [64, 1]
-    work, _ = give_up(made.ctx, made.state, failed, ONE)
+    work, _ = made.ctx.memory.after_failure(made.ctx, made.state, failed, ONE)
     assert values(work.lane, "budget", "num_waiting") == [0, 1]  # nobody is admitted any more
     assert values(work.task, "do", "has_preempted") == [Do.NOTHING, 0]
 
@@ -47,7 +46,7 @@ def test_a_member_that_needs_a_block_evicts_the_batch_s_tail() -> None:
         made.past(request, num_scheduled=1, token_index=3, token_record=2, num_new=1)
     failed, _ = serve(made.ctx, made.state, made.work(1), ONE)
     assert values(failed.task, "do", "slot", "takes") == [Do.FAILED, 0, 1]
-    work, written = give_up(made.ctx, made.state, failed, ONE)
+    work, written = made.ctx.memory.after_failure(made.ctx, made.state, failed, ONE)
     assert [int(one) for one in (written.slot, written.request)] == [1, 1]
     assert values(written.row, "order", "finish") == [LAST, LAST]
     assert int(written.row.queued) <= 0  # in front of everybody

@@ -10,9 +10,9 @@ import pytest
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.policies import Policies
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from tests.engine.scenes.test_moving_scenes import (
     MECHANISMS,
     MOVES,
@@ -110,10 +110,8 @@ def test_scenes_with_few_blocks_and_many_outages_are_equal_to_the_oracle(mechani
 def test_many_lanes_give_the_same() -> None:
     for seed in range(4):
         workload, settings = evicting_scene(seed, "both")
-        cluster, table = (
-            from_flags({**settings, "variant": "scheduling"}),
-            table_of(workload, **NODES),
-        )
+        cluster = from_flags({**settings, "variant": "scheduling"})
+        table = table_of(workload, **NODES)
         rows, lanes = (
             simulate(cluster, table, Options(**OPTIONS, kv_model="no-eviction", form=form))
             for form in ("rows", "lanes")

@@ -12,16 +12,17 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.types import SLO_CLASSES, EngineShape
 from blis_jax.engine import mechanism
-from blis_jax.engine.gateway.gateway_queue import Place, empty_queue
-from blis_jax.engine.gateway.queue_numbers import NO_TARGET, queue_params
+from blis_jax.engine.cluster_params import NO_TARGET, queue_params
 from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
-from blis_jax.results.checks import invariants
-from blis_jax.results.records import Status
+from blis_jax.records import invariants
+from blis_jax.records.record import Status
 from blis_jax.runs.simulation import simulate
+from blis_jax.tables.gateways import Place, empty_queue
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences
 from tests.support.recorded.reference_data import REPO_ROOT
+from tests.support.scenes import Fields
 
 FOLDER = REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08"
 SIZE = 60
@@ -64,15 +65,16 @@ def plain_of(config):
 def decide():
     """Entry and choice, compiled once for all settings."""
 
-    def both(params, arrival, slo_class, tenant, queue, newcomer, asks, saturation):
+    def both(params, arrival, slo_class, tenant, tables, newcomer, asks, saturation):
         ctx = SimpleNamespace(
             params=SimpleNamespace(
                 cluster=SimpleNamespace(queue=params, admission_latency_us=jnp.int64(0))
             ),
-            requests=SimpleNamespace(arrival=arrival, slo_target=None),
+            requests=Fields(arrival=arrival),
             shape=SimpleNamespace(num_requests=SIZE),
         )
-        is_queued = queue.place == Place.QUEUED
+        dispatches, queue = tables
+        is_queued = dispatches.place == Place.QUEUED
         waiting = QueuedRequests(is_queued, params.priority[slo_class], tenant, slo_class)
         entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
         return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
@@ -89,10 +91,11 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
     arrival = np.append(np.sort([draw.randrange(300) for _ in range(SIZE)]), 2**60)
     shape, functions = EngineShape(1, 1, SIZE, 1, 1, clock="int64"), mechanism.mechanism(config)
     with jax.enable_x64(True):
-        queue = jax.tree.map(np.array, empty_queue(shape, functions))
+        tables = jax.tree.map(np.array, empty_queue(shape, functions.num_gateways))
+        dispatches, queue = tables
         asked = queue_params(config, None), arrival, slo_class, tenant
         for newcomer in range(SIZE):
-            entry, _ = decide(*asked, queue, np.int32(newcomer), np.bool_(True), 0.0)
+            entry, _ = decide(*asked, tables, np.int32(newcomer), np.bool_(True), 0.0)
             mine = int(slo_class[newcomer])
             one = PlainWaiting(newcomer, int(PRIORITIES[mine]), int(tenant[newcomer]), mine)
             enters, victim = plain.enter(one)
@@ -100,22 +103,22 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
             assert bool(entry.enters) == enters
             assert (int(entry.victim) if entry.sheds else NOBODY) == victim
             if enters:
-                queue.place[newcomer] = Place.QUEUED
+                dispatches.place[newcomer] = Place.QUEUED
             if victim != NOBODY:
-                queue.place[victim] = Place.SHED
+                dispatches.place[victim] = Place.SHED
             for _ in range(draw.randrange(3)):
-                queue.num_queued[...] = np.sum(queue.place == Place.QUEUED)
+                queue.num_queued[...] = np.sum(dispatches.place == Place.QUEUED)
                 saturation = draw.choice([0.0, 0.35, 0.55, 0.8, 0.95, 1.0])
                 _, (chosen, is_due, last) = decide(
-                    *asked, queue, np.int32(SIZE), np.bool_(False), saturation
+                    *asked, tables, np.int32(SIZE), np.bool_(False), saturation
                 )
                 expected = plain.dispatch(saturation, arrival.tolist())
                 assert (int(chosen) if is_due else NOBODY) == expected
                 if is_due:
-                    queue.place[int(chosen)] = Place.DISPATCHED
+                    dispatches.place[int(chosen)] = Place.DISPATCHED
                     queue.last_tenant[...] = last
-            queue.num_queued[...] = np.sum(queue.place == Place.QUEUED)
-    assert any(queue.place == Place.DISPATCHED)
+            queue.num_queued[...] = np.sum(dispatches.place == Place.QUEUED)
+    assert any(dispatches.place == Place.DISPATCHED)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.record import RunRecord, Status
 from tests.engine.phases.test_evictions import evicting_scene, num_evicted, same
 from tests.engine.scenes.test_moving_scenes import MECHANISMS, NODES, OPTIONS
 from tests.engine.scenes.test_queued_scenes import ELASTIC, check_scene, queued_scene, run, sound

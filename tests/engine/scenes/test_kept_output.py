@@ -10,8 +10,8 @@ import pytest
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.metrics.summaries import Window
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
 from tests.engine.scenes.test_moving_scenes import MOVES, NODES
 from tests.engine.scenes.test_outage_scenes import OPTIONS as OUTAGE_OPTIONS
 from tests.engine.scenes.test_outage_scenes import (

@@ -104,7 +104,7 @@ def test_a_forecast_equals_oracle(scene: Scene, limit: float, ahead: float) -> N
     check(cluster, scene, judged_tier.cluster_with(judged_tier.worth_by({}), [], rule))
 
 
-@offload_policy(NoParams, reads_demand=True)
+@offload_policy(NoParams)
 def by_remainder(
     params: NoParams, state: NoState, context: OffloadContext
 ) -> tuple[jax.Array, NoState]:

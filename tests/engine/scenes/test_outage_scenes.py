@@ -17,8 +17,8 @@ import pytest
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.policies import Policies
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
 from tests.engine.scenes.test_moving_scenes import NODES, arrays_are_equal, scene
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.outage_schedule import Changes, schedule_of

@@ -12,9 +12,9 @@ import pytest
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.outcome import WHOLE
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, with_timeouts
 from tests.support.oracles.august import scenes
 from tests.support.oracles.august.cluster import Cluster, Endless

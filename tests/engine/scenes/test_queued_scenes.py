@@ -12,9 +12,9 @@ from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.policies import ClusterChange, Policies, cluster_policy, pytree
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
 from tests.engine.scenes.test_moving_scenes import MECHANISMS, MOVES, NODES, OPTIONS, scene
 from tests.support.oracles import queued_oracle
 from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, table_of

@@ -12,24 +12,29 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.core.branching import branch
 from blis_jax.core.outcome import WHOLE
-from blis_jax.core.types import Params
-from blis_jax.engine.context import Context
-from blis_jax.engine.loop import first_order, first_state, requests_of
+from blis_jax.core.types import EngineShape, Params
+from blis_jax.engine.loop import context_of, first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.state import Instance, Lane, State
-from blis_jax.memory.block_tables.block_rows import blocks_of
-from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.memory.block_tables.turn import Operation, Turn
 from blis_jax.memory.second_tier.mirror import bring_back, mirror
 from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
-from blis_jax.results.checks import invariants
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
-from blis_jax.runs.demand import demand_of_table
-from blis_jax.runs.simulation import Options, simulate
-from blis_jax.runs.sizes import first_sizes
+from blis_jax.records import invariants
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
+from blis_jax.runs.demand import demand_of_table, first_sizes
+from blis_jax.runs.options import Options
+from blis_jax.runs.simulation import simulate
+from blis_jax.tables.blocks import (
+    Blocks,
+    InstanceMemory,
+    MemoryTask,
+    Pool,
+    TierEntries,
+    emptied,
+    initial_blocks,
+)
+from blis_jax.tables.state import Instance, State
 from blis_jax.workload.table import pad_to, with_timeouts
 from tests.support.oracles import judged_tier, mirrored_oracle
 from tests.support.oracles.oracle import requests_of_workload
@@ -286,6 +291,24 @@ def test_equal_worths_leave_the_tier_as_it_is(form: str):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
 
 
+def test_an_instance_that_has_lost_its_memory_has_nothing_on_the_cpu_either():
+    """As at the start; what another instance has stays."""
+    config = ClusterConfig(revision=AUGUST, num_instances=2, total_kv_blocks=6, kv_cpu_blocks=5)
+    sizes = {"num_blocks": 6, "list_blocks": 3, "num_shared_blocks": 4, "ring_size": 8}
+    shape = EngineShape(2, 2, 4, 1, 1, mirror_size=5, **sizes)
+    with jax.enable_x64(True):
+        first = initial_blocks(shape, mechanism(config), params(config))
+        used = jax.tree.map(lambda table: (~table.astype(jnp.int64)).astype(table.dtype), first)
+        lost = emptied(shape, params(config), used, jnp.array([True, False, False]))
+    for name in ("hold", "key", "ring", "named", "is_named", "cpu_key", "cpu_time"):
+        assert np.array_equal(getattr(lost, name)[0], getattr(first, name)[0]), name
+        assert np.array_equal(getattr(lost, name)[1], getattr(used, name)[1]), name
+    entries, before, at_first = (blocks[TierEntries].entry for blocks in (lost, used, first))
+    assert np.array_equal(entries, [at_first[0], *before[1:]])
+    columns = [Pool.HEAD, Pool.TAIL, Pool.CPU_USED, Pool.IS_MIRRORED]
+    assert lost.pool[0, columns].tolist() == first.pool[0, columns].tolist()
+
+
 @pytest.mark.parametrize("operation", [mirror, bring_back])
 def test_a_turn_changes_a_window_of_a_large_tier(operation: Operation):
     """Tables that go through a branch as a whole are copied: 4 ms a step with 36,000 blocks on the CPU."""
@@ -296,9 +319,9 @@ def test_a_turn_changes_a_window_of_a_large_tier(operation: Operation):
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)
 
     def changes(numbers: Params, requests: Any, state: State) -> Any:
-        ctx, blocks = Context(shape, functions, numbers, requests, branch), blocks_of(state)
-        lane = Lane(state.registers, state.times)
-        pool, inst = InstanceMemory(blocks.pool[0]), Instance(state.inst[0])
+        ctx = context_of(shape, functions, numbers, requests)
+        blocks, lane = state[Blocks], state.lane
+        pool, inst = InstanceMemory(blocks.pool[0]), Instance(state.inst.numbers[0])
         is_on, task = jnp.array(True), MemoryTask(blocks.task)
         return operation(Turn(ctx, state, is_on, blocks, lane.active, task, pool, inst, lane))
 

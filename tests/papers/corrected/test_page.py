@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from papers.corrected import profiles
 from papers.corrected.__main__ import main
-from papers.corrected.explained import PARTS
-from papers.corrected.profiles import VERDICTS
+from papers.corrected.profiles import PARTS, VERDICTS
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -29,7 +29,10 @@ def test_the_page_is_that_of_the_saved_tables(
 ) -> None:
     assert main(["--saved", "--page", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text() == PAGE.read_text()
-    assert "scheduling, conclusions: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    turned = sum(row["verdict"] in profiles.TURNED for row in table("claims.csv"))
+    assert f"Verdict: {turned} of {len(table('claims.csv'))} are turned." in said
+    assert "scheduling, conclusions: " in said
 
 
 def test_every_claim_of_both_records_has_a_row_with_the_published_profile() -> None:

@@ -7,11 +7,12 @@ import math
 import pytest
 
 from blis_jax.core.outcome import Outcome
-from papers.corrected import explained, profiles
+from papers.corrected import profiles
 from papers.corrected.profiles import judged_profiles, without_defects
 from papers.record.claims import AnyClaim
 from papers.record.runs import SettingSample
 from papers.strategy_evolution.record import RECORD
+from sweeps.claims import words
 from tests.papers.record.made_up import claim_of, sample_of, statement_of
 
 CRITICAL = "ttft_p99_ms__critical"
@@ -36,13 +37,13 @@ def verdict(claim: AnyClaim, exact: float, corrected: float) -> profiles.Profile
 @pytest.mark.parametrize(
     ("exact", "corrected", "expected"),
     [
-        (50.0, 52.0, profiles.SURVIVES),
-        (50.0, 80.0, profiles.DIRECTION),
-        (50.0, 120.0, profiles.NEEDS_DEFECTS),
-        (80.0, 51.0, profiles.NEEDS_NONE),
-        (80.0, 70.0, profiles.BOTH_SIDES),
-        (80.0, 130.0, profiles.NEITHER),
-        (120.0, 130.0, profiles.NEITHER),
+        (50.0, 52.0, words.SURVIVES),
+        (50.0, 80.0, words.DIRECTION),
+        (50.0, 120.0, words.NEEDS_DEFECTS),
+        (80.0, 51.0, words.NEEDS_NONE),
+        (80.0, 70.0, words.BOTH_SIDES),
+        (80.0, 130.0, words.NEITHER),
+        (120.0, 130.0, words.NEITHER),
     ],
 )
 def test_a_change_is_held_against_both_profiles(
@@ -54,17 +55,17 @@ def test_a_change_is_held_against_both_profiles(
 
 
 def test_a_number_has_the_tolerance_of_the_records() -> None:
-    assert verdict(claim_of("50.0 ms"), 50.0, 54.9).verdict == profiles.SURVIVES
-    assert verdict(claim_of("50.0 ms"), 50.0, 56.0).verdict == profiles.NEEDS_DEFECTS
+    assert verdict(claim_of("50.0 ms"), 50.0, 54.9).verdict == words.SURVIVES
+    assert verdict(claim_of("50.0 ms"), 50.0, 56.0).verdict == words.NEEDS_DEFECTS
     assert verdict(claim_of("50.0 ms"), 50.0, 50.0).shift == "none"
 
 
 def test_a_statement_is_judged_under_each_profile() -> None:
     claim = statement_of('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}')
-    assert verdict(claim, 90.0, 95.0).verdict == profiles.SURVIVES
-    assert verdict(claim, 90.0, 105.0).verdict == profiles.NEEDS_DEFECTS
-    assert verdict(claim, 105.0, 90.0).verdict == profiles.NEEDS_NONE
-    assert verdict(claim, 105.0, 106.0).verdict == profiles.NEITHER
+    assert verdict(claim, 90.0, 95.0).verdict == words.SURVIVES
+    assert verdict(claim, 90.0, 105.0).verdict == words.NEEDS_DEFECTS
+    assert verdict(claim, 105.0, 90.0).verdict == words.NEEDS_NONE
+    assert verdict(claim, 105.0, 106.0).verdict == words.NEITHER
 
 
 def test_runs_without_an_end_have_no_verdict_of_their_own() -> None:
@@ -72,9 +73,9 @@ def test_runs_without_an_end_have_no_verdict_of_their_own() -> None:
     crashed = sample_of(outcomes=[Outcome.COMPLETED, Outcome.REFERENCE_CRASH, Outcome.COMPLETED])
     claim = claim_of("-50.0 %")
     (lost,) = judged_profiles(RECORD, [claim], exact, corrected | {"it05_best": crashed})
-    assert lost.verdict == profiles.NO_FIGURES
+    assert lost.verdict == words.NO_FIGURES
     (found,) = judged_profiles(RECORD, [claim], exact | {"it05_best": crashed}, corrected)
-    assert found.verdict == profiles.NEEDS_NONE and "with the defects" in found.reason
+    assert found.verdict == words.NEEDS_NONE and "with the defects" in found.reason
 
 
 def test_surprises_are_turned_conclusions_by_how_far_they_move() -> None:
@@ -82,7 +83,7 @@ def test_surprises_are_turned_conclusions_by_how_far_they_move() -> None:
     large = verdict(claim_of("-50.0 %"), 50.0, 5000.0)
     number = verdict(claim_of("50.0 ms"), 50.0, 9000.0)
     kept = verdict(claim_of("-50.0 %"), 50.0, 51.0)
-    found = explained.surprises([small, large, number, kept])
+    found = profiles.surprises([small, large, number, kept])
     assert found == [large]  # the small one has the same workload and memory
     assert large.moved is not None
     assert math.isclose(large.moved.log_ratio, math.log(100))

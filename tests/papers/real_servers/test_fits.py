@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from blis_jax.latency.deployment import Deployment, gpu_description
-from blis_jax.latency.model_files import model_description
+from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
-from blis_jax.predict.collections.vllm_runs import scene_of
-from blis_jax.predict.figures import ClientView, seen
-from blis_jax.predict.learned import usual_pace
-from blis_jax.predict.simulation import SimulatedRequests
-from blis_jax.predict.units import AskedCell
-from papers.real_servers.client_fit import client_of
-from papers.real_servers.designs import Error, half_widths, median_interval
+from papers.real_servers.designs import Error, client_of, half_widths, median_interval
 from papers.real_servers.page import error_table, write_fits
+from papers.real_servers.predict.collections.vllm_runs import scene_of
+from papers.real_servers.predict.figures import ClientView, seen
+from papers.real_servers.predict.learned import usual_pace
+from papers.real_servers.predict.scene import AskedCell
+from papers.real_servers.predict.simulation import SimulatedRequests
 from papers.real_servers.step_fit import MeanStep, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
 
@@ -112,7 +111,7 @@ def test_intervals_hold_their_share_of_errors():
 
 
 def test_fits_of_other_collections_stay_in_the_file(tmp_path):
-    from blis_jax.predict.learned import learned
+    from papers.real_servers.predict.learned import learned
 
     path = tmp_path / "fits.yaml"
     path.write_text("other: {}\n")

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 from blis_jax.latency.served_physics import BETA
-from blis_jax.predict.closed import LoopView, simulated_loop
-from blis_jax.predict.effects import factor
-from blis_jax.predict.figures import NOTHING
-from blis_jax.predict.learned import Learned, from_document, layout_key, to_document
-from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
-from papers.real_servers import clusters, loop_fit, page, ranks
+from papers.real_servers import clusters, designs, loop_fit, page
 from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.predict.closed import LoopView, simulated_loop
+from papers.real_servers.predict.figures import NOTHING
+from papers.real_servers.predict.learned import (
+    Learned,
+    factor,
+    from_document,
+    layout_key,
+    to_document,
+)
+from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 
 POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
 
@@ -135,13 +140,13 @@ def test_which_layout_wins():
         return Error(name, "req_s", None, predicted, measured)
 
     errors = [error("a", 1.0, 1.0), error("b", 2.0, 2.0), error("c", 4.0, 1.5), error("d", 1, 1.01)]
-    found = ranks.agreement(
+    found = designs.agreement(
         errors, {name: name for name in "abcd"}, half=dict.fromkeys("abcd", 0.6)
     )
     assert found.layouts == 4 and found.pairs == 5  # a and d measured the same
     assert found.right == 0.8 and found.low < 0.8 <= found.high
     assert found.decided == 0.4 and found.decided_right == 1.0
-    nothing = ranks.agreement(errors[:1], {"a": "a"}, {"a": 0.1})
+    nothing = designs.agreement(errors[:1], {"a": "a"}, {"a": 0.1})
     assert nothing.pairs == 0 and math.isnan(nothing.right)
 
 

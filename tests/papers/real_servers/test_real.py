@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.predict.closed import LoopView
-from blis_jax.predict.collections import inferencex
-from blis_jax.predict.collections.vllm_runs import METRICS
-from blis_jax.predict.learned import learned
 from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from papers.real_servers import clusters
 from papers.real_servers.designs import Fitter
+from papers.real_servers.predict.closed import LoopView
+from papers.real_servers.predict.collections import inferencex
+from papers.real_servers.predict.collections.vllm_runs import METRICS
+from papers.real_servers.predict.learned import learned
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import mean_steps, read_runs
 from tests.support.recorded.reference_data import SHARED_DIR

@@ -6,9 +6,10 @@ import numpy as np
 
 from blis_jax import simulate
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.results.records import TTFT_PARTS
+from blis_jax.metrics.metric import ALL
+from blis_jax.records.record import TTFT_PARTS
 from blis_jax.workload.reference import draw
-from papers.record.measures import ALL, CLASSES, ttft_parts
+from papers.record.measures import CLASSES, ttft_parts
 from sweeps.runs.workload_names import load_workload
 
 

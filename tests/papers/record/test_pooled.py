@@ -10,13 +10,12 @@ import pytest
 from blis_jax import simulate
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.metrics.tails import NUM_RANKS, kept_of, tails_of_runs
+from blis_jax.metrics.run_summary import NUM_RANKS, kept_of, tails_of_runs
 from blis_jax.workload.reference import draw
 from papers.record.claims import AnyClaim
 from papers.record.measures import POOLED_METRICS, record_figures, scalars
-from papers.record.pooled import judged_pooled
 from papers.record.runs import SettingSample
-from papers.record.survival import SurvivalVerdict
+from papers.record.survival import SurvivalVerdict, judged_pooled
 from sweeps.runs.workload_names import load_workload
 from tests.papers.record.made_up import TAIL, claim_of, sample_of, statement_of
 

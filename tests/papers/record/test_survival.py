@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from blis_jax.core.outcome import Outcome
-from papers.record import survival
 from papers.record.claims import AnyClaim
 from papers.record.survival import SurvivalVerdict, judged
+from sweeps.claims import words
 from tests.papers.record.made_up import claim_of, sample_of, statement_of
 
 SEEDS = range(300)
@@ -27,13 +27,13 @@ def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalVerdict:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("-50.0 %", survival.SURVIVES),
-        ("-54.0 %", survival.SURVIVES),
-        ("-60.0 %", survival.DIRECTION),
-        ("10.0 %", survival.SURVIVES_NOT),
-        ("100.0 ms", survival.SURVIVES),
-        ("120.0 ms", survival.SURVIVES_NOT),
-        ("none %", survival.UNPUBLISHED),
+        ("-50.0 %", words.SURVIVES),
+        ("-54.0 %", words.SURVIVES),
+        ("-60.0 %", words.DIRECTION),
+        ("10.0 %", words.SURVIVES_NOT),
+        ("100.0 ms", words.SURVIVES),
+        ("120.0 ms", words.SURVIVES_NOT),
+        ("none %", words.UNPUBLISHED),
     ],
 )
 def test_verdict_of_a_figure(text: str, expected: str) -> None:
@@ -42,7 +42,7 @@ def test_verdict_of_a_figure(text: str, expected: str) -> None:
 
 def test_change_that_chance_explains_has_no_direction() -> None:
     noise = np.random.default_rng(6).normal(0, 30, len(SEEDS))
-    assert verdict_of(claim_of("-2.0 %"), 200 + NOISE + noise).verdict == survival.SURVIVES_NOT
+    assert verdict_of(claim_of("-2.0 %"), 200 + NOISE + noise).verdict == words.SURVIVES_NOT
 
 
 def test_pairing_narrows_the_interval() -> None:
@@ -53,14 +53,14 @@ def test_pairing_narrows_the_interval() -> None:
 
 
 def test_near_numbers_need_the_whole_interval() -> None:
-    assert verdict_of(claim_of("~100 ms", within=3), 100 + NOISE / 2).verdict == survival.SURVIVES
-    assert verdict_of(claim_of("~100 ms", within=0.5), 100 + NOISE).verdict == survival.SURVIVES_NOT
+    assert verdict_of(claim_of("~100 ms", within=3), 100 + NOISE / 2).verdict == words.SURVIVES
+    assert verdict_of(claim_of("~100 ms", within=0.5), 100 + NOISE).verdict == words.SURVIVES_NOT
 
 
 def test_more_than_about_a_change_keeps_its_direction() -> None:
     verdict = verdict_of(claim_of("~-30 %", within=5), 100 + NOISE / 2)
-    assert verdict.verdict == survival.DIRECTION
-    assert verdict_of(claim_of("~0 %", within=5), 100 + NOISE / 2).verdict == survival.SURVIVES_NOT
+    assert verdict.verdict == words.DIRECTION
+    assert verdict_of(claim_of("~0 %", within=5), 100 + NOISE / 2).verdict == words.SURVIVES_NOT
 
 
 def test_spread_of_three_seeds_is_that_of_their_means() -> None:
@@ -79,24 +79,24 @@ def test_lost_runs_are_left_out_and_named() -> None:
     outcomes = [Outcome.COMPLETED] * num_left + [Outcome.REFERENCE_CRASH] * (len(SEEDS) - num_left)
     crashed = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
     (found,) = judged([claim_of("-50.0 %")], {"it05_best": crashed, "it00_baseline": BASE}, {})
-    assert found.verdict == survival.NO_FIGURE
+    assert found.verdict == words.NO_FIGURES
 
 
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}', survival.SURVIVES),
-        ('{of: "ttft_p99_ms[critical]", is: above, to: it00_baseline}', survival.SURVIVES_NOT),
+        ('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}', words.SURVIVES),
+        ('{of: "ttft_p99_ms[critical]", is: above, to: it00_baseline}', words.SURVIVES_NOT),
         (
             '{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline, within: 60}',
-            survival.SURVIVES,
+            words.SURVIVES,
         ),
         (
             '{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline, within: 9}',
-            survival.SURVIVES_NOT,
+            words.SURVIVES_NOT,
         ),
-        ("{of: num_preemptions, is: never above, to: 0}", survival.SURVIVES_NOT),
-        ("{of: livelocks, is: ever above, to: 0}", survival.SURVIVES_NOT),
+        ("{of: num_preemptions, is: never above, to: 0}", words.SURVIVES_NOT),
+        ("{of: livelocks, is: ever above, to: 0}", words.SURVIVES_NOT),
     ],
 )
 def test_verdict_of_a_statement(condition: str, expected: str) -> None:
@@ -107,19 +107,19 @@ def test_statement_within_chance_is_undecided() -> None:
     claim = statement_of('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}')
     noise = np.random.default_rng(7).normal(0, 30, len(SEEDS))
     verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
-    assert verdict.verdict == survival.UNDECIDED
+    assert verdict.verdict == words.UNDECIDED
 
 
 def test_near_is_undecided_where_the_interval_is_wide_around_it() -> None:
     claim = statement_of('{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline, within: 1}')
     noise = np.random.default_rng(9).normal(0, 60, len(SEEDS))
     verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
-    assert verdict.verdict == survival.UNDECIDED
+    assert verdict.verdict == words.UNDECIDED
 
 
 @pytest.mark.parametrize(
     ("factor", "expected"),
-    [(0.5, survival.SURVIVES), (1.005, survival.SURVIVES), (1.2, survival.SURVIVES_NOT)],
+    [(0.5, words.SURVIVES), (1.005, words.SURVIVES), (1.2, words.SURVIVES_NOT)],
 )
 def test_not_above_allows_what_is_within(factor: float, expected: str) -> None:
     claim = statement_of(
@@ -135,7 +135,7 @@ def test_changes_are_compared_by_seed() -> None:
     other = sample_of("it06_sjf_baseline", SEEDS, ttft_p99_ms__critical=200 + NOISE)
     ours = sample_of("it05_best", SEEDS, ttft_p99_ms__critical=100 + NOISE / 2)
     noise = np.random.default_rng(8).normal(0, 10, len(SEEDS))
-    for share, expected in ((2 / 3, survival.SURVIVES), (0.5, survival.UNDECIDED)):
+    for share, expected in ((2 / 3, words.SURVIVES), (0.5, words.UNDECIDED)):
         values = share * (200 + NOISE) + noise - noise.mean()
         flat = sample_of("it06_sjf_best", SEEDS, ttft_p99_ms__critical=values)
         samples = {s.setting.name: s for s in (BASE, other, ours, flat)}
@@ -148,6 +148,6 @@ def test_claims_without_runs_are_not_judged() -> None:
     missing = {"it05_best": "no scorer"}
     found = judged([lost, claim_of("100.0 ms")], {}, missing)
     assert [(one.verdict, one.reason) for one in found] == [
-        (survival.LOST, "no code"),
-        (survival.MISSING, "no scorer"),
+        (words.LOST, "no code"),
+        (words.MISSING, "no scorer"),
     ]

@@ -6,9 +6,10 @@ import csv
 import re
 from collections import Counter
 
-from papers.record import published, survival
 from papers.routing_evolution.record import RECORD
-from sweeps.principles.catalogue import UNTESTED, load_catalogue
+from sweeps.claims import words
+from sweeps.claims.words import UNTESTED
+from sweeps.principles.catalogue import load_catalogue
 from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "routing-record.md"
@@ -36,19 +37,19 @@ def test_the_page_accounts_for_every_claim() -> None:
         r"are ours[^.]*\. (\d+) cannot be computed again"
     )
     kinds = counts("published.csv", "class")
-    holds, holds_not = kinds[published.HOLDS], kinds[published.HOLDS_NOT]
+    holds, holds_not = kinds[words.SAYS_SO], kinds[words.SAYS_OTHERWISE]
     assert said == [
-        kinds[published.EXACT],
+        kinds[words.EXACT],
         kinds.total(),
-        kinds[published.UNLIKE],
-        kinds[published.OTHER_BASIS],
-        kinds[published.ONE_SEED],
-        kinds[published.CONTRADICTED],
+        kinds[words.UNLIKE],
+        kinds[words.OTHER_BASIS],
+        kinds[words.ONE_SEED],
+        kinds[words.CONTRADICTED],
         holds + holds_not,
         holds,
         holds_not,
-        kinds[published.UNPUBLISHED],
-        kinds[published.LOST],
+        kinds[words.UNPUBLISHED],
+        kinds[words.LOST],
     ]
     assert kinds.total() == len(RECORD.claims)
 
@@ -60,12 +61,12 @@ def test_the_page_accounts_for_every_verdict() -> None:
     )
     verdicts = counts("survival_jax_1000.csv", "verdict")
     names = (
-        survival.SURVIVES,
-        survival.DIRECTION,
-        survival.SURVIVES_NOT,
-        survival.UNDECIDED,
-        survival.UNPUBLISHED,
-        survival.LOST,
+        words.SURVIVES,
+        words.DIRECTION,
+        words.SURVIVES_NOT,
+        words.UNDECIDED,
+        words.UNPUBLISHED,
+        words.LOST,
     )
     assert said == [verdicts.total(), *(verdicts[name] for name in names)]
 

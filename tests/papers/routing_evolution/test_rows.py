@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.record import published
 from papers.record.claims import PublishedClaim
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, SettingSample
 from papers.record.tables import published_records
 from papers.routing_evolution.measures import TTFT, WORST_TTFT
 from papers.routing_evolution.record import RECORD
+from sweeps.claims import words
 
 Measured = dict[str, str]
 with (Path(__file__).parent / "measured.csv").open(encoding="utf-8") as file:
@@ -74,7 +74,7 @@ def test_shipped_rows_are_what_was_measured() -> None:
         if claim.published.unit != "ms" or claim.seeds or claim.at not in measured:
             continue
         if not row["ours"]:
-            assert row["class"] in (published.MISSING, published.LOST)
+            assert row["class"] in (words.MISSING, words.LOST)
             continue
         expected = measured[claim.at]
         for column, name in (("ours", "worst"), (RECORD.beside_heading, "cluster")):
@@ -94,11 +94,11 @@ def test_every_published_number_that_can_be_run_is_exact() -> None:
     other = {
         (row["row"], row["claim"])
         for row in rows
-        if row["class"] in (published.CONTRADICTED, published.OTHER_BASIS, published.ONE_SEED)
+        if row["class"] in (words.CONTRADICTED, words.OTHER_BASIS, words.ONE_SEED)
     }
     assert other == EXPECTED_OTHER
     kinds = Counter(row["class"] for row in rows)
-    assert kinds[published.EXACT] > 60 and kinds[published.LOST] > 40
+    assert kinds[words.EXACT] > 60 and kinds[words.LOST] > 40
 
 
 _WORST = "TTFT P99 of the worst instance"

@@ -7,9 +7,17 @@ import pandas as pd
 import pytest
 
 from papers.step_law import __main__ as paper
-from papers.step_law.law import TERMS, by_quarters, change, fitted
-from papers.step_law.sized_laws import predicted_us
-from papers.step_law.steps import BLOCK_TOKENS, COLUMNS, MeasuredSteps, read_steps
+from papers.step_law.law import (
+    BLOCK_TOKENS,
+    COLUMNS,
+    TERMS,
+    MeasuredSteps,
+    by_quarters,
+    change,
+    fitted,
+    predicted_us,
+    read_steps,
+)
 from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_steps.parquet"

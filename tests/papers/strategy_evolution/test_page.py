@@ -6,7 +6,7 @@ import csv
 import re
 from collections import Counter
 
-from papers.record import published
+from sweeps.claims import words
 from tests.support.recorded.reference_data import REPO_ROOT
 
 
@@ -34,14 +34,14 @@ def test_the_page_accounts_for_every_claim() -> None:
     figures = [
         kinds[kind]
         for kind in (
-            published.EXACT,
-            published.ONE_SEED,
-            published.OTHER_BASIS,
-            published.CONTRADICTED,
+            words.EXACT,
+            words.ONE_SEED,
+            words.OTHER_BASIS,
+            words.CONTRADICTED,
         )
     ]
-    holds, holds_not = kinds[published.HOLDS], kinds[published.HOLDS_NOT]
-    crashed, unpublished = kinds[published.CRASHED], kinds[published.UNPUBLISHED]
+    holds, holds_not = kinds[words.SAYS_SO], kinds[words.SAYS_OTHERWISE]
+    crashed, unpublished = kinds[words.CRASHED], kinds[words.UNPUBLISHED]
     assert said == [*figures, holds + holds_not, holds, crashed, unpublished]
     assert sum(said) - holds == total == kinds.total() == 110
     found = re.search(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from blis_jax.errors import ConfigError
-from papers.two_tracks import regimes
-from papers.two_tracks.regimes import NONE, RobustnessMap
+from papers.two_tracks import tables
+from papers.two_tracks.tables import NONE, RobustnessMap
 
 OBJECTIVE = "ttft_p99_ms"
 ARMS = ("calm", "gated")
@@ -61,14 +61,14 @@ def test_the_tree_is_judged_on_the_other_cells(built: RobustnessMap, tmp_path: P
     assert sorted(rule.label for rule in built.rules.leaves) == ["calm", "gated"]
     cells = [cell(650, 50, 60), cell(1900, 300, 100), cell(2500, 300, 100, LIMIT)]
     other = map_of(tmp_path, "other", cells, [3, 4])
-    regimes.check_disjoint(built, other)
-    tree, calm, gated = regimes.check_rows(built, other)
+    tables.check_disjoint(built, other)
+    tree, calm, gated = tables.check_rows(built, other)
     # the tree takes `gated` where it breaks the constraint, so one of three cells is not feasible
     assert (tree["cells"], tree["feasible"], tree["best or within 5 %"]) == ("3", "2", "2")
     assert (calm["feasible"], calm["best or within 5 %"]) == ("3", "2")
     assert calm["worst excess %"] == "200.0"
     assert (gated["feasible"], gated["mean excess %"]) == ("2", "10.0")
-    found = {row["recommended"]: row for row in regimes.rule_rows(built, other)}
+    found = {row["recommended"]: row for row in tables.rule_rows(built, other)}
     assert (found["calm"]["check cells"], found["gated"]["check cells"]) == ("1", "2")
     assert (found["calm"]["cells"], found["calm"]["with that label"]) == ("6", "6")
 
@@ -77,6 +77,6 @@ def test_a_check_on_what_the_tree_was_built_from_is_refused(
     built: RobustnessMap, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="share seeds"):
-        regimes.check_disjoint(built, map_of(tmp_path, "a", [cell(750, 1, 2)], [2, 3]))
+        tables.check_disjoint(built, map_of(tmp_path, "a", [cell(750, 1, 2)], [2, 3]))
     with pytest.raises(ConfigError, match="share cells"):
-        regimes.check_disjoint(built, map_of(tmp_path, "b", [cell(500, 1, 2)], [5]))
+        tables.check_disjoint(built, map_of(tmp_path, "b", [cell(500, 1, 2)], [5]))

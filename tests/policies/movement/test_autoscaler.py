@@ -14,8 +14,8 @@ from blis_jax.core.types import EngineShape, Snapshots
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.policies.contract import ClusterContext
 from blis_jax.policies.movement.autoscaler import autoscaler
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of
 

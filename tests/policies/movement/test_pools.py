@@ -9,8 +9,8 @@ import pytest
 from blis_jax import ClusterConfig, ConfigError, Options, over_seeds, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.policies import admission_policy
-from blis_jax.results.records import RunRecord
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.record import RunRecord
+from blis_jax.records.step_records import expand_steps
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of
 

@@ -11,16 +11,25 @@ import numpy as np
 import pytest
 
 from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.run.flags import make_parser
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, with_workload_spec
-from blis_jax.core.fleet import FleetParams, FleetView
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.engine.fleet_params import instance_names
-from blis_jax.metrics.reference import ended_us, instance_name
-from blis_jax.policies.movement.placement import Placed, freed, nobody, with_fewer, with_more
-from blis_jax.policies.movement.saturation import Replicas, Thresholds, wanted
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.core.views import FleetParams, FleetView
+from blis_jax.engine.cluster_params import instance_names
+from blis_jax.metrics.figures import ended_us
+from blis_jax.metrics.reference import instance_name
+from blis_jax.policies.movement.placement import (
+    Placed,
+    Replicas,
+    Thresholds,
+    freed,
+    nobody,
+    wanted,
+    with_fewer,
+    with_more,
+)
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.runs.simulation import Options, simulate
 from tests.support.recorded.autoscaler_runs import RUNS, recorded, written
 
@@ -32,7 +41,7 @@ def run(name: str, folder: Path) -> RunRecord:
     given = make_parser().given(["--profile", "blis-2026-08", *written(RUNS[name], folder, name)])
     given = with_workload_spec(given)
     config = cluster_config(given)
-    table, _ = requests_of(source_of(given), config)
+    table, _ = requests_of(source_of(RunOptions.of(given)), config)
     return simulate(config, table, Options(num_slots=512), RUNS[name].seed)
 
 

@@ -8,11 +8,10 @@ import pytest
 from blis_jax import ClusterConfig, Options, simulate
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.reference import aggregates, cluster_json
-from blis_jax.metrics.scalars import evaluate
-from blis_jax.metrics.summaries import class_summary
+from blis_jax.metrics.scalars import class_summary, evaluate
+from blis_jax.records.invariants import violations
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.results.blis_files import results_text
-from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord, Status
 from tests.support.scenes import Prompt, table_of, workload_of
 
 STEP_US = 1000

@@ -7,8 +7,7 @@ import pytest
 
 from blis_jax import ClusterConfig, simulate
 from blis_jax.metrics.scalars import evaluate
-from blis_jax.results.records import RunRecord
-from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
+from blis_jax.records.record import E2E_PARTS, RunRecord, e2e_parts_us
 from tests.policies.movement.test_pools import STEP_US, config, run
 from tests.support.scenes import Prompt, table_of, workload_of
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax.commands.run.scores import nanoseconds, scores_of, verdicts_on
+from blis_jax.commands.run.scores import ScoreOptions, nanoseconds, scores_of, verdicts_on
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.results.scores.goodput import fitness, goodput_fields
-from blis_jax.workload.revised.spec import ClassTargets
+from blis_jax.results.scores import fitness, goodput_fields
+from blis_jax.workload.revised_spec import ClassTargets
 
 # `blis run --workload-spec … --horizon 500000 --metrics-path …` (f90a1e3a): class, TTFT, ITL and E2E in µs
 ROWS = [
@@ -66,7 +66,7 @@ def record() -> Any:
 
 def test_goodput_is_that_of_blis(record: Any) -> None:
     spec: Any = SimpleNamespace(goodput_slo_targets=TARGETS)
-    limits = scores_of(GIVEN, spec).limits
+    limits = scores_of(ScoreOptions.of(GIVEN), spec).limits
     ids = [f"request_{row}" for row in range(len(ROWS))]
     found = goodput_fields(record, limits, np.array([row[2] for row in ROWS]), ids)
     assert found == THEIRS
@@ -75,7 +75,9 @@ def test_goodput_is_that_of_blis(record: Any) -> None:
 
 def test_fitness_is_that_of_blis(record: Any) -> None:
     text = "throughput:0.5, tokens_per_sec:2,p99_ttft:0.3,p50_e2e:1,mean_e2e:1"
-    score, components = fitness(record, scores_of({"fitness_weights": text}).weights)
+    score, components = fitness(
+        record, scores_of(ScoreOptions.of({"fitness_weights": text})).weights
+    )
     assert f"{score:.6f}" == "0.148151"
     theirs = {
         "mean_e2e": "0.004981",
@@ -86,7 +88,9 @@ def test_fitness_is_that_of_blis(record: Any) -> None:
     }
     assert {name: f"{value:.6f}" for name, value in components.items()} == theirs
     assert list(components) == sorted(theirs)
-    lines = verdicts_on(record, [], scores_of({"fitness_weights": "p50_e2e:1"})).lines
+    lines = verdicts_on(
+        record, [], scores_of(ScoreOptions.of({"fitness_weights": "p50_e2e:1"}))
+    ).lines
     assert lines == ("=== Fitness Evaluation ===", "Score: 0.004518", "  p50_e2e: 0.004518")
 
 
@@ -114,4 +118,4 @@ def test_times_are_read_as_go_writes_them(text: str, time: int | None) -> None:
 )
 def test_what_is_no_limit_or_weight(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        scores_of(given)
+        scores_of(ScoreOptions.of(given))

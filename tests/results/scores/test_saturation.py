@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax.commands.run.scores import scores_of
+from blis_jax.commands.run.scores import ScoreOptions, scores_of
 from blis_jax.errors import ConfigError
-from blis_jax.results.scores.saturation import DETECTORS, LEVELS, saturation
+from blis_jax.results.scores import DETECTORS, LEVELS, saturation
 
 # `blis run --rate 20 --num-requests 40 --max-num-seqs 3 --output-tokens 40 --output-tokens-stdev 10 --seed 9
 # --detectors all --saturation-config FILE --saturation-final-window 700ms` (f90a1e3a): E2E in µs
@@ -59,11 +59,13 @@ def record() -> Any:
 def judged(record: Any, folder: Path, names: str = "all") -> Any:
     (folder / "tuning.yaml").write_text(TUNING)
     scores = scores_of(
-        {
-            "detectors": names,
-            "saturation_config": str(folder / "tuning.yaml"),
-            "saturation_final_window": "700ms",
-        }
+        ScoreOptions.of(
+            {
+                "detectors": names,
+                "saturation_config": str(folder / "tuning.yaml"),
+                "saturation_final_window": "700ms",
+            }
+        )
     )
     assert scores.tuning is not None
     ids = [f"request_{row}" for row in range(len(record.requests.e2e_us))]
@@ -89,14 +91,14 @@ def test_a_detector_says_the_same_alone(record: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_without_completions_has_no_label() -> None:
-    scores = scores_of({"detectors": "composite"})
+    scores = scores_of(ScoreOptions.of({"detectors": "composite"}))
     assert scores.detectors == ("composite",) and scores.tuning is not None
     found = saturation(record_of([5], [-1]), ["request_0"], scores.detectors, scores.tuning)
     assert found.document() == {"trace": []}
 
 
 def test_an_arrival_comes_before_a_completion_of_the_same_time() -> None:
-    scores = scores_of({"detectors": "all"})
+    scores = scores_of(ScoreOptions.of({"detectors": "all"}))
     assert scores.tuning is not None and scores.detectors == DETECTORS
     record = record_of([10, 0], [5, 10])
     found = saturation(record, ["b", "a"], ("backlog-drift",), scores.tuning)
@@ -106,7 +108,7 @@ def test_an_arrival_comes_before_a_completion_of_the_same_time() -> None:
 def test_the_window_is_the_files_bucket_if_it_is_not_given(tmp_path: Path) -> None:
     (tmp_path / "tuning.yaml").write_text("backlog_drift: {window_size_sec: 7, peak_ratio: 3}\n")
     given = {"detectors": "all", "saturation_config": str(tmp_path / "tuning.yaml")}
-    tuning = scores_of(given).tuning
+    tuning = scores_of(ScoreOptions.of(given)).tuning
     assert tuning is not None and (tuning.bucket_us, tuning.window_us) == (7_000_000, 7_000_000)
 
 
@@ -136,4 +138,4 @@ def test_what_is_no_detector_or_number(
         (tmp_path / "tuning.yaml").write_text(text)
         given = {**given, "saturation_config": str(tmp_path / "tuning.yaml")}
     with pytest.raises(ConfigError, match=sentence):
-        scores_of(given)
+        scores_of(ScoreOptions.of(given))

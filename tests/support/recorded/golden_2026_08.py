@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import hand_over
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.metrics.reference import cluster_json
-from blis_jax.results.blis_files import results_text
-from blis_jax.results.labels import Labels, labels_of
-from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
+from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.step_records import expand_steps
+from blis_jax.results.blis_files import Labels, labels_of, results_text
 from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.runs.simulation import Options, simulate
 from blis_jax.workload.reference.generate import drawn
@@ -32,6 +30,7 @@ from blis_jax.workload.table import (
     tenants_in_order,
     with_timeouts,
 )
+from papers.pages import hand_over
 from tests.support.recorded.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42

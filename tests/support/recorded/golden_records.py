@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.core.outcome import Outcome
-from blis_jax.results.records import (
+from blis_jax.records.record import (
     BLOCK_LEVEL,
     NO_EVICTION,
     InstanceRecords,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.core.step_batch import Members, StepBatch
 from blis_jax.core.types import LAST
+from blis_jax.core.views import Members, StepBatch
 from blis_jax.latency.deployment import ALL_TO_ALL, Deployment, gpu_description
-from blis_jax.latency.model_files import model_description
+from blis_jax.latency.model_description import model_description
 
 Member = Sequence[int]  # input length, output length, progress, new tokens
 

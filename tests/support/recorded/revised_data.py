@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths, preset
+from blis_jax.workload.distribution import Distribution, GaussianLengths, preset
 from blis_jax.workload.reference.distribution import TIMEOUT_US, as_spec
 from blis_jax.workload.reference.generate import DrawnWorkload, drawn
 from blis_jax.workload.spec import load_spec, override

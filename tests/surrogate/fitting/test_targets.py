@@ -51,3 +51,14 @@ def test_compact_keeps_every_run_of_a_point() -> None:
     packed = compact(runs)
     assert packed.shape == (6, 3, 2)
     np.testing.assert_allclose(np.nansum(packed, axis=1), np.nansum(runs, axis=1))
+
+
+def test_an_output_that_seeds_alone_decide_is_in_units_of_their_spread() -> None:
+    """Means over seeds in another order differ in their last digits, which are no unit."""
+    seeds = np.array([0.1, 0.2, 0.7])
+    runs = np.stack([seeds, seeds[::-1], seeds[[1, 2, 0]]])[..., None]
+    means = runs.sum(axis=1) / 3
+    means[0] += 1e-16  # as rounding does
+    assert 0 < means.std() < 1e-15
+    (scale,) = scales_of(runs, means, ["ms"]).entries
+    assert not scale.is_constant and abs(scale.width - 0.6) < 1e-12

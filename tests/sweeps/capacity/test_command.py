@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeps.capacity.__main__ import main
+from blis_jax.files.journal import Journal
+from sweeps.capacity.__main__ import CapacityOptions, _question, main
 from tests.sweeps.tiny import TINY
 
 TARGETS = ["--targets", "critical.ttft_ms=60@90,all.e2e_ms=2000@80"]
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(folder: Path, output: str, *further: str) -> list[str]:
     policy = f"tiny={folder / 'tiny.yaml'}"
-    given = ["--policy", policy, "--seeds", "20", "--max-instances", "8", "--rate", "600"]
+    given = ["--policy", policy, "--seeds", "96", "--max-instances", "8", "--rate", "600"]
     return [str(folder / "load.yaml"), *TARGETS, *given, "--output", str(folder / output), *further]
 
 
@@ -53,8 +54,46 @@ def test_the_answer_and_its_files(folder: Path) -> None:
 def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "answer.json").read_text()
     assert main(words(folder, "answer.json", "--resume")) == 0
-    assert "0 runs." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    answer = json.loads(before)
+    assert "0 of them made now." in printed
+    for line in answer["lines"]:
+        heading, _, said = line.partition(": ")
+        assert f"{heading}:" in printed and said in " ".join(printed.split())
+        assert said in (folder / "answer.md").read_text()
     assert (folder / "answer.json").read_text() == before
+
+
+def test_stopped_and_resumed_equals_unstopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append = Journal.append
+
+    def stopped(self: Journal, entry: object) -> None:
+        append(self, entry)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", stopped)
+        assert main(words(folder, "stopped.json")) == 130
+    said = capsys.readouterr().err
+    assert f"{folder / 'stopped.jsonl'} has what was done; --resume goes on from there" in said
+    assert main(words(folder, "stopped.json", "--resume")) == 0
+    first, again = ((folder / f"{name}.jsonl").read_bytes() for name in ("answer", "stopped"))
+    assert first == again
+    first, again = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("answer", "stopped")
+    )
+    assert first["clusters"] == again["clusters"] and first["lines"] == again["lines"]
+
+
+def test_it_is_said_where_the_runs_are_too_few_for_the_target(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stricter = words(folder, "other.json", "--targets", "all.e2e_ms=2000@99.9")
+    question = _question(CapacityOptions.read(stricter))
+    assert len(question.requests.seeds) == 96
+    assert "at least 4096 are needed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

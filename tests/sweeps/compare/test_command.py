@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,11 +10,16 @@ from typing import Any
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import Overtaking, RequestFigures, RunSummary, read_summary
+from blis_jax.reports.answers import metric_title
+from blis_jax.reports.render import WIDTH, text
 from sweeps.compare.__main__ import main
+from sweeps.compare.study import findings_of
 from sweeps.runs.bench import Bench
-from sweeps.runs.measured import Measured
 from tests.support.browser import opened
-from tests.support.report_page import embedded, row, rows
+from tests.support.findings_forms import assert_all_forms_agree
+from tests.support.report_page import embedded, marks, row, rows
 from tests.sweeps.busy import SMALL, result, write_strategies
 
 
@@ -128,14 +131,20 @@ def test_criteria_and_ageing(whole: tuple[dict[str, Any], Path]) -> None:
 def test_words_and_figure(
     whole: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sweeps.compare.report import show
+    from blis_jax.reports.render import show
 
     document, folder = whole
-    show(document)
-    said = " ".join(capsys.readouterr().out.split())  # lines are wrapped
+    show(findings_of(document))
+    said = " ".join(capsys.readouterr().out.split())
+    asked = "Asked: Do priority and twin beat base in time to first token (pooled P99)? Workload"
+    assert said.startswith(asked)
+    verdict, sure = said.index(" Verdict: priority: better: critical −"), said.index(" Sure: 95 %")
+    assert verdict < said.index(" sheddable +") < said.index(" twin: better: critical −") < sure
+    show(findings_of(document), has_all=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    said = " ".join(" ".join(lines).split())
     for part in (
-        "critical — better: TTFT mean",
-        "sheddable — worse: TTFT mean",
         "CPU KV tier is required by the strategy, but inert: nothing was offloaded",
         "priority and twin are the same",
         "sheddable overtakes critical from an age of 1.1 s",
@@ -147,50 +156,41 @@ def test_words_and_figure(
         "(beyond the criteria)",
     ):
         assert part in said, part
+    assert document["answer"] == findings_of(document).answer.to_json()
     assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def printed(table: Any) -> str:
-    from rich.console import Console
-
-    text = io.StringIO()
-    Console(width=200, file=text).print(table)
-    return text.getvalue()
+def test_all_forms_have_the_same_numbers(whole: tuple[dict[str, Any], Path]) -> None:
+    assert_all_forms_agree(findings_of(whole[0]))
 
 
-@pytest.mark.parametrize("is_wide", [True, False])
-def test_printed_intervals_are_those_behind_the_verdict(
-    whole: tuple[dict[str, Any], Path], is_wide: bool
-) -> None:
+def test_printed_intervals_are_those_behind_the_verdict(whole: tuple[dict[str, Any], Path]) -> None:
     """By itself a difference may leave out 0 that does not among all: unclear, with an interval that holds 0."""
-    from sweeps.compare.report import difference_table
-
     document = json.loads(json.dumps(whole[0]))
-    entry = dict(document["comparisons"][0], verdict="unclear", arm="made")
+    entry = dict(document["comparisons"][0], verdict="better", arm="made")
     for name, low, high in (
         ("difference", -7.7, -1.1), ("percent", -6.6, -2.2),
         ("simultaneous", -9.9, 3.3), ("simultaneous_percent", -8.8, 4.4),
     ):  # fmt: skip
         entry[name] = {"mean": -5.5, "low": low, "high": high, "method": ""}
     document["comparisons"] = [entry]
-    said = printed(difference_table(document, "made", is_wide))
-    assert "−5.50 [−8.80, +4.40]" in said and ("−5.50 [−9.90, +3.30]" in said) == is_wide
-    assert "−7.70" not in said and "−6.60" not in said
+    found = findings_of(document)
+    assert "−5.50 [−8.80, +4.40]" in text(found) and "−6.60" not in text(found)
+    assert "−5.50 [−9.90, +3.30]" in text(found, has_all=True)
     entry["simultaneous_percent"]["high"] = None  # infinite
-    assert "[−8.80, ∞]" in printed(difference_table(document, "made", is_wide))
+    assert "[−8.80, ∞]" in text(findings_of(document))
 
 
 def test_each_throughput_has_a_name_and_a_definition_of_its_own(
     whole: tuple[dict[str, Any], Path],
 ) -> None:
     from blis_jax.metrics.scalars import metric_names
-    from sweeps.compare.report import head_lines
-    from sweeps.reports.words import title
+    from blis_jax.reports.words import table_title
 
-    names = [title(name) for name in metric_names()]
+    names = [table_title(name) for name in metric_names()]
     assert len(set(names)) == len(names)
-    assert title("tokens_per_sec") == "decode tokens/s"
-    said = " ".join(head_lines(whole[0]))
+    assert table_title("tokens_per_sec") == "decode tokens/s"
+    said = " ".join(text(findings_of(whole[0]), has_all=True).split())
     assert "output tokens/s counts all output tokens" in said
     assert "decode tokens/s is BLIS's tokens_per_sec" in said
 
@@ -202,7 +202,7 @@ def failing(should_fail: Callable[[ClusterConfig, int], bool]) -> Any:
         found = original(self, configs, summarize)
         return [
             tuple(
-                Measured("REFERENCE_CRASH") if should_fail(config, place) else run
+                RunSummary(Outcome.REFERENCE_CRASH) if should_fail(config, place) else run
                 for place, run in enumerate(runs)
             )
             for config, runs in zip(configs, found, strict=True)
@@ -299,7 +299,7 @@ def test_options(arms: tuple[str, str], tmp_path: Path) -> None:
         (["--random-state=-1"], "--random-state: got -1"),
         (["--metrics", "ttft_p98_ms"], "--metrics: metric 'ttft_p98_ms' is unknown"),
         (["--targets", "critical=3"], "--targets: 'critical=3' is not CLASS.LIMIT=MS"),
-        (["--workload", "nowhere.yaml"], "--workload: workload: 'nowhere.yaml' is neither a file"),
+        (["--workload", "nowhere.yaml"], "--workload: 'nowhere.yaml' is neither a file"),
         (["--criteria", "idea1_tiered"], "did you mean 'idea1_tiered_cascade'"),
         (["--num-requests", "0"], "--num-requests: got 0"),
         (["--inert", "no"], "--inert"),
@@ -339,18 +339,20 @@ def test_existing_results_are_kept(
 
 
 def test_measured_runs_survive_their_way_through_json() -> None:
-    from sweeps.compare.crossover import Overtaking
-    from sweeps.runs.measured import measured_from
-
-    run = Measured(
-        "COMPLETED",
+    run = RunSummary(
+        Outcome.HORIZON,
         {"a": 1.5},
+        {"requests": 2},
+        {"ttft": {"all": [1, 5]}},
         {"all": {"p99": [1.0]}},
-        {"a>b": Overtaking(1, 2, 3, 4, None)},
-        {"x": 1},
-        "f",
+        overtaking={"a>b": Overtaking(1, 2, 3, 4, None)},
+        acted={"x": 1},
+        fingerprint="f",
+        requests=RequestFigures([1], [0], {"ttft": [2.5]}),
     )
-    assert measured_from(json.loads(json.dumps(dataclasses.asdict(run)))) == run
+    assert read_summary(json.loads(json.dumps(run.document()))) == run
+    earlier = {"outcome": "COMPLETED", "metrics": {"a": 1.0}, "num_broken_invariants": 3}
+    assert read_summary(earlier).num_broken_invariants == 3
 
 
 @pytest.mark.slow
@@ -379,50 +381,49 @@ def test_a_crash_of_the_reference_and_an_idle_adaptation(tmp_path: Path) -> None
 
 def test_the_page_has_the_numbers_of_the_result(whole: tuple[dict[str, Any], Path]) -> None:
     document, folder = whole
-    tables = embedded(folder / "out.html")["tables"]
-    assert len(tables["differences"]["metric"]) == len(document["comparisons"])
+    content = embedded(folder / "out.html")
+    assert len(rows(content, "differences")) == len(document["comparisons"])
+    drawn = content["pictures"][0]["panels"]
     for entry in document["comparisons"]:
-        where = {"strategy": entry["arm"], "class": entry["class"], "metric": entry["metric"]}
-        found = row(tables["differences"], **where)
-        assert found["difference"] == entry["difference"]["mean"]
-        assert found["percent_low"] == entry["percent"]["low"]
-        assert (found["verdict"], found["mean"]) == (entry["verdict"], entry["mean"])
-    for arm in document["arms"]:
-        shown = rows(tables["values"], strategy=arm["name"], **{"class": "critical"})
-        assert [one["e2e_p99_ms"] for one in shown] == (
-            arm["figures"]["critical"]["e2e_p99_ms"]["per_seed"]
-        )
-        curve = row(tables["curves"], strategy=arm["name"], at=2, **{"class": "critical"})
-        figures = arm["figures"]["critical"]
-        assert curve["ttft_ms"][0] <= figures["ttft_mean_ms"]["per_seed"][2] <= curve["ttft_ms"][-1]
-    runs = rows(tables["timelines"], strategy="priority")
-    assert {one["instance"] for one in runs} == {0, 1} and max(one["running"] for one in runs) > 0
+        title = metric_title(entry["metric"])
+        where = {"strategy": entry["arm"], "class": entry["class"], "metric": title}
+        found = row(content, "differences", **where)
+        assert found["difference [95 %]"]["mean"] == entry["difference"]["mean"] * scale(entry)
+        assert found["in % [95 %]"]["low"] == entry["percent"]["low"]
+        assert found["verdict"] == entry["verdict"]
+        numbers = [one for panel in drawn for mark in panel["marks"] for one in mark.get("x", [])]
+        assert entry["percent"]["mean"] in numbers
+    per_seed = {
+        arm["name"]: arm["figures"]["critical"]["e2e_p99_ms"]["per_seed"]
+        for arm in document["arms"]
+    }
+    (apart,) = marks(content, "E2E P99 by run, ms: diff", "priority − base", "critical")
+    pairs = zip(per_seed["priority"], per_seed["base"], strict=True)
+    assert apart["y"] == pytest.approx([after - before for after, before in pairs])
+    (over_time,) = [one for one in content["pictures"] if one["title"] == "Instances over time"]
+    running = [one for one in over_time["panels"] if one["title"] == "Running batch, priority"]
+    values = running[0]["marks"][0]["values"]
+    assert len(values) == 2 and max(map(max, values)) > 0
 
 
-def test_the_page_draws_offline_and_follows_the_choice_of_seeds_and_class(
+def scale(entry: dict[str, Any]) -> float:
+    return 100.0 if entry["metric"] == "attainment" else 1.0
+
+
+def test_the_page_opens_offline_and_follows_the_choice_of_a_metric(
     whole: tuple[dict[str, Any], Path],
 ) -> None:
     _, folder = whole
     with opened(folder / "out.html") as page:
-        assert page.run("return document.getElementById('failure').textContent") == ""
-        drawn = page.run("return Object.keys(window.report.views)")
-        assert drawn == ["differences", "explore", "parts", "timelines"]
-        words = "return document.querySelector('#chart-explore').textContent"
-        assert "16 seeds" in page.run(words)
-
-        curves = "return [...document.querySelectorAll('#chart-explore [class*=line] path')]"
-        curves += ".map((path) => path.getAttribute('d')).join()"
-        before = page.run(curves)
-        page.drag("#chart-explore .concat_0_concat_0_group path.background", 0.5, 0.99)
-        page.wait_for(f"{words}.includes('8 seeds')")
-        low, high = page.run("return window.report.views.explore.signal('seeds').at")
-        assert 7 < low < 8 and 15 < high < 15.5
-        assert before and page.run(curves) != before
-
+        shown = "return [...document.querySelectorAll('figure.seeds:not([hidden])')]"
+        shown += ".map((one) => one.dataset.metric)"
+        assert page.run(shown) == ["TTFT P99 pooled, ms"]
         page.run(
-            "const select = document.querySelector('#controls-explore select');"
-            "select.value = 'goodput_rps'; select.dispatchEvent(new Event('change'))"
+            "const select = document.querySelector('select[data-choice=metric]');"
+            "select.value = 'goodput, requests/s'; select.dispatchEvent(new Event('change'))"
         )
-        page.wait_for("return window.report.views.explore.signal('metric') === 'goodput_rps'")
-        assert page.requests() == [(folder / "out.html").resolve().as_uri()]
+        assert page.run(shown) == ["goodput, requests/s"]
+        assert page.run("return document.querySelectorAll('figure.changes svg').length") == 1
+        asked = [one for one in page.requests() if not one.startswith("data:")]
+        assert asked == [(folder / "out.html").resolve().as_uri()]
         assert page.console() == []

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.results.records import RunRecord
+from blis_jax.metrics.run_summary import NOTHING, overtaking, together
+from blis_jax.records.record import RunRecord
 from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
-from sweeps.compare.crossover import NOTHING, crossovers, overtaking, together
+from sweeps.compare.crossover import crossovers
 from sweeps.runs.bench import workload_of
 from sweeps.strategies.file import parse_strategy
 from tests.support.tiny_records import run_of

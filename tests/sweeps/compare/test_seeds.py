@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from blis_jax.reports.render import show
 from sweeps.compare.__main__ import main
-from sweeps.compare.report import show
+from sweeps.compare.study import findings_of
 from tests.sweeps.busy import result
 
 QUICK = (
@@ -49,7 +50,7 @@ def test_seeds_are_added_until_the_verdict_is_safe(
     entry = next(one for one in document["comparisons"] if one["class"] == "critical")
     assert entry["num_pairs"] == used and entry["simultaneous"]["method"] == "anytime-valid t"
     assert entry["verdict"] == "better"
-    show(document)
+    show(findings_of(document))
     said = " ".join(capsys.readouterr().out.split())
     assert f"{used} seeds: seeds were added until every verdict was safe" in said
     before = (tmp_path / "out.json").read_bytes()

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from blis_jax.files.chain import canonical, hash_of
+from sweeps.claims.judge import RULE
 from sweeps.ledger.__main__ import main
+from sweeps.ledger.adding import hypothesis_from, read_rows
+from sweeps.ledger.answers import standing
 from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.check import check
-from sweeps.ledger.rows.adding import hypothesis_from, read_rows
-from sweeps.ledger.rows.published import NO_BASIS
-from sweeps.ledger.rows.result import conclusions, measured_from_record
-from sweeps.ledger.status import standing
-from sweeps.tracks.verdicts import RULE
+from sweeps.ledger.result import NO_BASIS, conclusions, measured_from_record
 from tests.support.recorded.reference_data import REPO_ROOT
 
 ROWS_FILE = REPO_ROOT / "sweeps" / "ledger" / "published_iterations.yaml"
@@ -226,4 +225,6 @@ def test_a_row_comes_out_again(
 ) -> None:
     monkeypatch.chdir(REPO_ROOT)
     assert main(["replay", "5"]) == 0
-    assert "figures come out again" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("Asked:   Do the figures of row 5 come out again?")
+    assert "figures come out again" in said and "cache_hit_rate is not compared" in said

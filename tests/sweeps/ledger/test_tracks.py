@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweeps.ledger import render
+from sweeps.ledger.adding import read_rows
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.check import check
-from sweeps.ledger.rows.adding import read_rows
 from sweeps.strategies.file import load_strategy
 from tests.support.recorded.reference_data import REPO_ROOT
 

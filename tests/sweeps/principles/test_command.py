@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies import registry, scorer
 from blis_jax.policies.contract import GatewayContext
+from blis_jax.reports.render import text
+from sweeps.claims.words import FALSIFIED, HOLDS, NARROWER, NOT_SUPPORTED, UNTESTED
 from sweeps.principles import __main__ as command
 from sweeps.principles import catalogue as catalogue_module
+from sweeps.principles import probes
 from sweeps.principles.catalogue import (
-    HOLDS,
-    NARROWER,
-    REFUTED,
-    UNTESTED,
     Catalogue,
     Entry,
     PrincipleClaim,
@@ -31,14 +32,21 @@ from sweeps.principles.catalogue import (
     load_catalogue,
     parse_catalogue,
 )
-from sweeps.principles.experiments import probes, tuner
-from sweeps.principles.experiments.lab import Lab, arm_of, workload_named
-from sweeps.principles.figures import LabFigures, information
-from sweeps.principles.record import PrinciplesRecord, identity
-from sweeps.principles.rules.fairness import check_fair
+from sweeps.principles.figures import information
+from sweeps.principles.lab import Lab, arm_of, check_fair, workload_named
+from sweeps.principles.report import findings_of
 from sweeps.principles.statistics import KINDS, Bound, compute
-from sweeps.principles.verdicts import MISSED, EntryFinding, check, metrics_of, verdict_of, words_of
+from sweeps.principles.verdicts import (
+    EntryFinding,
+    PrinciplesRecord,
+    check,
+    identity,
+    metrics_of,
+    verdict_of,
+    words_of,
+)
 from sweeps.runs.workload_names import list_workloads
+from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.tiny import TINY as TINY_STRATEGY
 
 TINY = """
@@ -183,8 +191,8 @@ def test_choice_of_entries(tiny: Catalogue) -> None:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def run_of(outcome: str = "COMPLETED", requests: Any = None, **values: float) -> LabFigures:
-    return LabFigures(outcome, values, requests)
+def run_of(outcome: str = "COMPLETED", requests: Any = None, **values: float) -> RunSummary:
+    return RunSummary(Outcome[outcome], values, lives=requests)
 
 
 def claim_of(kind: str, **fields: Any) -> PrincipleClaim:
@@ -192,7 +200,7 @@ def claim_of(kind: str, **fields: Any) -> PrincipleClaim:
     return PrincipleClaim.model_validate(given)
 
 
-def runs(*values: float) -> tuple[LabFigures, ...]:
+def runs(*values: float) -> tuple[RunSummary, ...]:
     return tuple(run_of(m=value) for value in values)
 
 
@@ -292,7 +300,7 @@ def entry_of(**fields: Any) -> Entry:
         ({"core": "met", "scope": "met", "control": "met"}, HOLDS),
         ({"core": "met", "scope": "not met"}, NARROWER),
         ({"core": "between"}, NARROWER),
-        ({"core": "falsified", "scope": "met"}, REFUTED),
+        ({"core": "falsified", "scope": "met"}, NOT_SUPPORTED),
         ({"core": "not run"}, UNTESTED),
         ({"core": "met", "control": "not met"}, UNTESTED),
         ({"scope": "met"}, UNTESTED),
@@ -309,13 +317,13 @@ def test_one_word_for_all_claims(states: dict[str, str], verdict: str) -> None:
         *findings,
         EntryFinding(claim_of("value", role="core", expected={"max": 1}), "falsified"),
     ]
-    assert verdict_of(entry_of(), more) == REFUTED
+    assert verdict_of(entry_of(), more) == NOT_SUPPORTED
 
 
 def test_advice_on_method_stays_advice_unless_refuted() -> None:
     core = claim_of("value", role="core", expected={"max": 1})
     assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, "met")]) == "process"
-    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, MISSED)]) == REFUTED
+    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, FALSIFIED)]) == NOT_SUPPORTED
 
 
 def test_ranges() -> None:
@@ -343,7 +351,7 @@ def test_a_false_claim_is_refuted_and_a_vacuous_one_untested(tiny: Catalogue, la
     entry = tiny.entries["T-1"]
     wrong = TINY.replace("of: b, to: a, expected", "of: slow, to: a, expected")
     refuted = parse_catalogue({"tiny.yaml": wrong})
-    assert check(refuted, refuted.entries["T-1"], lab, entry.seeds).verdict == REFUTED
+    assert check(refuted, refuted.entries["T-1"], lab, entry.seeds).verdict == NOT_SUPPORTED
     vacuous = parse_catalogue(
         {"tiny.yaml": TINY.replace("kind: ratio, of: slow", "kind: ratio, of: b")}
     )
@@ -353,7 +361,7 @@ def test_a_false_claim_is_refuted_and_a_vacuous_one_untested(tiny: Catalogue, la
 @scorer()
 def two_halves(params: Any, state: Any, context: GatewayContext) -> Any:
     """The load, again."""
-    from blis_jax.policies.scorers.load import queue_depth
+    from blis_jax.policies.scorers import queue_depth
 
     return queue_depth.decide(params, state, context)
 
@@ -414,7 +422,7 @@ def test_searches_with_few_and_with_many_parameters(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY_STRATEGY)
     names = ["max_num_scheduled_tokens", "slo_base_critical"]
-    ratio, parts = tuner.spread_ratio(str(path), names[:1], names, 3, 2, {"num_instances": 1})
+    ratio, parts = probes.spread_ratio(str(path), names[:1], names, 3, 2, {"num_instances": 1})
     assert ratio == parts["spread with 2"] / parts["spread with 1"] > 0
     assert 0 < parts["mean with 1"] < 1e6  # no restart failed
 
@@ -437,8 +445,13 @@ def test_checks_are_written_and_not_made_again(
     assert command.main(["--output", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "2 checked: 1 holds, 1 untested." in shown and "All as in the catalogue." in shown
+    assert shown.startswith("Asked: ") and " claims simulated." in shown
+    assert "each claim on 3 seeds; 1 claim was not simulated" in " ".join(shown.split())
+    assert "--all prints " in shown
     first = json.loads(path.read_text())
     one, other = first["principles"]
+    assert_all_forms_agree(findings_of(first["principles"]))
+    assert other["statement"] in text(findings_of(first["principles"]), has_all=True)
     assert one["claims"][0]["value"] == 0 and one["claims"][0]["per_seed"] == [0, 0, 0]
     assert other["claims"][0]["state"] == "not run" and other["agrees"]
     monkeypatch.setattr("sweeps.principles.verdicts.check", pytest.fail)
@@ -520,7 +533,7 @@ def test_foreign_files_are_kept(
     assert "is not a result of this command" in capsys.readouterr().err
     record = PrinciplesRecord(tmp_path / "mine.jsonl")
     record.path.write_text('{"search": 1}\n')
-    with pytest.raises(ConfigError, match="not the record of a check of principles"):
+    with pytest.raises(ConfigError, match=r"not a record of this work \(check of principles\)"):
         record.lines()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sweeps.principles.catalogue import load_catalogue
-from sweeps.principles.experiments.lab import Lab
+from sweeps.principles.lab import Lab
 from sweeps.principles.verdicts import Verdict, check, metrics_of
 
 WORST, CLUSTER = "worst_ttft_p99_ms", "ttft_p99_ms"

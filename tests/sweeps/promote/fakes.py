@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from sweeps.promote.gates import APPROVE, GateClosedError, decide
+import pytest
+
 from sweeps.promote.golang.target import TargetVersion
-from sweeps.promote.promotion import Finding
-from sweeps.promote.running import run_all
-from sweeps.promote.store import PromotionStore
+from sweeps.promote.promotion import Finding, GateClosedError
+from sweeps.promote.running import APPROVE, CHECKS, decide, run_all
+from sweeps.promote.stages import STAGES, Stage, StageWork
+from sweeps.promote.store import GATES, PromotionStore
 
 IDENTITY = {"strategy": "mine.yaml", "baseline": "iter00_baseline", "target": "llm-d-router@0.10.0"}
 PROMOTION: Any = SimpleNamespace(target=IDENTITY["target"], given=IDENTITY["strategy"])
@@ -30,70 +32,55 @@ HYPOTHESES = """\
 """
 
 
-def modules(findings: list[Finding] | None = None) -> dict[str, ModuleType]:
-    """What stands for the parts that make the files of the stages, by the name of the module."""
-    found: dict[str, ModuleType] = {}
+def _behind(name: str) -> Any:
+    """Return a stage whose files depend on everything before it, and on the options."""
 
-    def module(name: str, **functions: Any) -> None:
-        package = name.rpartition(".")[0]
-        if package and package not in (
-            "sweeps.promote",
-            "sweeps.promote.evidence",
-            "sweeps.promote.documents",
-        ):
-            found.setdefault(package, ModuleType(package)).__path__ = []  # type: ignore[attr-defined]
-        made = ModuleType(name)
-        for key, function in functions.items():
-            setattr(made, key, function)
-        found[name] = made
+    def make(work: StageWork) -> dict[str, str]:
+        options = (work.options,) if work.options else ()
+        size = sum(map(len, work.files.values())) + len(str(options))
+        return {
+            f"{name}/one.txt": f"{size} characters before, {options}\n",
+            f"{name}/two.txt": "two\n",
+        }
 
-    def plugins_of(promotion: Any) -> Any:
-        return SimpleNamespace(files={"plugins/a.go": "package a\n"}, generated=())
+    return make
 
-    def of(name: str) -> Any:
-        """Files that depend on everything before them, and on the options."""
 
-        def make(promotion: Any, files: Mapping[str, str], *options: Any) -> dict[str, str]:
-            size = sum(map(len, files.values())) + len(str(options))
-            return {
-                f"{name}/one.txt": f"{size} characters before, {options}\n",
-                f"{name}/two.txt": "two\n",
-            }
+MAKERS: dict[str, Any] = {
+    "maps": lambda work: {"maps.yaml": "rows: 1\n"},
+    "translate": lambda work: {"plugins/a.go": "package a\n", "configs/epp.yaml": "kind: EPP\n"},
+    "hypothesise": lambda work: {"hypotheses.yaml": HYPOTHESES},
+    "tests": lambda work: {"profiles/a.yaml": "load: 1\n", "tests/evaluate.sh": "#!/bin/sh\n"},
+    "validate": _behind("evidence"),
+    "document": _behind("documents"),
+    "bundle": _behind("bundle"),
+}
 
-        return make
 
-    base = "sweeps.promote"
-    module(f"{base}.maps.stage", maps_files=lambda promotion: {"maps.yaml": "rows: 1\n"})
-    module(f"{base}.golang.plugins", plugins_of=plugins_of)
-    module(f"{base}.golang.toolchain", check_go=lambda files: [])
-    module(
-        f"{base}.configs.stage",
-        config_files=lambda promotion, _: {"configs/epp.yaml": "kind: EPP\n"},
-    )
-    module(f"{base}.checks.findings", findings_of=lambda files, target: list(findings or []))
-    module(
-        f"{base}.hypotheses.stage",
-        hypothesis_files=lambda promotion, maps: {"hypotheses.yaml": HYPOTHESES},
-    )
-    module(
-        f"{base}.hypotheses.profiles", profile_files=lambda text: {"profiles/a.yaml": "load: 1\n"}
-    )
-    module(
-        f"{base}.evidence.stage", evidence_files=of("evidence"), VERDICTS="evidence/verdicts.yaml"
-    )
-    module(
-        f"{base}.evidence.rules",
-        evidence_findings=lambda files: [],
-        hypothesis_findings=lambda files: [],
-    )
-    module(f"{base}.documents.stage", document_files=of("documents"))
-    module(f"{base}.documents.bundle", bundle_files=of("bundle"))
-    return found
+def stages() -> dict[str, Stage]:
+    """Return the stages, each of which makes a few words."""
+    return {name: replace(STAGES[name], make=make) for name, make in MAKERS.items()}
+
+
+def checks(findings: Sequence[Finding] = ()) -> dict[int, Any]:
+    """Return the checks of the gates, with these findings at the first two."""
+    return {
+        gate: lambda promotion, files, g=gate: list(findings) if g < 3 else [] for gate in GATES
+    }
+
+
+def stand_in(patch: pytest.MonkeyPatch, findings: Sequence[Finding] = ()) -> None:
+    """Put stages and checks of a few words in the place of the true ones."""
+    for name, stage in stages().items():
+        patch.setitem(STAGES, name, stage)
+    for gate, check in checks(findings).items():
+        patch.setitem(CHECKS, gate, check)
 
 
 def finish(folder: Path) -> None:
     """A promotion from where it stands to its end, every gate approved."""
-    sys.modules.update(modules())
+    STAGES.update(stages())
+    CHECKS.update(checks())
     store = PromotionStore(folder)
     with store.writing():
         store.begin(IDENTITY)

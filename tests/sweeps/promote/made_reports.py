@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from sweeps.promote.evidence.hypothesis import ARMS, PromotedHypothesis
 from sweeps.promote.evidence.runs import FOLDER, scenes_of
-from sweeps.promote.hypotheses.document import MetricPath
+from sweeps.promote.hypotheses.document import MetricPath, TransferHypothesis
 
 TTFT = "results.request_performance.aggregate.latency.time_to_first_token"
 CRITICAL = "summary.traffic_classes.critical.ttft_ms"
@@ -23,22 +22,23 @@ def metric_of(path: str, statistic: str, unit: str, better: str) -> MetricPath:
     )
 
 
-def hypothesis(**changes: Any) -> PromotedHypothesis:
+def hypothesis(**changes: Any) -> TransferHypothesis:
     """Track A: the treatment's mean TTFT is lower."""
+    direction, tolerance = changes.pop("direction", "lower"), changes.pop("tolerance", 5.0)
     values: dict[str, Any] = {
-        "id": "A-1",
-        "track": "A",
+        "id": "A-1", "track": "A", "statement": "The treatment is faster.", "mechanism": "its order",
+        "family": "Cross-policy comparative", "vvuq": "Validation", "type": "Dominance",
         "metric": metric_of(TTFT, "p99", "ms", "lower"),
-        "direction": "lower",
-        "tolerance_percent": 5.0,
-        "arms": ARMS,
-        "scene": "mixed",
-        "whole": {"id": "A-1"},
-    }
-    return PromotedHypothesis(**(values | changes))
+        "expected": {"direction": direction, "magnitude_sim": "not measured", "tolerance": tolerance},
+        "scene": "mixed", "profile": {"harness": "inference-perf"}, "preconditions": (),
+        "workload": {"name": "mixed", "rate": 1.0, "requests": 1, "prompt": {}, "output": {}},
+        "operating_point": {"saturation_rate": 1.0, "share": 1.0, "measured_by": "simulation"},
+        "diagnostic": "The order of requests does not matter.", "origin": "a test",
+    }  # fmt: skip
+    return TransferHypothesis.model_validate(values | changes)
 
 
-def equivalence(**changes: Any) -> PromotedHypothesis:
+def equivalence(**changes: Any) -> TransferHypothesis:
     """Track C: nothing changes by more than 5 %."""
     return hypothesis(id="C-1", track="C", direction="same", **changes)
 

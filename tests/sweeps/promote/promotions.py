@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
-from blis_jax.files.user_files import is_file
-from sweeps.promote.maps.stage import maps_files
-from sweeps.promote.promotion import Files, Promotion
+from blis_jax.files.input_files import is_file
+from sweeps.promote.maps.rows import maps_files
+from sweeps.promote.promotion import Files, GeneratedPlugin, Promotion
 from sweeps.strategies.arms import Arm, arm_of
 
 TARGET = "llm-d-router@0.10.0"
+PACKAGE = "pkg/epp/framework/plugins/scheduling/scorer/simulated"
 MINE = '''
 """A scorer of a user's own."""
 
@@ -83,27 +82,24 @@ def read_yamls(text: str) -> list[Any]:
     return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
-@dataclass(frozen=True)
-class FakePlugin:
-    """What the compiler says about a plugin that it wrote."""
-
-    kind: str
-    simulated_name: str
-    type_name: str
-    package_path: str = "pkg/epp/framework/plugins/scheduling/scorer/simulated"
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    parameter_docs: Mapping[str, Any] = field(default_factory=dict)
-    signals: tuple[str, ...] = ()
-    stability: str = "Alpha"
+def generated(
+    kind: str,
+    simulated_name: str,
+    type_name: str,
+    parameters: Mapping[str, float] | None = None,
+    signals: tuple[str, ...] = (),
+) -> GeneratedPlugin:
+    """Return what the compiler says about a plugin that it wrote."""
+    numbers = parameters or {}
+    return GeneratedPlugin(kind, simulated_name, type_name, PACKAGE, numbers, signals, "Alpha")
 
 
 BUILT_IN = ("prefix-affinity", "queue-depth", "kv-utilization")
 
 
-def plugins(given: Promotion) -> tuple[FakePlugin, ...]:
+def plugins(given: Promotion) -> tuple[GeneratedPlugin, ...]:
     """A plugin for each scorer that the target has not, and for the admission policy."""
-    from sweeps.promote.maps.reads import policies_of, signals_read
-    from sweeps.promote.maps.stage import named_policies
+    from sweeps.promote.maps.rows import named_policies, policies_of, signals_read
 
     functions = {
         (kind, one.name.replace("_", "-")): one for kind, one in policies_of(given.arm.config)
@@ -118,10 +114,7 @@ def plugins(given: Promotion) -> tuple[FakePlugin, ...]:
         if is_needed and policy is not None:
             numbers = {key: float(value) for key, value in vars(policy.values()).items()}
             word = {"scorer": "scorer", "admission": "admitter"}[kind]
-            found.append(
-                FakePlugin(
-                    kind, name, f"{short.replace('_', '-')}-{word}",
-                    parameters=numbers, signals=tuple(sorted(signals_read(policy))),
-                )
-            )  # fmt: skip
+            type_name = f"{short.replace('_', '-')}-{word}"
+            signals = tuple(sorted(signals_read(policy)))
+            found.append(generated(kind, name, type_name, numbers, signals))
     return tuple(found)

@@ -16,7 +16,7 @@ from sweeps.promote.evidence import survival
 from sweeps.promote.evidence.concerns import Concern, concerns
 from sweeps.promote.golang.target import load
 from sweeps.promote.hypotheses import tracks
-from sweeps.promote.hypotheses.inventory import inventory
+from sweeps.promote.hypotheses.document import inventory
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.fakes import artifacts, minimal_runner
 
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tuple(chosen())
     monkeypatch.setattr(survival, "concerns", lambda: kept)
     by_name = {one.name: one for one in kept}
-    monkeypatch.setattr("sweeps.promote.evidence.scenes.concern_named", by_name.__getitem__)
+    monkeypatch.setattr("sweeps.promote.evidence.concerns.concern_named", by_name.__getitem__)
 
 
 def promoted(strategy: str, folder: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ DRY = ["--dry-run", "--seeds", "3", "--survival-seeds", "3"]
 
 @pytest.fixture
 def with_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in fakes.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    fakes.stand_in(monkeypatch)
 
 
 def words(folder: Path, *more: str) -> list[str]:
@@ -34,6 +32,7 @@ def words(folder: Path, *more: str) -> list[str]:
         (["iter00_baseline", "--baseline", "iter0"], "strategy 'iter0' is unknown"),
         (["iter00_baseline", "--dry-run", "--reports", "x"], "give one of them"),
         (["iter00_baseline", "--reports", "nowhere"], "nowhere is not a folder"),
+        (["iter00_baseline", "--seeds", "4"], "--seeds are those of --dry-run; give that too"),
         (["iter00_baseline", "--survival-seeds", "1"], "--survival-seeds"),
         (["approve", "4", "--by", "A", "--reason", "B"], "gate '4' is unknown; give 1, 2 or 3"),
         (["approve"], "no gate is given"),
@@ -107,8 +106,7 @@ def test_a_critical_finding_cannot_be_approved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted = [Finding("CRITICAL", "unknown-field", "configs/epp.yaml", "wieght is unknown")]
-    for name, module in fakes.modules(planted).items():
-        monkeypatch.setitem(sys.modules, name, module)
+    fakes.stand_in(monkeypatch, planted)
     folder = tmp_path / "out"
     assert main(words(folder, "iter00_baseline", *DRY)) == 3
     assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().out

@@ -15,21 +15,21 @@ import pytest
 import yaml
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.policies import priority_policy, registry, scorer
+from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.policies import priority_policy, queue_order, registry, scorer
 from blis_jax.policies import scorers as scorers_module
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
-from blis_jax.policies.queue_order import priority as priority_module
 from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
-from sweeps.principles.figures import LabFigures
-from sweeps.review import bounds, external, inert, oscillation, proxy, signal, stability, starvation
+from sweeps.claims.words import CONCERN, PASS, REJECT
+from sweeps.review import classes, routing
 from sweeps.review.__main__ import main
-from sweeps.review.candidates import Candidate, candidates_of
-from sweeps.review.consensus import check_record, consensus
-from sweeps.review.decisions import RunDecisions, decisions_of
+from sweeps.review.candidates import Candidate, Exhibit, Opinion, candidates_of
+from sweeps.review.consensus import check_record, consensus, read_reviews, write_template
 from sweeps.review.judges import JUDGES, exhibit_of, judges_named
-from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Opinion
+from sweeps.review.routing import RunDecisions, decisions_of
 from tests.sweeps.tiny import TINY
 
 SEEDS = (42, 43)
@@ -62,7 +62,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Adds a policy under a name for the time of a test."""
     modules = {
         "scorer": (scorers_module, "scorers"),
-        "priority": (priority_module, "queue_order.priority"),
+        "priority": (queue_order, "queue_order"),
     }
 
     def add(name: str, policy: Policy) -> None:
@@ -125,10 +125,12 @@ def signal_of(decisions: RunDecisions, share_without: float = 0.5) -> Opinion:
     one = np.zeros((4, 2), int)
     other = one.copy()
     other[: int(4 * share_without)] = 1
-    configs = signal.configs(candidate)
-    runs = {config: (LabFigures("COMPLETED", {}, other),) * 2 for config in configs.values()}
-    runs[candidate.config] = (LabFigures("COMPLETED", {}, one),) * 2
-    return signal.judge(exhibit(candidate, runs, decisions))
+    configs = JUDGES["signal"].configs(candidate)
+    runs = {
+        config: (RunSummary(Outcome.COMPLETED, {}, lives=other),) * 2 for config in configs.values()
+    }
+    runs[candidate.config] = (RunSummary(Outcome.COMPLETED, {}, lives=one),) * 2
+    return JUDGES["signal"].judge(exhibit(candidate, runs, decisions))
 
 
 VARIED = np.random.default_rng(5).random((2, 60, 4))
@@ -175,13 +177,21 @@ def test_decisions_are_those_of_the_run(register: Callable[..., None]) -> None:
     )
     found = decisions_of(config, table, 42)
     record = simulate(config, table, seed=42)
-    assert found is not None and found.num_decisions == 60
+    assert found is not None and found.scores.shape[1] == 60
     order = np.argsort(table.tie_rank)
     np.testing.assert_array_equal(found.total().argmax(axis=1), record.requests.instance[order])
     assert found.is_flat("urgency").all() and not found.is_flat("queue-depth").all()
     assert found.decides("urgency") == 0 and found.decides("queue-depth") > 0.1
     assert found.agreement("queue-depth", -found.loads.astype(float)) == 1
     assert decisions_of(config.replace(routing_policy="round-robin"), table, 42) is None
+
+
+@pytest.mark.slow
+def test_what_is_cached_is_seen_where_no_scorer_reads_it() -> None:
+    table, _ = draw(candidates_of([BASELINE, "idea2_deadlines"], 20)[0].spec, 42, 16)
+    by_load = {"routing_policy": "weighted", "routing_scorers": "load-balance:1"}
+    found = decisions_of(ClusterConfig(num_instances=2, **by_load), table, 42)
+    assert found is not None and found.matched.any()
 
 
 @scorer()
@@ -202,20 +212,23 @@ def herd(own: dict[str, float], stale: dict[str, float] | None = None) -> str:
         "ttft_p99_ms": 100.0,
     }
     candidate = candidate_of(BASELINE)
-    configs = oscillation.configs(candidate)
-    runs = {config: (LabFigures("COMPLETED", calm),) for config in configs.values()}
-    runs[configs[oscillation.STALE]] = (LabFigures("COMPLETED", calm | (stale or {})),)
+    configs = JUDGES["oscillation"].configs(candidate)
+    runs = {config: (RunSummary(Outcome.COMPLETED, calm),) for config in configs.values()}
+    runs[configs[routing.STALE]] = (RunSummary(Outcome.COMPLETED, calm | (stale or {})),)
     if own:
         # the candidate's own snapshots are fresh, so its figures are those of both
-        runs[candidate.config] = (LabFigures("COMPLETED", calm | own),)
-    return oscillation.judge(Exhibit(candidate, (42,), runs)).verdict
+        runs[candidate.config] = (RunSummary(Outcome.COMPLETED, calm | own),)
+    return JUDGES["oscillation"].judge(Exhibit(candidate, (42,), runs)).verdict
 
 
 def test_runs_that_do_not_end_are_no_proof_of_calm() -> None:
     candidate = candidate_of(BASELINE)
-    runs = {c: (LabFigures("LIVELOCK", {}),) for c in oscillation.configs(candidate).values()}
-    runs[candidate.config] = (LabFigures("LIVELOCK", {}),)
-    opinion = oscillation.judge(Exhibit(candidate, (42,), runs))
+    runs = {
+        c: (RunSummary(Outcome.LIVELOCK, {}),)
+        for c in JUDGES["oscillation"].configs(candidate).values()
+    }
+    runs[candidate.config] = (RunSummary(Outcome.LIVELOCK, {}),)
+    opinion = JUDGES["oscillation"].judge(Exhibit(candidate, (42,), runs))
     assert opinion.verdict == CONCERN and "ended with LIVELOCK" in opinion.reasons[0]
 
 
@@ -223,13 +236,13 @@ def test_own_snapshots_that_are_too_old() -> None:
     candidate = candidate_of(f"{BASELINE}:snapshot_refresh_interval=20000")
     calm = {"same_instance_rate": 0.1, "load_swing": 0.4, "busiest_share": 1.0, "ttft_p99_ms": 90.0}
     runs = {
-        config: (LabFigures("COMPLETED", calm),)
-        for config in oscillation.configs(candidate).values()
+        config: (RunSummary(Outcome.COMPLETED, calm),)
+        for config in JUDGES["oscillation"].configs(candidate).values()
     }
     for swing, verdict in ((0.9, REJECT), (0.41, PASS)):
         own = calm | {"load_swing": swing, "ttft_p99_ms": 200.0 * swing}
-        runs[candidate.config] = (LabFigures("COMPLETED", own),)
-        assert oscillation.judge(Exhibit(candidate, (42,), runs)).verdict == verdict
+        runs[candidate.config] = (RunSummary(Outcome.COMPLETED, own),)
+        assert JUDGES["oscillation"].judge(Exhibit(candidate, (42,), runs)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -278,7 +291,7 @@ def falling(params: Any, state: Any, context: QueueContext) -> Any:
 
 def stability_of(**changes: Any) -> Opinion:
     arm = ";".join(f"{name}={value}" for name, value in changes.items())
-    return stability.judge(exhibit(candidate_of(f"{BASELINE}:{arm}")))
+    return JUDGES["stability"].judge(exhibit(candidate_of(f"{BASELINE}:{arm}")))
 
 
 def test_a_pole_at_the_deadline_is_rejected(register: Callable[..., None]) -> None:
@@ -330,7 +343,7 @@ def test_decisions_within_rounding() -> None:
     candidate = candidate_of(f"{BASELINE}:routing_scorers=queue-depth:1")
     for scores, verdict in ((apart, PASS), (near, CONCERN)):
         decisions = decisions_with(queue_depth=scores)
-        assert stability.judge(exhibit(candidate, None, decisions)).verdict == verdict
+        assert JUDGES["stability"].judge(exhibit(candidate, None, decisions)).verdict == verdict
 
 
 # --- lengths --------------------------------------------------------------------------------------
@@ -345,7 +358,7 @@ def test_decisions_within_rounding() -> None:
     ],
 )
 def test_lengths_that_stand_in_for_the_class(text: str, verdict: str) -> None:
-    opinion = proxy.judge(exhibit(candidate_of(text)))
+    opinion = JUDGES["proxy"].judge(exhibit(candidate_of(text)))
     assert opinion.verdict == verdict
     chance = opinion.evidence["chance"]
     accuracy = opinion.evidence["balanced accuracy from the prompt"]
@@ -359,7 +372,7 @@ def test_lengths_that_stand_in_for_the_class(text: str, verdict: str) -> None:
 def test_one_class_cannot_be_told_apart() -> None:
     candidate = candidate_of(BASELINE)
     spec = candidate.spec.model_copy(update={"clients": candidate.spec.clients[:1]})
-    opinion = proxy.judge(exhibit(dataclasses.replace(candidate, spec=spec)))
+    opinion = JUDGES["proxy"].judge(exhibit(dataclasses.replace(candidate, spec=spec)))
     assert opinion.verdict == PASS and not opinion.evidence
 
 
@@ -374,12 +387,12 @@ def starved(text: str, outcome: str = "COMPLETED", **own: float) -> Opinion:
         usual[f"rejected_share[{slo_class}]"] = 0.0
         usual[f"ttft_p99_ms[{slo_class}]"] = 100.0
     mine = usual | {f"{name}[sheddable]": value for name, value in own.items()}
-    base = starvation.configs(candidate)[starvation.BASELINE]
+    base = JUDGES["starvation"].configs(candidate)[classes.BASELINE]
     runs = {
-        base: (LabFigures("COMPLETED", usual),),
-        candidate.config: (LabFigures(outcome, mine if outcome == "COMPLETED" else {}),),
+        base: (RunSummary(Outcome.COMPLETED, usual),),
+        candidate.config: (RunSummary(Outcome[outcome], mine if outcome == "COMPLETED" else {}),),
     }
-    return starvation.judge(Exhibit(candidate, (42,), runs))
+    return JUDGES["starvation"].judge(Exhibit(candidate, (42,), runs))
 
 
 TIERS = "priority_policy=slo-tiered;scheduler=priority-fcfs"
@@ -404,12 +417,12 @@ def test_starvation(opinion: Callable[[], Opinion], verdict: str) -> None:
 
 def test_time_until_an_old_request_passes() -> None:
     config = candidate_of(f"{BASELINE}:{TIERS}").config
-    assert starvation.crossover_s(config) == pytest.approx(1.1)
-    assert starvation.crossover_s(config.replace(scheduler="fcfs")) is None
-    assert starvation.crossover_s(config.replace(slo_base_sheddable=11.0)) == 0
-    assert math.isinf(starvation.crossover_s(config.replace(slo_age_weight=0.0)) or 0)
+    assert classes.crossover_s(config) == pytest.approx(1.1)
+    assert classes.crossover_s(config.replace(scheduler="fcfs")) is None
+    assert classes.crossover_s(config.replace(slo_base_sheddable=11.0)) == 0
+    assert math.isinf(classes.crossover_s(config.replace(slo_age_weight=0.0)) or 0)
     by_class = config.replace(priority_policy="slo-class")
-    assert starvation.crossover_s(by_class) == pytest.approx(0.7)
+    assert classes.crossover_s(by_class) == pytest.approx(0.7)
 
 
 def test_mechanisms_that_do_nothing_are_named() -> None:
@@ -418,20 +431,20 @@ def test_mechanisms_that_do_nothing_are_named() -> None:
 
     def opinion(same: set[str]) -> Opinion:
         runs = {
-            config: (LabFigures("COMPLETED", {}, mine if name in same else other),) * 2
-            for name, config in inert.configs(candidate).items()
+            config: (RunSummary(Outcome.COMPLETED, {}, lives=mine if name in same else other),) * 2
+            for name, config in JUDGES["inert"].configs(candidate).items()
         }
-        runs[candidate.config] = (LabFigures("COMPLETED", {}, mine),) * 2
-        return inert.judge(exhibit(candidate, runs))
+        runs[candidate.config] = (RunSummary(Outcome.COMPLETED, {}, lives=mine),) * 2
+        return JUDGES["inert"].judge(exhibit(candidate, runs))
 
     assert opinion(set()).verdict == PASS
     found = opinion({"kv_cpu_blocks"})
     assert found.verdict == CONCERN and "which the strategy requires" in found.reasons[0]
-    assert opinion({inert.BASELINE, "slo_priority_bridge"}).verdict == REJECT
+    assert opinion({classes.BASELINE, "slo_priority_bridge"}).verdict == REJECT
 
 
 def test_parameters_at_the_ends_of_their_ranges() -> None:
-    ends = bounds.judge(exhibit(candidate_of("iter08_token_budget@published")))
+    ends = JUDGES["bounds"].judge(exhibit(candidate_of("iter08_token_budget@published")))
     assert ends.verdict == CONCERN
     assert [reason.split()[0] for reason in ends.reasons] == [
         "age_weight",
@@ -441,8 +454,8 @@ def test_parameters_at_the_ends_of_their_ranges() -> None:
     inner = (
         "iter08_token_budget@published:age_weight=2e-5;threshold_sheddable=200000;prefill_crit=200"
     )
-    assert bounds.judge(exhibit(candidate_of(inner))).verdict == PASS
-    outside = bounds.judge(exhibit(candidate_of("idea2_deadlines")))
+    assert JUDGES["bounds"].judge(exhibit(candidate_of(inner))).verdict == PASS
+    outside = JUDGES["bounds"].judge(exhibit(candidate_of("idea2_deadlines")))
     assert "lies outside of its range" in outside.reasons[0]
 
 
@@ -455,7 +468,7 @@ def pair(files: tuple[str, str]) -> tuple[Candidate, ...]:
 
 
 def review_file(path: Path, pair: tuple[Candidate, ...], **changes: Any) -> Path:
-    external.write_template(path, pair)
+    write_template(path, pair)
     document = yaml.safe_load(path.read_text())
     document["judge"] = "ada"
     for verdict in document["verdicts"]:
@@ -470,8 +483,8 @@ def test_imported_verdicts(tmp_path: Path, pair: tuple[Candidate, ...], name: st
     path = tmp_path / name
     if path.suffix == ".json":
         template = tmp_path / "template.yaml"
-        external.write_template(template, pair)
-    opinions = external.read_reviews([review_file(path, pair)], pair, ["signal"])
+        write_template(template, pair)
+    opinions = read_reviews([review_file(path, pair)], pair, ["signal"])
     assert [(one.judge, one.candidate, one.verdict) for one in opinions] == [
         ("ada", "one", CONCERN),
         ("ada", "two", CONCERN),
@@ -496,7 +509,7 @@ def test_verdicts_that_do_not_fit_are_refused(
 ) -> None:
     path = review_file(tmp_path / "ada.yaml", pair, **changes)
     with pytest.raises(ConfigError, match=problem):
-        external.read_reviews([path], pair, [])
+        read_reviews([path], pair, [])
 
 
 def test_a_judge_has_one_name_and_one_verdict_each(
@@ -504,12 +517,12 @@ def test_a_judge_has_one_name_and_one_verdict_each(
 ) -> None:
     path = review_file(tmp_path / "ada.yaml", pair)
     with pytest.raises(ConfigError, match="another judge's name"):
-        external.read_reviews([path, path], pair, [])
+        read_reviews([path, path], pair, [])
     document = yaml.safe_load(path.read_text())
     document["verdicts"] = document["verdicts"][:1]
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(ConfigError, match="'two' has no verdict"):
-        external.read_reviews([path], pair, [])
+        read_reviews([path], pair, [])
 
 
 def opinions_of(*rows: tuple[str, str, str, bool]) -> list[dict[str, Any]]:
@@ -594,7 +607,7 @@ def test_review_record_and_check(
         (["--external", "nobody.yaml"], "nobody.yaml does not exist"),
         (["--seeds", "1;2"], "nor a list of whole numbers"),
         (["--seeds", "1,1"], "given twice"),
-        (["--num-requests", "0"], "at least 1"),
+        (["--num-requests", "0"], "allowed is 1 or more"),
         (["--output", "review.txt"], "must end in .json"),
         (["--template", "ada.json"], "must end in .yaml"),
         (["--check", "nowhere.json"], "nowhere.json does not exist"),

@@ -14,8 +14,10 @@ import pytest
 import xarray as xr
 import yaml
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load, load_kind
 from blis_jax.runs.simulation import simulate
@@ -23,13 +25,11 @@ from blis_jax.workload.reference import draw
 from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
-from sweeps.robustness.plan import MapPlan, make_plan
-from sweeps.robustness.question import Question
+from sweeps.robustness.plan import MapPlan, Question, make_plan
 from sweeps.robustness.store import KIND, WANTED, MapStore
 from sweeps.robustness.verdict import recommend
 from sweeps.robustness.workloads import Extent, Shape, load_shape, measure_in
-from sweeps.runs import part_runs
-from sweeps.search.objectives import SeedResult
+from sweeps.runs import bench
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY
 
@@ -58,7 +58,7 @@ def words(folder: Path, output: str, *further: str) -> list[str]:
 def whole(folder: Path) -> Path:
     """The result of an undisturbed study, written in parts of one cell."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part_runs, "RUNS_PER_PART", 6)
+        patch.setattr(bench, "RUNS_PER_PART", 6)
         assert main(words(folder, "whole.zarr", "--design", "grid", "--quiet")) == 0
     return folder / "whole.zarr"
 
@@ -136,7 +136,7 @@ def killed_in(part: int, monkeypatch: pytest.MonkeyPatch, is_torn: bool) -> None
 def test_resumed_after_a_kill_equals_unkilled(
     whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, is_torn: bool
 ) -> None:
-    monkeypatch.setattr(part_runs, "RUNS_PER_PART", 6)
+    monkeypatch.setattr(bench, "RUNS_PER_PART", 6)
     name = f"killed{is_torn}.zarr"
     grid = ("--design", "grid", "--quiet")
     with monkeypatch.context() as patch:
@@ -165,7 +165,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 def test_damaged_cells_are_run_again(
     whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(part_runs, "RUNS_PER_PART", 6)
+    monkeypatch.setattr(bench, "RUNS_PER_PART", 6)
     before, piece = load(whole), "tokens_per_sec/c/1/0/0"
     (whole / piece).unlink()
     with pytest.raises(
@@ -185,10 +185,10 @@ def test_another_question_runs_nothing_again(
     before = {suffix: path.read_bytes() for suffix, path in saved.items()}
     differences = folder / "differences.zarr"
     asked = ("--objective", "goodput_rps", "--constraint", "none", "--differences")
-    further = ("--design", "grid", "--resume", *asked, str(differences))
+    further = ("--design", "grid", "--resume", "--all", *asked, str(differences))
     assert main(words(folder, "whole.zarr", *further)) == 0
     said = capsys.readouterr().out
-    assert "Recommendations in 4 cells" in said and "against first, goodput:" in said
+    assert "4 cells of load" in said and "against first, goodput" in said, said
     assert "runs in" not in said
     assert json.loads(saved[".json"].read_text())["objective"] == "goodput_rps"
     assert load(differences)["e2e_p99_ms_percent"].sizes["figure"] == 3
@@ -201,7 +201,16 @@ def test_another_reference_turns_the_order_round_or_not(
 ) -> None:
     monkeypatch.setattr(MapRunner, "run", lambda *_: pytest.fail("a cell is run again"))
     saved = whole.with_suffix(".json").read_bytes(), whole.with_suffix(".csv").read_bytes()
-    further = ("--design", "grid", "--resume", "--figure", "none", "--reference", "kv-blocks=10")
+    further = (
+        "--design",
+        "grid",
+        "--resume",
+        "--all",
+        "--figure",
+        "none",
+        "--reference",
+        "kv-blocks=10",
+    )
     assert main(words(folder, "whole.zarr", *further)) == 0
     assert "In the reference cell (rate 400, arrival_cv 1, kv_blocks 10" in capsys.readouterr().out
     whole.with_suffix(".json").write_bytes(saved[0])
@@ -248,7 +257,7 @@ def test_another_study_is_not_gone_on_with(
         ({"arms": ["iter00_baselin", "iter00_baseline"]}, "did you mean 'iter00_baseline'"),
         ({"--rate": "0"}, "--rate: 0 is out of range"),
         ({"--shape": "mixt"}, "did you mean 'mixed'"),
-        ({"--seeds": "42,"}, "one seed has no spread"),
+        ({"--seeds": "42,"}, "--seeds: 1 run is too few to have a spread"),
         ({"--seeds": "42,x"}, "nor a list of whole numbers"),
         ({"--seeds": "42,42"}, "a seed is given twice"),
         ({"--duration": "0"}, "--duration must be above 0"),
@@ -364,11 +373,13 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
     runner = MapRunner(plan_of(folder, arms, is_every_seed_run=is_every_seed_run))
     asked: list[tuple[float, int, tuple[int, ...]]] = []
 
-    def results(self: Any, _: Any, entries: Any, seeds: Any) -> list[list[SeedResult]]:
+    def results(self: Any, _: Any, entries: Any, seeds: Any) -> list[list[RunSummary]]:
         asked.extend((place["rate"], arm, tuple(seeds)) for place, arm in entries)
         return [
             [
-                SeedResult("LIVELOCK" if (place["rate"], arm) == (400.0, 1) else "COMPLETED")
+                RunSummary(
+                    Outcome["LIVELOCK" if (place["rate"], arm) == (400.0, 1) else "COMPLETED"]
+                )
                 for _ in seeds
             ]
             for place, arm in entries
@@ -378,7 +389,7 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
     timing = SimpleNamespace(compile_s=0.0)
     monkeypatch.setattr(MapRunner, "_runner_for", lambda *_: SimpleNamespace(timing=timing))
     found = runner.run(runner.plan.cells[:2])
-    outcomes = [[[run.outcome for run in runs] for runs in arms] for arms in found]
+    outcomes = [[[run.outcome.name for run in runs] for runs in arms] for arms in found]
     whole = ["COMPLETED"] * 3
     last = ["LIVELOCK"] * 3 if is_every_seed_run else ["LIVELOCK", "SKIPPED", "SKIPPED"]
     assert outcomes == [[whole, last], [whole, whole]]
@@ -391,11 +402,9 @@ def test_cells_take_as_many_seeds_as_they_need(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = words(folder, "decided.zarr", "--decide", "--most-seeds", "30", "--constraint", "none")
-    assert main([word if word != "42,43,44" else "20" for word in given]) == 0
-    assert (
-        "Seeds were added in a cell until the rule had enough, at most 30"
-        in capsys.readouterr().out
-    )
+    assert main([*(word if word != "42,43,44" else "20" for word in given), "--all"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Seeds were added in a cell until the rule had enough, at most 30" in printed
     dataset = load_kind(folder / "decided.zarr", KIND, WANTED)
     verdicts = recommend(dataset, constraints=())
     assert dataset.sizes["seed"] == 30

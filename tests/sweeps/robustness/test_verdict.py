@@ -8,9 +8,9 @@ import pytest
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.schema import NOT_RUN
+from sweeps.claims.grammar import parse_constraint
 from sweeps.robustness import verdict
-from sweeps.robustness.question import read_constraint
-from sweeps.robustness.store import SKIPPED
+from sweeps.robustness.store import Unrun
 from sweeps.robustness.verdict import recommend, reversals
 from tests.sweeps.robustness.made_map import cell, made_map
 
@@ -78,7 +78,7 @@ def test_absolute_constraints_bind_the_first_strategy_too() -> None:
     assert said(*cells, constraints=[])[0][0] == "tuned"
 
 
-@pytest.mark.parametrize("ending", [Outcome.LIVELOCK, Outcome.REFERENCE_CRASH, SKIPPED])
+@pytest.mark.parametrize("ending", [Outcome.LIVELOCK, Outcome.REFERENCE_CRASH, Unrun.SKIPPED])
 def test_a_strategy_that_fails_is_not_recommended(ending: int) -> None:
     best = (90.0, 265.0, 17_000.0)
     found = said(
@@ -199,5 +199,5 @@ def test_bad_questions_are_refused(question, problem: str) -> None:  # type: ign
 
 def test_constraints_are_read_and_written_alike() -> None:
     for text in ("ttft_p99_ms[sheddable]<=200%", "tokens_per_sec>=95%", "ttft_mean_ms<=80"):
-        assert str(read_constraint(text)) == text
-    assert str(read_constraint(" throughput_tps >= 1e3 ")) == "tokens_per_sec>=1000"
+        assert str(parse_constraint(text)) == text
+    assert str(parse_constraint(" throughput_tps >= 1e3 ")) == "tokens_per_sec>=1000"

@@ -70,7 +70,7 @@ def yaml_ready(document):  # type: ignore[no-untyped-def]
 
 
 def test_bad_extents_and_shapes_are_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError, match="--requests must be between 1"):
+    with pytest.raises(ConfigError, match="--num-requests must be between 1"):
         Extent(None, 0)
     for duration in (0.0, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="--duration must be above 0"):
@@ -78,7 +78,7 @@ def test_bad_extents_and_shapes_are_refused(tmp_path) -> None:  # type: ignore[n
     with pytest.raises(ConfigError, match="makes 0 requests"):
         Extent(0.001).at(10.0)
     with pytest.raises(
-        ConfigError, match=r"--shape: workload 'mixt' is unknown.*did you mean 'mixed'"
+        ConfigError, match=r"--shape: 'mixt' is neither a file.*did you mean 'mixed'"
     ):
         load_shape("mixt")
     path = tmp_path / "bare.yaml"

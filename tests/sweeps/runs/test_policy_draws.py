@@ -28,9 +28,8 @@ def shed(rule: str, count: int) -> np.ndarray:
     """The share shed on each seed by a gate that sheds one in five as soon as anything is under way."""
     cluster = ClusterConfig(
         num_instances=2,
-        admission_policy="class-gated",
-        class_gated_probability=SHARE,
-        class_gated_sheddable=0.0,
+        admission_policy="sweeps/strategies/policies/gates.py:class_gated",
+        policy_numbers={"admission.probability": SHARE, "admission.sheddable_load": 0.0},
     )
     name = our_name("reject_rate")
     bench = Bench(parse_spec(WORKLOAD, "test"), range(count), "jax", [name], policy_seeds=rule)

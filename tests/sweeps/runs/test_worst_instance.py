@@ -6,12 +6,12 @@ import numpy as np
 
 from blis_jax import simulate
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.metrics.figures import worst_p99_ms
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import SloTargets
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.workload.reference import draw
-from sweeps.runs.metrics import worst_p99_ms
 from sweeps.runs.workload_names import load_workload
 
 METRIC = "worst_ttft_p99_ms"

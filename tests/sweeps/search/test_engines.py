@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.search.engines import ENGINES, Told, make
+from sweeps.optimize import OptimizeOptions
+from sweeps.search.engines import ENGINES, GONE, Told, make
 from sweeps.search.engines.base import modelled
+from sweeps.search.pareto_front import hypervolume
+from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import TINY, budget, tiny_space
 
-needs_optuna = pytest.mark.skipif(
-    find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
-)
-needs_botorch = pytest.mark.skipif(
-    find_spec("botorch") is None, reason="botorch is not installed (extra: search)"
-)
-MARKS = {
-    "denoised": [pytest.mark.lenient_promotion],  # jax.numpy promotes implicitly
-    "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
-    "tpe": [needs_optuna],
-    "turbo": [needs_botorch, pytest.mark.lenient_promotion],
-}
+MARKS = {"ensemble": [pytest.mark.lenient_promotion]}  # flax and optax promote implicitly
 EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
 
 
@@ -87,7 +77,7 @@ def test_failures_alone_do_not_stop_an_engine(space: Space, engine: str) -> None
     assert make(space, budget(engine)).ask(failures, 2)
 
 
-@pytest.mark.parametrize("engine", ["gp", "random", "sobol", "gp_minimize"])
+@pytest.mark.parametrize("engine", ["denoised", "random", "sobol", "gp_minimize"])
 def test_another_random_state_is_another_search(space: Space, engine: str) -> None:
     first = make(space, budget(engine)).ask([], 2)
     assert make(space, budget(engine, random_state=7)).ask([], 2) != first
@@ -97,7 +87,32 @@ def test_a_model_beats_chance(space: Space) -> None:
     def best(engine: str) -> float:
         return min(told(point).score for point in searched(space, engine))
 
-    assert best("gp") < best("random")
+    assert best("gp_minimize") < best("random")
+
+
+@pytest.mark.parametrize("random_state", [1, 2, 3])
+def test_pareto_covers_a_front_that_is_known(space: Space, random_state: int) -> None:
+    """The front is a line from (0, 1) to (1, 0): of the half below the corner (1, 1) most is dominated."""
+    low, high = space.dimensions[0], space.dimensions[1]
+
+    def told_of(point: Point) -> Told:
+        along, aside = low.share(point[0]), 2 * abs(high.share(point[1]) - 0.3) + point[2] - 1
+        objectives = (along + aside, 1 - along + aside)
+        return Told(point, sum(objectives), objectives)
+
+    def dominated(engine: str) -> float:
+        one, tries = make(space, budget(engine, random_state=random_state)), list[Told]()
+        while len(tries) < 32:
+            tries += [told_of(point) for point in one.ask(tries, 8)]
+        return hypervolume(np.array([one.objectives for one in tries]), (1.0, 1.0))
+
+    assert dominated("pareto") > max(0.35, 1.3 * dominated("sobol"))
+
+
+def test_the_help_names_every_engine() -> None:
+    (option,) = (kind for kind in OptimizeOptions.parser()._actions if kind.dest == "engine")
+    names = str(option.help).partition(" (")[0].replace(" or ", ", ").split(", ")
+    assert sorted(names) == sorted(ENGINES)
 
 
 def test_grid_has_both_ends_and_every_category(space: Space) -> None:
@@ -116,7 +131,7 @@ def test_unknown_engines_and_empty_spaces_are_refused(space: Space) -> None:
     ):
         make(space, budget("sobel"))
     with pytest.raises(ConfigError, match="parameters: there are none"):
-        make(tiny_space("{name: a, objectives: [{metric: e2e_p99_ms}]}"), budget("gp"))
+        make(tiny_space("{name: a, objectives: [{metric: e2e_p99_ms}]}"), budget("grid"))
 
 
 def test_models_see_failures_a_little_above_the_worst() -> None:
@@ -125,14 +140,12 @@ def test_models_see_failures_a_little_above_the_worst() -> None:
     assert modelled([tries[1]]).tolist() == [0.0]
 
 
-@pytest.mark.parametrize(("engine", "library"), [("tpe", "optuna"), ("turbo", "botorch")])
-def test_an_engine_whose_library_is_missing_is_refused(
-    space: Space, monkeypatch: pytest.MonkeyPatch, engine: str, library: str
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    problem = rf"'{engine}' needs {library}; install blis-jax\[search\]"
+@pytest.mark.parametrize("engine", GONE)
+def test_an_engine_that_left_is_refused_with_the_one_to_use(space: Space, engine: str) -> None:
+    problem = rf"search\.engine: '{engine}' has left blis_jax.*cannot be resumed.*denoised"
     with pytest.raises(ConfigError, match=problem):
         make(space, budget(engine))
+    assert engine not in ENGINES and Search().engine in ENGINES
 
 
 def test_a_search_begins_at_the_points_that_the_file_names() -> None:

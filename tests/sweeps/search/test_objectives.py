@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from sweeps.search.objectives import NO_FIGURE, SeedResult, Valuation
+from blis_jax.metrics.run_summary import RunSummary
+from sweeps.search.objectives import NO_FIGURE, Valuation
 from sweeps.strategies.file import parse_strategy
 from tests.sweeps.tiny import run_of
 
@@ -78,7 +80,7 @@ def test_maxima_are_negated_and_weights_add_up() -> None:
 
 
 def test_a_run_that_did_not_end_makes_a_finite_failure() -> None:
-    failed = [*RUNS, SeedResult("LIVELOCK"), SeedResult("LIVELOCK")]
+    failed = [*RUNS, RunSummary(Outcome.LIVELOCK), RunSummary(Outcome.LIVELOCK)]
     worth = valuation(WANTED + "search: {failure_score: 5000}").worth(failed)
     assert worth.score == 5000.0 and worth.failures == ("LIVELOCK",)
 

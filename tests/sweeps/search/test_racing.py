@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from sweeps.search.engines import Told, make, recommended
 from sweeps.search.loop import SearchRecord, search
@@ -94,7 +95,7 @@ def test_who_goes_on(space: Space) -> None:
     race, simulator = Race(Valuation(space.strategy), NUM_SEEDS), Simulator(chance=0.5)
     points: list[Point] = [(6.0 + far, 700, 1) for far in (0.0, 0.05, 8.0, 9.0)]
     runs = simulator(points, range(2))
-    failed = tuple(run.__class__("LIVELOCK") for run in runs[0])
+    failed = tuple(run.__class__(Outcome.LIVELOCK) for run in runs[0])
     race.add([PointRuns(*one) for one in zip(points, runs, strict=True)])
     race.add([PointRuns((5.0, 700, 1), failed)])
     tried = race.tried()

@@ -17,6 +17,7 @@ from sweeps.search.loop import Runs
 from sweeps.sensitivity import model as sensitivity_model
 from sweeps.sensitivity.__main__ import main
 from sweeps.strategies.file import load_strategy
+from tests.support.findings_forms import assert_all_forms_agree, shown_findings
 from tests.support.rotation import rotating
 from tests.sweeps.tiny import TINY, tiny_space
 
@@ -40,8 +41,12 @@ def dataset_of(strategy: Path) -> xr.Dataset:
     return load(strategy.parent / "out" / "dataset.zarr")
 
 
-def test_dataset_summary_and_figures(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert study(strategy) == 0
+def test_dataset_summary_and_figures(
+    strategy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = shown_findings(monkeypatch)
+    assert study(strategy, "--all") == 0
+    assert_all_forms_agree(*seen)
     found = dataset_of(strategy)
     assert found.attrs["kind"] == "sensitivity study" and found.attrs["package"] == "blis-jax"
     assert found["metric"].values.tolist()[:2] == ["ttft_p99_ms", "ttft_p99_ms[critical]"]
@@ -58,9 +63,11 @@ def test_dataset_summary_and_figures(strategy: Path, capsys: pytest.CaptureFixtu
     assert set(found["best_place"].values) <= {"anywhere", "inside", "lower bound", "upper bound"}
     assert all("long_name" in found[name].attrs for name in found.data_vars)
     text = (strategy.parent / "out" / "summary.md").read_text()
-    assert "### Where people tune" in text and "best quarter, logarithm" in text
+    assert "## Where people tune" in text and "best quarter, logarithm" in text
     assert "## What matters" in text and "## Best ranges" in text and "dummy gets" in text
-    assert text in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("Asked: ") and "How to read this:" in said and "--all" not in said
+    assert text.index("- **Asked** Which of ") < text.index("- **Next** ") < text.index("## What")
     for name in ("indices", "morris"):
         assert (strategy.parent / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -165,7 +172,7 @@ def test_a_surrogate_is_compared(
     ("words", "message"),
     [
         (("--base", "17"), "--base: got 17, allowed is a power of two"),
-        (("--num-seeds", "2"), "--seeds: got 2, allowed are 4 or more"),
+        (("--num-seeds", "2"), "--seeds: 2 runs are too few for indices"),
         (("--metrics", "ttft_p98_ms"), "--metrics: metric 'ttft_p98_ms' is unknown"),
         (("--model", "both"), "--model: both needs a surrogate"),
         (("--bootstrap", "3"), "--bootstrap: got 3"),

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from surrogate.columns import InputColumn
-from sweeps.sensitivity.design import Sizes, levels_of, scattered
+from sweeps.sensitivity.design import Sizes, levels_of
 from sweeps.sensitivity.effects import (
     ANYWHERE,
     INSIDE,
@@ -23,7 +23,7 @@ from sweeps.sensitivity.effects import (
 from sweeps.sensitivity.indices import Resampling
 from sweeps.sensitivity.model import Predicted, load_surrogate
 from sweeps.strategies.file import load_strategy
-from sweeps.strategies.space import Dimension, space_of
+from sweeps.strategies.space import Dimension, sobol_shares, space_of
 from tests.sweeps.tiny import tiny_space
 
 DIMENSIONS = (
@@ -54,7 +54,7 @@ def test_levels_are_both_ends_all_choices_and_whole_numbers_once() -> None:
 
 def test_an_effect_is_the_mean_over_the_other_parameters() -> None:
     found = effect_of(Made(), DIMENSIONS, 0, 5, 64, RESAMPLING)
-    slope = 3 + 4 * scattered(4, 64, 2)[:, 3].mean()
+    slope = 3 + 4 * sobol_shares(4, 64, 2)[:, 3].mean()
     shift = 0.125
     np.testing.assert_allclose(found.mean[0], slope * found.shares + shift, rtol=1e-9)
     assert slope == pytest.approx(5, abs=0.1)

@@ -10,6 +10,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from sweeps.search.result import arguments
 from sweeps.strategies.arms import arm_of, arms_of
+from sweeps.strategies.file import SHORT_NAMES
 
 
 def test_strategy_point_parameter_and_setting() -> None:
@@ -21,6 +22,13 @@ def test_strategy_point_parameter_and_setting() -> None:
     changed = arm_of("mine=iter08_token_budget@published:max_tokens=1024;num_instances=4")
     assert changed.name == "mine"
     assert changed.config == best.config.replace(max_num_scheduled_tokens=1024, num_instances=4)
+
+
+@pytest.mark.parametrize(("short", "whole"), SHORT_NAMES.items())
+def test_a_short_name_is_a_strategy_at_its_point(short: str, whole: str) -> None:
+    changed = f"{short}:num_instances=3"
+    assert arm_of(short).config == arm_of(whole).config and arm_of(short).name == short
+    assert arm_of(changed).config == arm_of(whole).config.replace(num_instances=3)
 
 
 def test_override_follows_a_parameter() -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from blis_jax.errors import ConfigError
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.router import weights_of
+from blis_jax.errors import ConfigError, ConfigWarning
 from sweeps.runs.bench import workload_of
 from sweeps.search.engines import make
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import list_library, load_strategy, parse_strategy
 from sweeps.strategies.space import Space, space_of
+from sweeps.sweep.plan import make_plan
 from tests.support.recorded.reference_data import SHARED_DIR
 
 REFERENCE = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"
@@ -170,6 +173,26 @@ def test_errors_in_a_mechanism_name_the_key() -> None:
         space_of(parse_strategy(THEIRS.replace("--num-instances", "--num-instance"), "a"))
 
 
+def test_one_file_is_swept_and_compared(tmp_path: Path) -> None:
+    """A sweep runs the mechanism of a file with parameters; the key of earlier files is read with a note."""
+    path = tmp_path / "a.yaml"
+    settings = "{num_instances: 2, slo_age_weight: 1e-4}"
+    plain = f"name: a\nmechanism: {settings}"
+    wanted = ClusterConfig(num_instances=2, slo_age_weight=1e-4)
+    assert space_of(parse_strategy(plain, "a.yaml")).base == wanted
+    with pytest.warns(ConfigWarning, match=r"a\.yaml: settings is spelt mechanism by now"):
+        parse_strategy(plain.replace("mechanism", "settings"), "a.yaml")
+    searched = plain + "\nparameters: {num_instances: [1, 4]}\nobjectives: [{metric: ttft_p99_ms}]"
+    with pytest.warns(
+        ConfigWarning, match="parameters, objectives: not used here; the mechanism is run"
+    ):
+        path.write_text(searched)
+        swept = make_plan(strategies=[str(path)], seeds=[1]).strategies
+    assert [(arm.name, arm.config) for arm in swept] == [("a", wanted)]
+    with pytest.raises(ConfigError, match="objectives: there are none"):
+        Valuation(parse_strategy(plain, "a.yaml"))
+
+
 @pytest.mark.parametrize("name", list_library())
 def test_library_is_valid(name: str) -> None:
     found = space_of(load_strategy(name))
@@ -192,3 +215,42 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         load_strategy("iter00_basline")
     with pytest.raises(ConfigError, match="does not exist"):
         load_strategy(str(tmp_path / "none.yaml"))
+
+
+OLD = """
+name: old spelling
+mechanism:
+  num_instances: 2
+  routing_policy: weighted
+  routing_scorers: "class-backlog:1,load-balance:1"
+  priority_policy: slo-deadline
+  scheduler: priority-fcfs
+  slo_deadline_least_left: 5000
+parameters:
+  - {name: tokens, target: class_backlog_token_us}
+  - {name: deadline, target: slo_deadline_critical, low: 20000, high: 200000}
+  - {name: weight, target: routing_scorers.class-backlog, low: 0.1, high: 2.0}
+objectives: [{metric: ttft_p99_ms}]
+"""
+NEW = (
+    OLD.replace("class-backlog:1", "sweeps/strategies/policies/intent.py:class_backlog:1")
+    .replace("slo-deadline", "sweeps/strategies/policies/deadlines.py:slo_deadline")
+    .replace("slo_deadline_least_left", "priority.least_left_us")
+    .replace("class_backlog_token_us", "scorer.class_backlog.token_us")
+    .replace("slo_deadline_critical", "policies.deadline_critical_us")
+    .replace("routing_scorers.class-backlog", "routing_scorers.class_backlog")
+)
+
+
+def test_an_old_spelling_means_the_same_and_is_told_once() -> None:
+    with pytest.warns(ConfigWarning) as told:
+        old = space_of(parse_strategy(OLD, "old.yaml"))
+    new = space_of(parse_strategy(NEW, "new.yaml"))
+    assert old.dimensions == new.dimensions and old.base == new.base
+    point = {"tokens": 12.0, "deadline": 30_000, "weight": 0.5}
+    assert (config := old.config_with(point)) == new.config_with(point)
+    assert weights_of(config.scorers()) == {"class_backlog": 0.5, "load-balance": 1.0}
+    assert config.value("policies.deadline_critical_us") == 30_000
+    said = sorted(str(one.message) for one in told)
+    assert len(said) == 6 and all(one.startswith("old.yaml: ") for one in said)
+    assert "old.yaml: class_backlog_token_us is spelt scorer.class_backlog.token_us by now" in said

@@ -5,7 +5,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.read import TraceOptions, read_trace
-from blis_jax.traces.to_table import to_table
+from blis_jax.traces.rows import to_table
 from tests.traces.scenes import assert_same_rows, read_text
 
 HEADER = ",".join(trace_v3.COLUMNS) + "\n"

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
+from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths, preset
+from blis_jax.workload.go_random import Stream
 from blis_jax.workload.reference import golden_arrays
+from blis_jax.workload.reference.clients import VOCABULARY
 from blis_jax.workload.reference.distribution import (
     TIMEOUT_US,
     as_spec,
     distribution_arrays,
     draw_distribution,
 )
-from blis_jax.workload.reference.prompts import VOCABULARY
 
 
 def test_draw_order_is_from_the_seed_itself():

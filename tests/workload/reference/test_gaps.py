@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.go_random import Stream
 from blis_jax.workload.inference_perf import ExactCount, OwnRate
-from blis_jax.workload.reference.laws.gaps import gamma, gap_law, paced_gaps, weibull_shape
-from blis_jax.workload.revised.spec import RevisedArrival
+from blis_jax.workload.reference.laws import gamma, gap_law, paced_gaps, weibull_shape
+from blis_jax.workload.revised_spec import RevisedArrival
 from blis_jax.workload.spec import ArrivalSpec
 
 RATE_US = 1e-4  # one in 10 ms

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
+from blis_jax.workload.distribution import Distribution, GaussianLengths
 from blis_jax.workload.reference import golden_arrays
 from blis_jax.workload.reference.distribution import distribution_arrays
 from blis_jax.workload.spec import load_spec, override

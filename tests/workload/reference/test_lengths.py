@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.lengths.laws import LengthLaw
-from blis_jax.workload.reference.laws.lengths import length_law, whole_tokens
-from blis_jax.workload.revised.laws import RevisedLengthLaw
+from blis_jax.workload.go_random import Stream
+from blis_jax.workload.length_laws import LengthLaw, RevisedLengthLaw
+from blis_jax.workload.reference.laws import length_law, whole_tokens
 
 COUNT = 20_000
 

@@ -9,6 +9,7 @@ import pytest
 from blis_jax.workload.reference.arrays import request_arrays
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, closed_loop_table
 from blis_jax.workload.table import NEVER_US
+from tests.support.follow_ups import follow_ups
 from tests.support.recorded.revised_data import (
     CLOSED_LOOP,
     COMMANDS,
@@ -53,7 +54,7 @@ def test_completions_bring_the_recorded_follow_ups(scenario):
     theirs, workload = recorded(name), drawn_again(name)
     with np.load(FOLDER / "scenarios" / f"{scenario}.npz") as file:
         completed_us = file["completed_at_us"]
-    follow_ups, rows = workload.follow_ups(), []
+    asked, rows = follow_ups(workload), []
     waiting = [(one.arrival_us, index, one) for index, one in enumerate(workload.requests)]
     running: list = []
     num_asked = len(waiting)
@@ -66,7 +67,7 @@ def test_completions_bring_the_recorded_follow_ups(scenario):
             rows.append(request)
             continue
         end_us, _, request = heapq.heappop(running)
-        later = follow_ups.after(request, end_us)
+        later = asked.after(request, end_us)
         if later is not None:
             heapq.heappush(waiting, (later.arrival_us, num_asked, later))
             num_asked += 1

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
+from blis_jax.workload.expansion import expanded
 from blis_jax.workload.reference import golden_arrays
+from blis_jax.workload.reference.clients import scaled
 from blis_jax.workload.reference.generate import drawn
-from blis_jax.workload.reference.laws.rates import shared_rates
-from blis_jax.workload.reference.windows import scaled
-from blis_jax.workload.revised.expansion import expanded
+from blis_jax.workload.reference.laws import shared_rates
+from blis_jax.workload.source import FIRST_REVISION, REVISED
 from blis_jax.workload.spec import parse_spec
-from blis_jax.workload.versions import FIRST_REVISION, REVISED
 
 LAWS = """
     input_distribution: {type: constant, params: {value: 20}}

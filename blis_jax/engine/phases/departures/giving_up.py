@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import ceil_div
 from blis_jax.core.columns import as_int, choose
+from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import HasParts
 from blis_jax.core.types import LAST, NO_REQUEST
-from blis_jax.engine.calendar import next_deadline
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.gateway.exits import KEPT, ORPHANED, ExitWrite, no_exit
-from blis_jax.engine.phases.departures.stops import leaves_early
 from blis_jax.engine.phases.router_view.snapshot import active_instances
-from blis_jax.engine.phases.steps.mid_step import (
+from blis_jax.engine.phases.steps.step_end import next_event
+from blis_jax.engine.writing import no_writes
+from blis_jax.policies.routing.pickers import first_where
+from blis_jax.tables.blocks import Do, MemoryTask
+from blis_jax.tables.context import (
+    Context,
+    SlotRows,
     Work,
     chains_of,
     failing,
@@ -30,28 +33,73 @@ from blis_jax.engine.phases.steps.mid_step import (
     waiting_mask,
     with_chains,
 )
-from blis_jax.engine.phases.steps.step_end import next_event
-from blis_jax.engine.state import Instance, Lane, Mode, Resident, Slot, State
-from blis_jax.engine.tables.joined import place_of, queued_times
-from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.engine.tables.writes import Writes, no_writes
-from blis_jax.memory.block_tables.blocks import Do, MemoryTask
-from blis_jax.policies.routing.pickers import first_where
+from blis_jax.tables.joined import place_of, queued_times
+from blis_jax.tables.journeys import (
+    KEPT,
+    ORPHANED,
+    Availability,
+    Dismissals,
+    Exits,
+    ExitWrite,
+    Journeys,
+    Reservation,
+    Reservations,
+)
+from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.state import Instance, Lane, Mode, Resident, Slot, State
+from blis_jax.tables.writes import JourneyWrite, ReservationWrite, Writes, no_slot
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
+
+
+def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """Return when the next request is given up whose time is up, and which; of one microsecond, the one routed first.
+
+    And where KV is reserved, whether its time was up before its KV came: then, as in BLIS, it is given up before the
+    instance does anything.
+    """
+    rows, spare = ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    request = state.slot.numbers[Slot.REQUEST, :rows]
+    is_there = (request >= 0) & (state.slot.numbers[Slot.OVERSIZED, :rows] == 0)
+    time = ctx.requests[RequestDeadlines].at[jnp.where(is_there, request, spare)]
+    return ctx.pools.deadline(ctx, state, time, request, is_there)
 
 
 def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
     """The request whose time is up begins to leave its instance."""
     request = next_deadline(ctx, state)[1]
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
-    change = writes.exits
-    assert change is not None
+    change = writes[ExitWrite]
     runs = change.leaving < ctx.shape.num_requests
     left = jnp.where(runs, jnp.int32(ctx.shape.num_requests), request)
     change = dataclasses.replace(change, request=left, step_index=jnp.int32(-1))
-    return dataclasses.replace(writes, exits=change)
+    return writes.having(change)
+
+
+def next_drop(ctx: Context, state: HasParts) -> tuple[jax.Array, jax.Array]:
+    """Return when KV comes next to an instance that was told to go, and whose.
+
+    Of one microsecond it is that whose transfer began first.
+    """
+    columns, ends = Reservation.columns, state[Reservations].times[:-1, 0]
+    target, turn, is_dropped = (
+        state[Reservations].numbers[:-1, column]
+        for column in (columns.TARGET, columns.TURN, columns.IS_DROPPED)
+    )
+    is_it = (ends > state[Dismissals].at[jnp.maximum(target, 0)]) & (is_dropped == 0)
+    time = jnp.where(is_it, ends, ctx.never)
+    first = jnp.min(time)
+    return first, jnp.argmin(jnp.where(time == first, turn, LAST)).astype(jnp.int32)
+
+
+def drop_kv(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """KV that has come to an instance which was told to go is given back, and its request is dropped."""
+    request = next_drop(ctx, state)[1]
+    writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
+    reservation = state[Reservations].of(request).replace(is_dropped=jnp.int32(1))
+    journey = JourneyWrite(request, state[Journeys].of(request))
+    return writes.having(journey, ReservationWrite(reservation))
 
 
 def by_standing(ctx: Context) -> bool:
@@ -63,12 +111,13 @@ def by_standing(ctx: Context) -> bool:
 
 def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instance slot"]:
     """Slots whose requests wait or run on an instance that is up and that none of them is about to leave."""
-    movement, rows = state.movement, ctx.shape.num_instances
-    assert movement is not None  # there is one where requests move
-    leaves = jnp.minimum(movement.leave_at[:rows], movement.stop_at[:rows])
-    stays = active_instances(ctx, state) & (leaves >= ctx.never)
-    is_there = state.slot[Slot.REQUEST, :rows] != NO_REQUEST
-    runs = state.slot[Slot.ORDER, :rows] != LAST
+    stays, rows = active_instances(ctx, state), ctx.shape.num_instances
+    if Availability in state:
+        available = state[Availability]
+        leaves = jnp.minimum(available.leave_at[:rows], available.stop_at[:rows])
+        stays = stays & (leaves >= ctx.never)
+    is_there = state.slot.numbers[Slot.REQUEST, :rows] != NO_REQUEST
+    runs = state.slot.numbers[Slot.ORDER, :rows] != LAST
     return is_there & (runs | (queued_times(state, rows) < now)) & stays[:, None]
 
 
@@ -78,13 +127,13 @@ def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> ja
     A batch whose last member was evicted is still there and makes an empty step, but in `blis-2026-08`. Where evicted
     requests may have moved, so does one that finds nobody for another reason, as after an outage.
     """
-    if state.exits is None or (by_standing(ctx) and ctx.requests.deadline is None):
+    if by_standing(ctx) and RequestDeadlines not in ctx.requests:
         return None
     inst, now = work.inst, work.lane.now
     slots = SlotRows(state, instance)
     waits = jnp.any(waiting_mask(slots, now, steps_at(inst, now)))
     is_empty = (inst.num_prefill + inst.num_decode == 0) & ~waits & (inst.is_idle == 0)
-    return is_empty & (state.exits.keeps_batch[instance] != KEPT)
+    return is_empty & (state[Exits].keeps_batch[instance] != KEPT)
 
 
 def idle(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
@@ -97,27 +146,29 @@ def idle(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
 
 
 def give_up(
-    ctx: Context, state: State, request: jax.Array, now: jax.Array, *, keeps_batch: bool
+    ctx: Context,
+    state: State,
+    request: jax.Array,
+    now: jax.Array,
+    *,
+    keeps_batch: bool,
+    takes_pending: bool = False,
 ) -> tuple[Writes, jax.Array]:
-    """The request begins to leave its instance, and whether it was there: one on its way to the queue is not."""
+    """The request begins to leave its instance, and whether it was there.
+
+    One on its way to the queue is not there, unless these are taken, too.
+    """
     instance = place_of(state, request)
     slots, nothing = SlotRows(state, instance), no_writes(ctx, state, instance)
     is_it = slots.request == request
     slot = jnp.minimum(first_where(is_it), jnp.int32(ctx.shape.num_slots - 1))
     row, inst = slots.one(ctx, slot), nothing.inst
     runs = jnp.any(is_it) & (row.order != LAST)
-    waits = jnp.any(is_it) & ~runs & _has_come(ctx, row, now)
+    waits = jnp.any(is_it) & ~runs & (takes_pending or ctx.pools.has_come(ctx, row, now))
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
     lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
-    began = lane.replace(
-        active=instance,
-        mode=jnp.int32(Mode.COMPLETING),
-        num_to_complete=jnp.int32(1),
-        now=now,
-        duration=jnp.zeros((), now.dtype),
-    )
-    lane = choose(runs, began, lane)
+    lane = choose(runs, _completing(lane, instance, now), lane)
     no_one = jnp.int32(ctx.shape.num_requests)
     leaver = jnp.where(waits, request, no_one)
     written = dataclasses.replace(
@@ -129,36 +180,48 @@ def give_up(
         past=ctx.past(state, request),
     )
     task = nothing.task
-    if _may_hold(ctx):
+    if (
+        ctx.shape.has_mirror or ctx.pools.holds_waiting
+    ):  # what an allocation that failed has left, or KV that came
         lane, task = _freeing(ctx, lane, task, row, slot, instance, now, waits)
-    change = no_exit(state.exits)
     is_last = runs & (inst.num_prefill + inst.num_decode == 1)
     if keeps_batch and by_standing(ctx):
         is_last = is_last | waits
-    change = dataclasses.replace(
-        change,
-        leaving=jnp.where(runs, request, no_one),
-        instance=jnp.where(is_last, instance, spare),
-        keeps_batch=jnp.int32(KEPT if keeps_batch else 0),
-    )
+    if ExitWrite in nothing:
+        change = dataclasses.replace(
+            nothing[ExitWrite],
+            leaving=jnp.where(runs, request, no_one),
+            instance=jnp.where(is_last, instance, spare),
+            keeps_batch=jnp.int32(KEPT if keeps_batch else 0),
+        )
+        nothing = nothing.having(change)
     return dataclasses.replace(
         nothing,
         lane=lane.replace(last_event=now),
         task=task,
         instance=jnp.where(waits, instance, spare),
-        inst=inst.replace(load=inst.load - as_int(waits), event=event),
+        inst=_without_one(inst, row, waits, takes_pending).replace(event=event),
         slot=written,
-        exits=change,
     ), runs | waits
 
 
-def _has_come(ctx: Context, row: Resident, now: jax.Array) -> jax.Array:
-    """Whether a request has come to the queue; one whose KV comes in this microsecond has."""
-    has_come = row.queued < now
-    if not ctx.mechanism.reserves_decode:
-        return has_come
-    # ranks of those that come with their KV are below all others
-    return has_come | ((row.queued == now) & (row.queue_rank < ctx.shape.num_requests))
+def _completing(lane: Lane, instance: jax.Array, now: jax.Array) -> Lane:
+    """The lane while its one member leaves, as at the end of a step without a duration."""
+    return lane.replace(
+        active=instance,
+        mode=jnp.int32(Mode.COMPLETING),
+        num_to_complete=jnp.int32(1),
+        now=now,
+        duration=jnp.zeros((), now.dtype),
+    )
+
+
+def _without_one(inst: Instance, row: Resident, waits: jax.Array, takes_pending: bool) -> Instance:
+    """The instance without a request that waits; one on its way may be too long for it."""
+    inst = inst.replace(load=inst.load - as_int(waits))
+    if not takes_pending:
+        return inst
+    return inst.replace(num_oversized=inst.num_oversized - as_int(waits) * row.oversized)
 
 
 def _freeing(
@@ -185,30 +248,26 @@ def _freeing(
     return choose(holds, storing, lane), choose(holds, release, task)
 
 
-def _may_hold(ctx: Context) -> bool:
-    """Whether a request that waits may hold blocks: KV that came, or what an allocation that failed has left."""
-    return ctx.shape.has_mirror or ctx.mechanism.reserves_decode
+def leaves_early(ctx: Context, state: State) -> jax.Array:
+    """Return whether the member that leaves now gives up before its end."""
+    return state[Exits].leaving < ctx.shape.num_requests
 
 
 def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: jax.Array) -> Work:
     """The work once a member has left early: the instance is as it was, and goes on with its step."""
     early = leaves_early(ctx, state)
-    if early is None:
-        return closed
     as_before = dataclasses.replace(work, lane=work.lane.replace(mode=jnp.int32(Mode.BETWEEN)))
     return choose(early & is_over, as_before, closed)
 
 
 def after_leaving(
     ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
-) -> ExitWrite | None:
+) -> ExitWrite:
     """Who leaves early after this scan step; and one that has left, once its instance is between steps again.
 
     `before` is the instance before.
     """
-    exits = state.exits
-    if exits is None:
-        return None
+    exits = state[Exits]
     is_over, spare = work.lane.mode == Mode.BETWEEN, jnp.int32(ctx.shape.num_requests)
     has_stepped = work.inst.step_index > before.step_index
     is_orphaned = ~has_stepped & (work.inst.is_idle > before.is_idle)

@@ -3,8 +3,8 @@
 At its routing a request gets the instance that makes its tokens. If its prompt is computed elsewhere, a second routing
 in the same microsecond finds that instance. The transfer begins when the last step of the prompt begins, and the decode
 instance holds blocks for the whole prompt from there; if it has no room, the request is dropped. When the transfer has
-ended, the request waits in that instance's queue. A mechanism without `reserves_decode` has nothing of this in its
-program.
+ended, the request waits in that instance's queue; if the instance was told to go before, it is dropped. A mechanism
+without `reserves_decode` has nothing of this in its program.
 """
 
 from __future__ import annotations
@@ -16,50 +16,35 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import ceil_div
 from blis_jax.core.columns import apart, as_int, choose, put
+from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import ENCODE, LAST, NO_REQUEST
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.policy_calls import (
-    decision_key,
-    request_view,
-    route_by_cluster,
-)
+from blis_jax.engine.phases.policy_calls import States, request_view, route_by_cluster
 from blis_jax.engine.phases.router_view.snapshot import active_instances, in_pool
-from blis_jax.engine.phases.steps.mid_step import Work, failing, waking_time
-from blis_jax.engine.state import Instance, Mode, PartRank, Past, Request, Resident, State
-from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
-from blis_jax.engine.tables.journeys import Movement
-from blis_jax.engine.tables.slot_write import SlotWrite, free_slot
-from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
-from blis_jax.memory.block_tables.blocks import Asker, Do
+from blis_jax.engine.writing import no_writes
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Subject, Visit
-from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
+from blis_jax.policies.contexts import GatewayContext, HandOver, HandOverContext
+from blis_jax.policies.reading import seen_by
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
-from blis_jax.policies.unasked import seen_by
+from blis_jax.tables.blocks import Asker, Do
+from blis_jax.tables.context import Context, SlotRows, decision_key, failing, waking_time
+from blis_jax.tables.joined import EXPECTED, INSTANCE_OF, instance_of
+from blis_jax.tables.journeys import Availability, Dismissals, Journeys, Reservations, Transfers
+from blis_jax.tables.requests import Media, PartRank, PartRanks, Request
+from blis_jax.tables.state import Instance, Mode, Past, Resident, State
+from blis_jax.tables.writes import JourneyWrite, ReservationWrite, SlotWrite, Writes, free_slot
 
 if TYPE_CHECKING:
     from blis_jax.engine.phases.decisions import Decisions
 
 
-def _movement(state: State) -> Movement:
-    assert state.movement is not None  # there is one where requests are split
-    return state.movement
-
-
-def _unchanged(ctx: Context, state: State) -> MovementWrite:
-    change = no_movement(ctx, _movement(state))
-    assert change is not None
-    return change
-
-
 # --- routing --------------------------------------------------------------------------------------
 
 
-def in_role(ctx: Context, context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
+def in_role(context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
     """The context in which only the instances of one pool are active."""
     seen = context.snapshots
     is_mine = in_pool(seen.is_active, seen.role, is_decode)
@@ -68,21 +53,22 @@ def in_role(ctx: Context, context: GatewayContext, is_decode: jax.Array) -> Gate
 
 
 def encoded(
-    ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
-) -> Any:
+    ctx: Context, state: State, gateway: States, request: jax.Array, context: GatewayContext
+) -> States:
     """States of the gateway's policies once a request that is to be encoded has been routed in the encode pool.
 
     That takes no time and leaves nothing else behind: only the cluster's router moves on.
     """
     decider = ctx.params.policy.hand_over.encodes
-    has_media = ctx.requests.has_media[request] == 1
+    has_media = ctx.requests[Media].has_some[request] == 1
     wants = (decider > 1) | ((decider > 0) & has_media)
-    seen, target = context.snapshots, _movement(state).reservation(request).target
+    seen, target = context.snapshots, state[Reservations].of(request).target
     is_there = active_instances(ctx, state) & (seen.role == ENCODE)
     among = dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_there))
     _, after = route_by_cluster(ctx, gateway, among, request)
     is_asked = wants & (target < 0)
-    return jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), after, gateway)
+    states: States = jax.tree.map(lambda a, b: jnp.where(is_asked, a, b), after, gateway)
+    return states
 
 
 def or_split(
@@ -100,18 +86,12 @@ def or_split(
     assert policy is not None and policy.splits is not None  # the profile's policy has it
     wants = policy.splits(ctx.params.policy.hand_over, seen_by(policy, context), chosen)
     is_split = context.is_decode & wants
-    movement, change = _movement(state), _unchanged(ctx, state)
-    reservation = movement.reservation(request).replace(target=chosen)
-    journey = movement.of(request).replace(due=now)
+    reservation = state[Reservations].of(request).replace(target=chosen)
+    journey = state[Journeys].of(request).replace(due=now)
     spare = jnp.int32(ctx.shape.num_requests)
     done = choose(is_split, base, placed)
-    split = dataclasses.replace(
-        change,
-        request=jnp.where(is_split, request, spare),
-        journey=journey,
-        reservation=reservation,
-    )
-    return dataclasses.replace(done, split=split)
+    written = JourneyWrite(jnp.where(is_split, request, spare), journey)
+    return done.having(written, ReservationWrite(reservation))
 
 
 def ranks_in_queue(
@@ -122,7 +102,7 @@ def ranks_in_queue(
     Of these, requests that come with their KV are first, in the order of their transfers; then those that are not
     split, then the prefill parts.
     """
-    row = ctx.requests.part_ranks[request]
+    row = ctx.requests[PartRanks].table[request]
     tie = jnp.where(is_whole, row[PartRank.WHOLE], row[PartRank.PREFILL])
     count = jnp.int32(ctx.shape.num_requests)
     return tie, request + count + count * (1 - as_int(is_whole))
@@ -134,9 +114,8 @@ def ranks_in_queue(
 def _transfer_time(
     ctx: Context, state: State, request: jax.Array, instance: jax.Array, now: jax.Array
 ) -> jax.Array:
-    policy, movement = ctx.mechanism.hand_over, _movement(state)
+    policy, ends = ctx.mechanism.hand_over, state[Reservations].times[:-1, 0]
     assert policy is not None
-    ends = movement.reserved_time[:-1, 0]
     others = jnp.sum((ends > now) & (ends < ctx.never), dtype=jnp.int32)
     context = HandOverContext(
         request=request_view(ctx, request),
@@ -166,7 +145,7 @@ def _reserved_row(
         slo_class=fixed.slo_class,
         input_len=fixed.input_len,
         tenant=fixed.tenant,
-        tie_rank=ctx.requests.part_ranks[request, PartRank.DECODE],
+        tie_rank=ctx.requests[PartRanks].table[request, PartRank.DECODE],
         queue_rank=turn,
         after_steps=-1,
         oversized=0,
@@ -178,17 +157,19 @@ def _reserved_row(
 
 def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Writes:
     """A slot on the decode instance for a request whose prompt is computed; or the request is dropped."""
-    movement, cluster = _movement(state), ctx.params.cluster
-    reservation, fixed = movement.reservation(request), ctx.request(request)
+    cluster, fixed = ctx.params.cluster, ctx.request(request)
+    reservation = state[Reservations].of(request)
     instance = reservation.target
     inst, slots = instance_of(ctx, state, instance), SlotRows(state, instance)
     needed = ceil_div(fixed.input_len, ctx.shape.block_size)
     fits = needed <= cluster.total_kv_blocks[instance] - inst.used_blocks
     if ctx.shape.has_mirror:  # what comes back from the CPU may be shared; `store` decides
         fits = jnp.ones_like(fits)
+    if Dismissals in state:
+        fits = fits & (state[Availability].is_up[instance] == 1)
     delay = _transfer_time(ctx, state, request, instance, now)
     duration = ctx.truncated(jnp.asarray(delay, jnp.float64))
-    ends, turn = now + duration, movement.num_transfers
+    ends, turn = now + duration, state[Transfers].num_begun
     free = first_where(slots.request == NO_REQUEST)
     row = _reserved_row(ctx, request, fixed, turn, ends)
     spare = jnp.int32(ctx.shape.num_instances)
@@ -206,28 +187,24 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         last_event=now,
     )
     where = jnp.where(fits, instance, spare)
-    journey = movement.of(request).replace(
-        due=ctx.never, transfer=jnp.where(fits, duration, jnp.zeros_like(duration))
+    journey = (
+        state[Journeys]
+        .of(request)
+        .replace(due=ctx.never, transfer=jnp.where(fits, duration, jnp.zeros_like(duration)))
     )
-    change = dataclasses.replace(
-        _unchanged(ctx, state),
-        request=request,
-        journey=journey,
-        reservation=reservation.replace(
-            turn=turn, is_dropped=as_int(~fits), ends=jnp.where(fits, ends, ctx.never)
-        ),
-        num_transfers=turn + 1,
+    reservation = reservation.replace(
+        turn=turn, is_dropped=as_int(~fits), ends=jnp.where(fits, ends, ctx.never)
     )
+    changes = JourneyWrite(request, journey), ReservationWrite(reservation), Transfers(turn + 1)
     routed = jnp.where(fits, request, jnp.int32(ctx.shape.num_requests))
     slot_write = dataclasses.replace(nothing.slot, instance=where, slot=slot, row=row)
-    if state.instance_of is None:  # the request's row has its place in it
+    if state.past.is_joined:  # the request's row has its place in it
         before = apart(ctx.past(state, request).numbers)
         past = Past(put(before, {INSTANCE_OF: instance, EXPECTED: jnp.int32(0)}))
         slot_write = dataclasses.replace(slot_write, request=routed, past=past)
     return dataclasses.replace(
-        nothing,
+        nothing.having(*changes),
         lane=choose(fits, storing, lane.replace(last_event=now)),
-        movement=change,
         routed=routed,
         routed_to=jnp.where(fits, instance, spare),
         instance=where,
@@ -249,25 +226,24 @@ def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
     request is dropped.
     """
     nothing = no_writes(ctx, state, instance)
-    work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    work = nothing.work
     asks = nothing.lane.mode == Mode.STORING
     if ctx.shape.has_mirror:
         asks = asks | ctx.memory.does(work, Do.ATTEMPT)
     return ctx.when(
         asks,
-        lambda: _stored(ctx, state, nothing, work, instance),
-        lambda: _after_storing(ctx, nothing, work),
+        lambda: _stored(ctx, state, nothing, instance),
+        lambda: _after_storing(ctx, nothing),
     )
 
 
 def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """The lane goes on when the blocks of a request that has left the queue are free."""
-    nothing = no_writes(ctx, state, instance)
-    work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
-    return _after_storing(ctx, nothing, work)
+    return _after_storing(ctx, no_writes(ctx, state, instance))
 
 
-def _after_storing(ctx: Context, nothing: Writes, work: Work) -> Writes:
+def _after_storing(ctx: Context, nothing: Writes) -> Writes:
+    work = nothing.work
     is_over = ctx.memory.does(work, Do.NOTHING)
     changes: dict[str, Any] = {}
     if ctx.shape.has_mirror:  # the request that had no room is dropped already
@@ -285,8 +261,8 @@ def _after_storing(ctx: Context, nothing: Writes, work: Work) -> Writes:
     return dataclasses.replace(nothing, lane=nothing.lane.replace(mode=mode), **changes)
 
 
-def _stored(ctx: Context, state: State, nothing: Writes, work: Work, instance: jax.Array) -> Writes:
-    memory, yes = ctx.memory, jnp.array(True)
+def _stored(ctx: Context, state: State, nothing: Writes, instance: jax.Array) -> Writes:
+    memory, work, yes = ctx.memory, nothing.work, jnp.array(True)
     emptied = jax.tree.map(jnp.zeros_like, work.task)
     if ctx.shape.has_mirror:
         emptied = choose(memory.does(work, Do.ATTEMPT), work.task, emptied)
@@ -325,15 +301,12 @@ def _or_dropped(
     Blocks that it shares by then stay held for ever, as in BLIS.
     """
     is_dropped = ~has_room & (stored.task.do != Do.RELOAD)
-    movement, inst = _movement(state), stored.inst
-    reservation, journey = movement.reservation(one.request), movement.of(one.request)
+    reservation, journey = state[Reservations].of(one.request), state[Journeys].of(one.request)
+    inst = stored.inst
     none, spare = jnp.zeros_like(journey.transfer), jnp.int32(ctx.shape.num_requests)
-    change = dataclasses.replace(
-        _unchanged(ctx, state),
-        request=jnp.where(is_dropped, one.request, spare),
-        journey=journey.replace(transfer=none),
-        reservation=reservation.replace(is_dropped=jnp.int32(1), ends=ctx.never),
-    )
+    request = jnp.where(is_dropped, one.request, spare)
+    dropped = reservation.replace(is_dropped=jnp.int32(1), ends=ctx.never)
+    changes = JourneyWrite(request, journey.replace(transfer=none)), ReservationWrite(dropped)
     awaiting = _awaiting(ctx, inst, one.row.queued)
     waits = {
         name: jnp.where(has_room, value, getattr(inst, name)) for name, value in awaiting.items()
@@ -341,13 +314,12 @@ def _or_dropped(
     rows = ctx.memory.rows_of_leaver(ctx, one.request)
     left = dataclasses.replace(stored.slot, row=free_slot(ctx), memory=rows)
     return dataclasses.replace(
-        stored,
+        stored.having(*changes),
         inst=inst.replace(**waits),
-        movement=change,
         slot=choose(is_dropped, left, stored.slot),
     )
 
 
-def _priority(ctx: Context) -> Any:
+def _priority(ctx: Context) -> jax.Array | None:
     """A priority that is put in its place when the request joins the batch."""
-    return jnp.float64(0.0) if ctx.memory.keeps_priority(ctx) else None
+    return jnp.float64(0.0) if ctx.memory.keeps_priority else None

@@ -13,49 +13,44 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import Vector, as_int
-from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.router_view.forgetting import cleared, forget
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import Inst, Instance, Lane, Mode, Past, State
-from blis_jax.engine.tables.joined import chain_times
-from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.memory.memory import Subject
+from blis_jax.prefix_index.news import cleared, forget
+from blis_jax.tables.context import Context, SlotRows, Work
+from blis_jax.tables.joined import chain_times
+from blis_jax.tables.journeys import Availability, Journey, Journeys
+from blis_jax.tables.router import RouterIndex
+from blis_jax.tables.state import Inst, Instance, Lane, Mode, Past, State
+from blis_jax.tables.writes import Cold, JourneyWrite, Return
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
 
-    from blis_jax.engine.tables.writes import Writes
-    from blis_jax.policies.contract import ClusterChange
-
-
-def _movement(state: State) -> Movement:
-    assert state.movement is not None  # there is one where instances stop
-    return state.movement
+    from blis_jax.policies.contexts import ClusterChange
+    from blis_jax.tables.writes import Writes
 
 
 def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> jax.Array:
     """When every instance loses what it runs, a spare row included: at the end of the step in progress, if it stops."""
-    movement, rows = _movement(state), ctx.shape.num_instances
+    before, rows = state[Availability].stop_at, ctx.shape.num_instances
     if change.stops is None:
-        return movement.stop_at
-    inst = Instance(state.inst[:rows])
+        return before
+    inst = Instance(state.inst.numbers[:rows])
     next_step = jnp.min(chain_times(state, rows), axis=1)
     runs = (inst.num_prefill + inst.num_decode > 0) | (next_step < ctx.never)
     at = jnp.where(next_step < ctx.never, jnp.maximum(next_step, now), now)
     stops = jnp.append(change.stops & runs, jnp.array(False))
-    return jnp.where(stops, jnp.append(at, ctx.never), movement.stop_at)
+    return jnp.where(stops, jnp.append(at, ctx.never), before)
 
 
 def returning(ctx: Context, state: State, is_up: Bool[Array, "instance"]) -> jax.Array:
     """Instances that come up empty, and so with nothing in their caches."""
-    load = Instance(state.inst[: ctx.shape.num_instances]).load
-    return is_up & (_movement(state).is_up == 0) & (load == 0)
+    load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
+    return is_up & (state[Availability].is_up == 0) & (load == 0)
 
 
-def is_due(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
+def is_due(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
     """Whether what the instance runs leaves now, before its next step."""
-    return _movement(state).stop_at[instance] <= now
+    return state[Availability].stop_at[instance] <= now
 
 
 def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> Lane:
@@ -73,25 +68,7 @@ def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> 
     """Whether the members that leave now do so because their instance stops; None where instances never do."""
     if ctx.mechanism.cluster is None:
         return None
-    return is_due(ctx, state, instance, work.lane.now)
-
-
-def leaves_early(ctx: Context, state: State) -> jax.Array | None:
-    """Whether the member that leaves now gives up before its end; None where nobody does."""
-    return None if state.exits is None else state.exits.leaving < ctx.shape.num_requests
-
-
-def either(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
-    """Whether one of the two holds; None if neither can."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one | other
-
-
-def leavers(slots: SlotRows, index: jax.Array, stops: jax.Array | None) -> Bool[Array, "slot"]:
-    """The members that leave when the step with this number has ended: those that are done, or all."""
-    is_done = slots.finish == index
-    return is_done if stops is None else jnp.where(stops, slots.order != LAST, is_done)
+    return is_due(state, instance, work.lane.now)
 
 
 def without(
@@ -129,11 +106,10 @@ def torn_off(
     ctx: Context, state: State, work: Work, one: Subject, past: Past, stops: jax.Array
 ) -> tuple[Work, Past]:
     """The journey and the row of a member that leaves an instance which stops; as they were, if it does not."""
-    assert work.movement is not None  # there is one where instances stop
-    movement = _movement(state)
-    before = work.movement.journey if ctx.mechanism.hand_over is not None else None
-    journey = movement.of(one.request) if before is None else before
-    is_lost = stops & (movement.stop_loses[one.instance] == 1)
+    before, written = state[Availability], work[JourneyWrite]
+    has_moved = ctx.mechanism.hand_over is not None
+    journey = written.journey if has_moved else state[Journeys].of(one.request)
+    is_lost = stops & (before.stop_loses[one.instance] == 1)
     made = one.step - 1 - one.past.token_index
     # the step in which it joined with its KV made a token, also if it was preempted since
     has_joined = journey.joined_record >= 0
@@ -142,16 +118,12 @@ def torn_off(
         ended=journey.ended + 1,
         past_itl=journey.past_itl + jnp.where(one.in_decode, made, 0) + as_int(has_joined),
         is_lost=as_int(is_lost),
-        due=jnp.where(is_lost, ctx.never, work.lane.now + movement.leave_delay[one.instance]),
+        due=jnp.where(is_lost, ctx.never, work.lane.now + before.leave_delay[one.instance]),
     )
     kept = jax.tree.map(lambda new, old: jnp.where(stops, new, old), after, journey)
     row = jax.tree.map(lambda new, old: jnp.where(stops, new, old), forgotten(past), past)
-    change = dataclasses.replace(
-        work.movement,
-        request=jnp.where(stops, one.request, work.movement.request),
-        journey=kept,
-    )
-    return dataclasses.replace(work, movement=change), row
+    request = jnp.where(stops, one.request, written.request)
+    return work.having(JourneyWrite(request, kept)), row
 
 
 def without_steps(chains: Vector, stops: jax.Array | None, never: jax.Array) -> Vector:
@@ -168,18 +140,13 @@ def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
 
 def stopped(work: Work, instance: jax.Array, stops: jax.Array | None, never: jax.Array) -> Work:
     """Everybody has left an instance that stops: its next return is cold."""
-    movement = work.movement
-    if stops is None or movement is None:
+    if stops is None:
         return work
-    at = jnp.arange(movement.stop_at.shape[0], dtype=jnp.int32) == instance
-    return dataclasses.replace(
-        work,
-        movement=dataclasses.replace(
-            movement,
-            stop_at=jnp.where(at & stops, never, movement.stop_at),
-            cold=movement.cold | (at[:-1] & stops),
-        ),
-    )
+    before = work[Availability]
+    at = jnp.arange(before.stop_at.shape[0], dtype=jnp.int32) == instance
+    stop_at = jnp.where(at & stops, never, before.stop_at)
+    cold = Cold(work[Cold].is_it | (at[:-1] & stops))
+    return work.having(dataclasses.replace(before, stop_at=stop_at), cold)
 
 
 def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
@@ -188,29 +155,26 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
     def change(state: State, is_on: jax.Array) -> State:
         """Their blocks free, if it is the turn."""
         is_it = cold & is_on
-        used = state.inst[:-1, Inst.USED_BLOCKS]
-        inst = state.inst.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
-        router = state.router
-        if router is not None:
-            router = cleared(ctx, router, is_it)
-        changed = dataclasses.replace(state, inst=inst, router=router)
+        used = state.inst.numbers[:-1, Inst.USED_BLOCKS]
+        inst = state.inst.numbers.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
+        if RouterIndex in state:
+            state = cleared(ctx, state, is_it)
         rows = jnp.append(is_it, jnp.array(False))
-        return dataclasses.replace(changed, **ctx.memory.emptied(ctx, changed, rows))
+        return ctx.memory.emptied(
+            ctx, dataclasses.replace(state, inst=state.inst.with_numbers(inst)), rows
+        )
 
     return ctx.in_place(jnp.any(cold), change, state)
 
 
 def strange(ctx: Context, state: State, done: Writes) -> State:
     """The state in which a request finds nothing of its own where it has come back to."""
-    assert done.movement is not None
 
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))
-        of_leaver, router = (done.routed, instance, done.slot.slot), state.router
-        if router is not None:
+        if RouterIndex in state:
             at = done.routed, jnp.where(is_on, done.instance, 0), is_on, done.lane.last_event
-            router = forget(ctx, router, *at)
-        changed = dataclasses.replace(state, router=router)
-        return dataclasses.replace(changed, **ctx.memory.without_own(ctx, changed, *of_leaver))
+            state = forget(ctx, state, *at)
+        return ctx.memory.without_own(ctx, state, done.routed, instance, done.slot.slot)
 
-    return ctx.in_place(done.movement.is_back, change, state)
+    return ctx.in_place(done[Return].is_back, change, state)

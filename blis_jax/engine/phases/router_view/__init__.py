@@ -1,1 +1,1 @@
-"""What a gateway knows of its instances when it routes: snapshots, its prefix index, signals on request."""
+"""What a gateway knows of its instances when it routes: snapshots, and signals on request."""

@@ -1,4 +1,8 @@
-"""Signals that cost something, which policies have only if they ask for them, and what a router hands over."""
+"""Signals that cost something, which are there only if a policy reads them, and what a router hands over.
+
+Such are how long every instance would take to compute one prompt alone, and the prompts that instances have still to
+compute, as the router knows them.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,38 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.block_counts import full_blocks
-from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.gateway.signals import LeadingContents
-from blis_jax.engine.phases.router_view.prompt_time import prompt_times
-from blis_jax.engine.phases.router_view.prompts import outstanding
-from blis_jax.engine.state import State
-from blis_jax.policies.unasked import seen_by
+from blis_jax.core.exact import exact_product, full_blocks
+from blis_jax.core.types import LAST, NO_REQUEST
+from blis_jax.core.views import Members, StepBatch
+from blis_jax.policies.contexts import LeadingContents, Outstanding
+from blis_jax.policies.reading import PROMPT_TIME, seen_by
+from blis_jax.tables.context import Context, SlotRows
+from blis_jax.tables.gateways import gateway_of
+from blis_jax.tables.joined import arrival_times
+from blis_jax.tables.router import SeenPrompts, View
+from blis_jax.tables.state import Handed, Slot, State
+from blis_jax.tables.writes import HandedOver
 
 if TYPE_CHECKING:
-    from blis_jax.policies.contract import GatewayContext, Policy
+    from jaxtyping import Array, Float, Int
+
+    from blis_jax.core.types import RequestView
+    from blis_jax.policies.contexts import GatewayContext
+    from blis_jax.policies.contract import Policy
 
 
 def asked_of_queue(ctx: Context, slots: SlotRows, policy: Policy) -> dict[str, Any]:
-    """Fields of `QueueContext` that one policy of an instance asks for."""
+    """Fields of `QueueContext` that one policy of an instance reads."""
     seen: dict[str, Any] = {}
-    if policy.reads_cached_blocks:
+    if policy.reads("num_cached_blocks"):
         seen["num_cached_blocks"] = ctx.memory.num_cached(ctx, slots)
-    if policy.reads_contents:
+    if policy.reads("contents"):
         seen["contents"] = _contents(ctx, slots)
-    if policy.reads_handed:
-        table = slots.state.handed
+    if policy.reads("handed"):
         request = slots.request
-        seen["handed"] = jnp.zeros(request.shape, jnp.float64) if table is None else table[request]
+        nothing = jnp.zeros(request.shape, jnp.float64)
+        has_some = Handed in slots.state
+        seen["handed"] = slots.state[Handed].value[request] if has_some else nothing
     return seen
 
 
@@ -43,28 +56,21 @@ def _contents(ctx: Context, slots: SlotRows) -> LeadingContents:
 
 
 def with_asked_signals(
-    ctx: Context, state: State, context: GatewayContext, view: object, request: jax.Array
+    ctx: Context, state: State, context: GatewayContext, view: View, request: jax.Array
 ) -> GatewayContext:
-    """The context with what policies of the gateway ask for; `view` is what the router has last seen."""
-    if ctx.mechanism.reads_prompt_time:
+    """The context with what policies of the gateway read; `view` is what the router has last seen."""
+    if ctx.mechanism.reads(PROMPT_TIME):
         times = prompt_times(ctx, context.request)
         timed = dataclasses.replace(context.snapshots, prompt_us=times)
         context = dataclasses.replace(context, snapshots=timed)
-    if ctx.mechanism.reads_outstanding:
+    if ctx.mechanism.reads("outstanding"):
         prompts = outstanding(ctx, state, view, request)
         context = dataclasses.replace(context, outstanding=prompts)
     return context
 
 
-def nothing_handed(ctx: Context) -> Any:
-    """What is written where no request is routed; None where nothing is handed over, or nobody looks."""
-    return jnp.zeros((), jnp.float64) if ctx.mechanism.hands_over_intent else None
-
-
-def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Any:
-    """What the instance is handed with the request that is routed there; see `Policy.hands`."""
-    if not ctx.mechanism.hands_over_intent:
-        return None
+def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> HandedOver:
+    """Return what the instance is handed with the request that is routed there; see `Policy.hands`."""
     mechanism, params = ctx.mechanism, ctx.params.policy
     policies = (mechanism.routing, *mechanism.scorers)
     total = jnp.zeros((), jnp.float64)
@@ -73,4 +79,69 @@ def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Any
             total = total + policy.hands(numbers, seen_by(policy, context), chosen).astype(
                 jnp.float64
             )
-    return total
+    return HandedOver(total)
+
+
+def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]:
+    """µs of the steps that compute the prompt in chunks of the instance, with nothing else in the batch.
+
+    An estimate: no block of the prompt is cached, and every chunk is timed as if it were the first.
+    """
+    cluster, rows = ctx.params.cluster, ctx.shape.num_instances
+    budget = cluster.max_num_scheduled_tokens[:rows]
+    threshold = cluster.prefill_threshold[:rows, request.slo_class]
+    chunk = jnp.where(threshold > 0, jnp.minimum(threshold, budget), budget)
+    tokens = jnp.minimum(jnp.maximum(request.input_len, 1), chunk)
+    whole = jnp.floor_divide(jnp.maximum(request.input_len, 1) - 1, tokens)
+    rest = request.input_len - whole * tokens
+    beta = cluster.beta[:rows]
+
+    def times(count: Int[Array, "instance"]) -> Float[Array, "instance"]:
+        return jax.vmap(lambda own, one: _step_time(ctx, own, one, request.input_len))(beta, count)
+
+    return exact_product(whole.astype(jnp.float64), times(tokens)) + times(rest)
+
+
+def _step_time(ctx: Context, beta: jax.Array, tokens: jax.Array, input_len: jax.Array) -> jax.Array:
+    """A step of one member, the first of its prefill."""
+    model, zero = ctx.mechanism.latency, jnp.zeros((1,), jnp.int32)
+    members = None
+    if model.needs_members:
+        new, is_it = tokens[None], jnp.ones((1,), bool)
+        members = Members(is_it, new, zero, new, is_it, ~is_it, input_len[None], zero)
+    return model.step_time(beta, StepBatch(tokens, jnp.int32(0), members))
+
+
+def prompts_now(ctx: Context, state: State) -> SeenPrompts:
+    """What a look sees: who holds the slots, and whose prompts are not wholly in a step yet."""
+    rows = ctx.shape.num_instances
+    slots = state.slot.numbers[:, :rows]
+    holder = slots[Slot.REQUEST]
+    prompts = Outstanding(
+        is_there=(holder != NO_REQUEST) & (slots[Slot.FINISH] == LAST),
+        slo_class=slots[Slot.SLO_CLASS],
+        input_len=slots[Slot.INPUT_LEN],
+        expected_blocks=slots[Slot.EXPECTED_BLOCKS],
+        arrival_us=arrival_times(state, rows),
+    )
+    return SeenPrompts(holder, prompts)
+
+
+def outstanding(ctx: Context, state: State, view: View, request: jax.Array) -> Outstanding:
+    """The prompts of the request's gateway; it does not know of those that others have sent."""
+    now = prompts_now(ctx, state)
+    if SeenPrompts not in view:
+        return _of_gateway(ctx, now, request)
+    seen = view[SeenPrompts]
+    counts = ctx.params.cluster.signals.counts_in_flight > 0
+    is_sent_since = counts & (now.holder != NO_REQUEST) & (now.holder != seen.holder)
+    sent = SeenPrompts(now.holder, dataclasses.replace(now.prompts, is_there=is_sent_since))
+    parts = _of_gateway(ctx, seen, request), _of_gateway(ctx, sent, request)
+    return jax.tree.map(lambda *both: jnp.concatenate(both, axis=1), *parts)
+
+
+def _of_gateway(ctx: Context, seen: SeenPrompts, request: jax.Array) -> Outstanding:
+    if ctx.mechanism.num_gateways == 1:
+        return seen.prompts
+    is_mine = gateway_of(ctx, seen.holder) == gateway_of(ctx, request)
+    return dataclasses.replace(seen.prompts, is_there=seen.prompts.is_there & is_mine)

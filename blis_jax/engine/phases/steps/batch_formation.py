@@ -1,49 +1,64 @@
 """Batch formation: which tokens a member of the batch or a waiting request gets in a step.
 
-A step begins in `step_start.py`, visits one request at a time here, and ends in `step_end.py`. `candidates.py` says
-who comes next, until the token budget, the batch limit or the candidates run out. Memory grants or refuses the blocks
-for the tokens; everything else of a visit is the same whatever the memory model, see `memory/memory.py`.
+A step begins in `step_start.py`, visits one request at a time here, and ends in `step_end.py`, once the
+token budget, the batch limit or the candidates run out. Running prefills come first in batch order, then waiting
+requests in the scheduler's order. Decode members take one token each and are counted, not visited, unless the memory
+model says that one is due, or the budget might not reach all of them. Memory grants or refuses the blocks for the
+tokens; everything else of a visit is the same whatever the memory model, see `memory/memory.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context
-from blis_jax.engine.phases.departures.hand_over import ask, comes_with_kv, starts_over
-from blis_jax.engine.phases.steps.candidates import next_candidate
-from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import RUNAWAY, Past, Request, Resident, State
-from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.memory.block_tables.blocks import Asker
-from blis_jax.memory.block_tables.contents import Found, nothing_found
-from blis_jax.memory.index_events import allocated
-from blis_jax.memory.memory import Demand, Grant, Subject, Visit, is_passed_over
+from blis_jax.engine.phases.departures.hand_over import answer_len
+from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
+from blis_jax.engine.phases.router_view.asked import asked_of_queue
+from blis_jax.engine.phases.steps.hooks import StepHooks
+from blis_jax.memory.block_tables.contents import Found
+from blis_jax.memory.memory import Choice, Demand, Grant, Subject, Visit
+from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.blocks import Asker
+from blis_jax.tables.context import Context, SlotRows, Work, least_key, slot_of, waiting_mask
+from blis_jax.tables.requests import Request
+from blis_jax.tables.state import RUNAWAY, Past, Resident, State, StepInProgress
+from blis_jax.tables.writes import SlotWrite
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool
 
 
-def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
+def serve(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    hooks: Sequence[StepHooks] = (),
+) -> tuple[Work, SlotWrite]:
     """Serve the next candidate, or the one whose allocation failed before."""
-    memory = ctx.memory
+    memory, hand_overs = ctx.memory, ctx.pools.steps
     one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     found = memory.look_up(ctx, state, work, one)
-    comes = comes_with_kv(ctx, state, one)
+    comes = hand_overs.comes_with_kv(ctx, state, one)
     asked = _demand(ctx, work, one, found, comes)
-    again = starts_over(ctx, state, one)
-    if again is not None:
-        asked = _of_decode_part(one, asked, comes, comes | again)
+    asked = hand_overs.asked(ctx, state, one, asked, comes)
     demand = memory.remembered(work, one, asked)
     grant = memory.allocate(ctx, state, work, one, demand)
     visit = _visit(one, demand, grant, comes)
-    moves, work = ask(ctx, state, work, one, visit)
+    moves, work = hand_overs.ask(ctx, state, work, one, visit)
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
     past = _past(ctx, work, one, demand, visit)
     row = _row(ctx, work, one, grant, visit, moves)
-    work = allocated(ctx, state, _counted(ctx, work, one, grant, visit), one, visit)
+    work = _counted(ctx, work, one, grant, visit)
+    for hook in hooks:
+        work = hook.visited(ctx, state, work, one, visit)
     return work, SlotWrite(instance, one.slot, row, rows, one.request, past)
 
 
@@ -76,23 +91,6 @@ def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Arr
         tokens=jnp.where(in_decode, 1, chunk),
         hits=hits,
         found=found,
-    )
-
-
-def _of_decode_part(one: Subject, asked: Demand, comes: jax.Array, is_part: jax.Array) -> Demand:
-    """What a request asks for whose prompt was computed elsewhere: one token, and nothing is looked up.
-
-    Its KV has its blocks already; once it was evicted, it begins with the first token of its prompt, and finds what
-    comes back from the CPU.
-    """
-    nothing, start = nothing_found(), jnp.where(comes, one.fixed.input_len, 0)
-    hides = is_part & ~one.is_forced
-    return dataclasses.replace(
-        asked,
-        start=jnp.where(is_part, start, asked.start),
-        tokens=jnp.where(is_part, 1, asked.tokens),
-        hits=jnp.where(is_part, 0, asked.hits),
-        found=jax.tree.map(lambda a, b: jnp.where(hides, a, b), nothing, asked.found),
     )
 
 
@@ -136,8 +134,7 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
         "num_scheduled": lane.num_scheduled + as_int(joins),
         "num_decode": lane.num_decode + as_int(joins & visit.comes),
     }
-    if ctx.mechanism.rules.passes_over:
-        of_lane["num_decode"] -= as_int(is_passed_over(one, visit.asks))
+    of_lane["num_decode"] = ctx.memory.unreached.num_decode(of_lane["num_decode"], one, visit.asks)
     return grant.on(
         work,
         lane=of_lane,
@@ -150,19 +147,21 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
 
 
 def _row(
-    ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit, moves: jax.Array
+    ctx: Context,
+    work: Work,
+    one: Subject,
+    grant: Grant,
+    visit: Visit,
+    moves: jax.Array,
 ) -> Resident:
     """The slot's row: a second visit in the same step, or an eviction, takes the step of completion back."""
     row, step, fixed = one.row, one.step, one.fixed
-    left = fixed.input_len + jnp.maximum(fixed.output_len, 1) - 1 - visit.done
-    if ctx.mechanism.reserves_decode:
-        left = jnp.where(moves, 0, jnp.where(visit.comes, jnp.maximum(left, 0), left))
-    else:
-        left = jnp.where(moves, 0, left - as_int(visit.comes))
+    output_len = answer_len(ctx, fixed, one.instance)
+    left = fixed.input_len + jnp.maximum(output_len, 1) - 1 - visit.done
+    left = ctx.pools.steps.steps_left(left, moves, visit.comes)
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
-    if ctx.mechanism.rules.passes_over:
-        finish = finish + as_int(is_passed_over(one, visit.asks))
+    finish = ctx.memory.unreached.finish(finish, one, visit.asks)
     is_past = visit.is_granted | one.is_again | one.has_token
     steps = jnp.where(is_past, step, step - 1)
     joins = one.is_queued & visit.is_granted
@@ -204,16 +203,102 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
         finish_record=past.finish_record,
         step_progress=kept("step_progress", visit.is_granted & ~one.in_decode, before),
     ).with_rest_of(past)
-    if not ctx.mechanism.rules.passes_over:
-        return made
-    if ctx.mechanism.reserves_decode:  # as if it had made its first token in the step before
-        comes = visit.comes & is_new
-        made = made.replace(
-            progress=jnp.where(comes, one.fixed.input_len, made.progress),
-            token_index=jnp.where(comes, one.step - 1, made.token_index),
-        )
-    # its steps since the first token count without this one
-    is_over = is_passed_over(one, visit.asks)
-    return made.replace(
-        lag=kept("lag", is_over, one.step), token_index=made.token_index + as_int(is_over)
-    )
+    made = ctx.pools.steps.first_token(made, one, visit, is_new)
+    return ctx.memory.unreached.past(made, one, visit.asks)
+
+
+def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+    """Whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
+    lane, memory = work.lane, ctx.memory
+    members = work.inst.num_prefill + work.inst.num_decode
+    has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
+    has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
+    is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
+    return is_left | (has_queue & has_room)
+
+
+def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"]) -> jax.Array:
+    """Packed key of the next member to visit: one in prefill, one that is due, or any of them."""
+    order, finish = slots.order, slots.finish
+    is_ahead = (order > step.cursor) & (order <= step.order_limit)
+    is_visited = (finish == LAST) | (step.visit_all > 0) | is_due
+    return least_key(is_ahead & is_visited, order)
+
+
+def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
+    """Priority of the request in every slot `[slot]` now."""
+    return _ask_priority(ctx, slots, work, work.local[0][0])[0]
+
+
+def _ask_priority(
+    ctx: Context, slots: SlotRows, work: Work, state: object
+) -> tuple[jax.Array, Any]:
+    policy, numbers = ctx.mechanism.priority, ctx.params.policy.priority
+    seen = asked_of_queue(ctx, slots, policy)
+    context = queue_context(ctx, slots, work, RandomSource.PRIORITY, **seen)
+    priority, after = policy.ask(numbers, state, context)
+    return priority, after
+
+
+def _ask_scheduler(
+    ctx: Context, slots: SlotRows, work: Work, state: object, priority: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], Any]:
+    policy, numbers = ctx.mechanism.scheduler, ctx.params.policy.scheduler
+    seen = {"priority": priority} | asked_of_queue(ctx, slots, policy)
+    context = queue_context(ctx, slots, work, RandomSource.SCHEDULER, **seen)
+    order, after = policy.ask(numbers, state, context)
+    return order, after
+
+
+def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
+    """A step has begun: if requests wait, the instance's policies move on to the state that the last such step left.
+
+    What they remember of this step is kept beside it, for several questions are asked with one state.
+    """
+    if not keeps_states(ctx.mechanism.of_instance, work.local):
+        return work
+    is_asked = work.lane.queue_depth > 0
+    (_, priority), (_, scheduler) = work.local
+    ranks, next_priority = _ask_priority(ctx, slots, work, priority)
+    _, next_scheduler = _ask_scheduler(ctx, slots, work, scheduler, ranks)
+    moved = ((priority, next_priority), (scheduler, next_scheduler))
+    local = jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), moved, work.local)
+    return dataclasses.replace(work, local=local)
+
+
+def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
+    """Packed key of the waiting request that the scheduler puts first."""
+    now = work.lane.now
+    (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
+    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
+    least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
+    return least_key(is_waiting & (value == least), rank)
+
+
+def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> Choice:
+    """Who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
+    slots, lane, memory = SlotRows(state, instance), work.lane, ctx.memory
+    keeps_priority = memory.keeps_priority
+    is_member = lane.num_to_visit > 0
+
+    def from_batch() -> tuple[jax.Array, Any]:
+        due = memory.is_due(ctx, slots, work.inst.step_index)
+        none = jnp.float64(0.0) if keeps_priority else None
+        return slot_of(member_key(slots, lane, due)), none
+
+    def from_queue() -> tuple[jax.Array, Any]:
+        priority = queue_priority(ctx, slots, work)
+        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority)))
+        return slot, priority[slot].astype(jnp.float64) if keeps_priority else None
+
+    slot, priority = ctx.when(is_member | memory.is_redirected(work), from_batch, from_queue)
+    asker = jnp.where(is_member, jnp.int32(Asker.MEMBER), jnp.int32(Asker.QUEUE))
+    choice = Choice(instance, _existing(ctx, slot), asker, priority)
+    return memory.redirected(state, work, choice)
+
+
+def _existing(ctx: Context, slot: jax.Array) -> jax.Array:
+    """The slot, or some slot where a key stood for none."""
+    return jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.block_counts import ceil_div
-from blis_jax.core.columns import Vector, as_int, choose
+from blis_jax.core.columns import Vector, as_int
+from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.step_batch import StepBatch
 from blis_jax.core.types import pytree
-from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.engine.phases.departures.hand_over import (
-    has_last_token,
-    is_moving,
-    moved_on,
-    num_moving,
-)
+from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.departures.stops import (
-    either,
     has_queue,
     is_stopping,
-    leavers,
-    leaves_early,
     stopped,
-    torn_off,
     without,
     without_steps,
 )
-from blis_jax.engine.phases.steps.batch_view import members_of
-from blis_jax.engine.phases.steps.mid_step import (
+from blis_jax.engine.phases.steps.hooks import StepHooks
+from blis_jax.engine.phases.steps.step_start import members_of, step_time
+from blis_jax.memory.block_tables.contents import nothing_found
+from blis_jax.memory.memory import Choice, Demand, Left
+from blis_jax.tables.blocks import Asker
+from blis_jax.tables.context import (
+    Context,
+    SlotRows,
     Work,
     add_chain,
     chains_of,
@@ -40,16 +38,15 @@ from blis_jax.engine.phases.steps.mid_step import (
     first_chain,
     has_chain,
     has_entered,
+    least_key,
+    slot_of,
     steps_at,
     waking_time,
     with_chains,
 )
-from blis_jax.engine.state import Mode, State, StepRecord
-from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.memory.block_tables.blocks import Asker
-from blis_jax.memory.block_tables.contents import nothing_found
-from blis_jax.memory.kept_output import moves_tokens, num_kept, of_one_that_goes
-from blis_jax.memory.memory import Choice, Demand
+from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.state import Mode, State, StepRecord
+from blis_jax.tables.writes import SlotWrite, no_slot
 
 
 @pytree
@@ -96,9 +93,8 @@ def _duration(
     latency = ctx.mechanism.latency
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
     batch = StepBatch(prefill, decode, members)
-    raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
-    if ctx.mechanism.rules.has_least_step:
-        raw = jnp.where(prefill + decode > 0, jnp.maximum(raw, 1.0), 1.0)
+    raw = step_time(ctx, state, instance, batch)
+    raw = ctx.mechanism.rules.step_time(raw, prefill, decode)
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 
@@ -117,7 +113,8 @@ def _done(
     finish = jnp.where(is_visited, written.row.finish, slots.finish)
     is_done = finish == index
     num_done = jnp.sum(is_done, dtype=jnp.int32)
-    return finish, num_done, num_moving(ctx, state, work, slots, is_visited, is_done)
+    moving = ctx.pools.steps.num_moving(ctx, work, slots, is_visited, is_done)
+    return finish, num_done, moving
 
 
 def finish_step(
@@ -172,32 +169,36 @@ def finish_step(
     )
 
 
-def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
+def complete(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    hooks: Sequence[StepHooks] = (),
+) -> tuple[Work, SlotWrite]:
     """Complete the first done member in batch order: room for its last token, then its list is released.
 
     Nothing is written where only the allocation is attempted again.
     """
-    memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
-    stops, early = is_stopping(ctx, state, work, instance), leaves_early(ctx, state)
-    may_leave = leavers(slots, index, stops)
-    if early is not None and state.exits is not None:
-        may_leave = jnp.where(early, slots.request == state.exits.leaving, may_leave)
+    memory, hand_overs = ctx.memory, ctx.pools.steps
+    slots, index = SlotRows(state, instance), work.inst.step_index
+    found = ((hook, hook.ends_early(ctx, state, work, instance)) for hook in hooks)
+    reasons = [(hook, ends) for hook, ends in found if ends is not None]
+    may_leave = slots.finish == index
+    for hook, ends in reasons:
+        may_leave = hook.leavers(state, slots, ends, may_leave)
     slot = slot_of(least_key(may_leave, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
-    moves = is_moving(ctx, state, one)
-    ends = either(stops, early)
-    is_short = moves if ends is None else moves | ends
-    needs_none = has_last_token(ctx, state, one)
+    moves = hand_overs.is_moving(ctx, state, one)
+    early = functools.reduce(operator.or_, [ends for _, ends in reasons]) if reasons else None
+    is_short = moves if early is None else moves | early
+    is_free = hand_overs.needs_none(ctx, state, one, is_short)
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
-        tokens=jnp.where(
-            is_short if needs_none is None else is_short | needs_none,
-            0,
-            jnp.minimum(one.fixed.output_len, 1),
-        ),
+        tokens=jnp.where(is_free, 0, jnp.minimum(one.fixed.output_len, 1)),
         hits=jnp.int32(0),
         found=nothing_found(),
         is_last=True,
@@ -209,23 +210,20 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst=without(inst, one, leaves, ends),
+        inst=without(inst, one, leaves, early),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
-    work, past = moved_on(ctx, state, work, one, moves)
-    if stops is not None:
-        work, past = torn_off(ctx, state, work, one, past, stops)
-        rows = memory.rows_of_stopped(rows, stops)
-    if moves_tokens(ctx, state):
-        goes = moves if stops is None else moves | stops
-        work, rows = of_one_that_goes(ctx, state, work, one, rows, goes, stops)
-    if early is not None:  # no record is its last one
-        past = choose(early, one.past, past)
-    return work, dataclasses.replace(
+    work, past = hand_overs.moved_on(ctx, state, work, one, moves)
+    left = Left(work, rows)
+    for hook, ends in reasons:
+        left, past = hook.torn_off(ctx, state, one, left, past, ends)
+    stops = [ends for hook, ends in reasons if hook.takes_all]
+    left = memory.preempted.of_one_that_goes(ctx, state, one, left, (moves, *stops))
+    return left.work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
         slot=one.slot,
-        memory=rows,
+        memory=left.rows,
         request=one.request,
         past=past,
     )
@@ -287,16 +285,11 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     return least_key(is_due, slots.queue_rank)
 
 
-def is_unservable(
-    ctx: Context, request: jax.Array, instance: jax.Array, num_kept: jax.Array | None
-) -> jax.Array:
-    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough.
-
-    `num_kept` output tokens are to be stored with its prompt; None where output is not kept.
-    """
+def is_unservable(ctx: Context, state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
     cluster, given = ctx.params.cluster, ctx.request(request)
     input_len = given.input_len
-    stored = input_len if num_kept is None else input_len + num_kept
+    stored = ctx.memory.preempted.stored_len(state, request, input_len)
     is_oversized = ceil_div(stored, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
     if cluster.max_model_len is not None:
         limit = cluster.max_model_len
@@ -339,12 +332,10 @@ def drop(
         ),
     )
     request = slot_row.request
-    rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
-    kept = num_kept(ctx, state, request)
-    if kept is not None:  # its first token stays
-        rows = ctx.memory.rows_of_quitter(ctx, state, request)
-    if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
-        is_late = as_int(~is_unservable(ctx, request, instance, kept))
+    rows = ctx.memory.preempted.rows_of_dropped(ctx, state, request)
+    dropped = jnp.int32(-1)
+    if RequestDeadlines in ctx.requests:  # its time is up, if that is not why it is dropped
+        is_late = as_int(~is_unservable(ctx, state, request, instance))
         dropped = dropped - is_late
         count = work.inst.num_dropped - is_late
         work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))

@@ -1,37 +1,40 @@
-"""The start of a step: who is waiting, what decode takes, and how many equal steps follow."""
+"""The start of a step: who is waiting, what decode takes, and how many equal steps follow.
+
+And the batch by request, for latency models that ask for it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.clock import truncate
-from blis_jax.core.columns import as_int
+from blis_jax.core.columns import as_int, together
+from blis_jax.core.exact import truncate
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.step_batch import Members, StepBatch
 from blis_jax.core.types import LAST
-from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.phases.steps.batch_view import decoding_alike, members_of
-from blis_jax.engine.phases.steps.candidates import with_next_states
-from blis_jax.engine.phases.steps.mid_step import (
+from blis_jax.core.views import Members, StepBatch
+from blis_jax.engine.phases.steps.batch_formation import with_next_states
+from blis_jax.memory.memory import Plan
+from blis_jax.tables.context import (
+    Context,
+    SlotRows,
     Work,
     chains_of,
     count_of,
     failing,
     first_chain,
     has_chain,
+    row,
     steps_at,
     take_chain,
     waiting_mask,
     with_chains,
 )
-from blis_jax.engine.state import Mode, State
-from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.memory.memory import Plan
+from blis_jax.tables.state import Mode, Past, State
+from blis_jax.tables.writes import SlotWrite, no_slot
 
 MAX_FAST_STEPS = 2048
 
@@ -54,7 +57,7 @@ def _fast_steps(
         members = members_of(ctx, state, work, instance, no_slot(ctx))
     else:
         return jnp.int32(1)
-    raw = _decode_time(ctx, work, instance, members)
+    raw = _decode_time(ctx, state, work, instance, members)
     by_time = _steps_before(ctx, work, jnp.minimum(next_queued, next_cluster), raw)
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
@@ -63,17 +66,20 @@ def _fast_steps(
     if members is None or latency.has_equal_decode_steps:
         return limit
     first = truncate(raw, ctx.clock)
-    return _alike(ctx, work, instance, members, first, jnp.where(is_pure, limit, 1))
+    return _alike(ctx, state, work, instance, members, first, jnp.where(is_pure, limit, 1))
 
 
-def _decode_time(ctx: Context, work: Work, instance: jax.Array, members: Any) -> jax.Array:
+def _decode_time(
+    ctx: Context, state: State, work: Work, instance: jax.Array, members: Members | None
+) -> jax.Array:
     """The time of a step in which every member decodes, float64 µs."""
     batch = StepBatch(jnp.int32(0), work.inst.num_decode, members)
-    return ctx.mechanism.latency.step_time(row(ctx.params.cluster.beta, instance), batch)
+    return step_time(ctx, state, instance, batch)
 
 
 def _alike(
     ctx: Context,
+    state: State,
     work: Work,
     instance: jax.Array,
     members: Members,
@@ -90,14 +96,14 @@ def _alike(
         later = dataclasses.replace(
             members, progress=members.progress + more, context=members.context + more
         )
-        return truncate(_decode_time(ctx, work, instance, later), ctx.clock) == first
+        return truncate(_decode_time(ctx, state, work, instance, later), ctx.clock) == first
 
-    def goes_on(state: tuple[jax.Array, jax.Array]) -> jax.Array:
-        count, is_alike = state
+    def goes_on(tried: tuple[jax.Array, jax.Array]) -> jax.Array:
+        count, is_alike = tried
         return is_alike & (count < limit)
 
-    def double(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        count, _ = state
+    def double(tried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        count, _ = tried
         more = jnp.minimum(2 * count, limit)
         is_alike = is_equal(more)
         return jnp.where(is_alike, more, count), is_alike
@@ -187,3 +193,71 @@ def begin(
         task=jax.tree.map(jnp.zeros_like, work.task),
     )
     return with_next_states(ctx, slots, started)
+
+
+def members_of(
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+) -> Members:
+    """The members of the batch when its step has been formed.
+
+    `written` was served in this scan step and its rows are not in the tables yet.
+    """
+    slots = SlotRows(state, instance)
+    number = lax.iota(jnp.int32, ctx.shape.num_slots)
+    is_written = (number == written.slot) & (written.instance == instance)
+    request = slots.request
+    spare = jnp.int32(ctx.shape.num_requests)
+    rows = state.past.rows[jnp.where(request < 0, spare, request)]
+    past = Past(jnp.where(is_written[:, None], together(written.past.numbers)[None, :], rows))
+
+    index = work.inst.step_index + 1
+    order = jnp.where(is_written, written.row.order, slots.order)
+    is_member = order != LAST
+    has_token = jnp.where(is_written, written.row.finish, slots.finish) != LAST
+    decoded = jnp.where(has_token, index - past.token_index, 0)
+    in_decode = is_member & (decoded > 0)
+    in_prefill = is_member & ~in_decode
+    context = jnp.where(is_member, past.progress + decoded, 0)
+    before = past.step_progress
+    new = past.num_new
+    if not ctx.mechanism.defects.stale_token_counts:  # a member passed over counts nothing
+        new = jnp.where(past.progress == before, 0, new)
+    new = jnp.where(in_prefill, new, in_decode.astype(jnp.int32))
+    new = ctx.memory.unreached.new_tokens(new, past, index)
+    return Members(
+        in_prefill=in_prefill,
+        new_tokens=new,
+        progress=jnp.where(in_prefill, before, jnp.where(in_decode, context - 1, 0)),
+        context=context,
+        in_step=new > 0,
+        in_decode=in_decode & (new > 0),
+        input_len=jnp.where(is_member, slots.input_len, 0),
+        order=order,
+    )
+
+
+def step_time(ctx: Context, state: State, instance: jax.Array, batch: StepBatch) -> jax.Array:
+    """Return how long a step with this batch takes that begins now, float64 µs."""
+    time = ctx.mechanism.latency.step_time(row(ctx.params.cluster.beta, instance), batch)
+    source = ctx.mechanism.source
+    if source is None or source.step_time is None:
+        return time
+    memory = state.gateway[ctx.mechanism.of_gateway.index(source)]
+    changed = source.step_time(ctx.params.policy.source, memory, instance, time)
+    return jnp.asarray(changed, jnp.float64)
+
+
+def decoding_alike(ctx: Context) -> Members:
+    """Stands for the members of a batch that only decodes, where all such steps take the same time."""
+    nothing = jnp.zeros((ctx.shape.num_slots,), jnp.int32)
+    no_one = nothing.astype(bool)
+    return Members(
+        in_prefill=no_one,
+        new_tokens=nothing,
+        progress=nothing,
+        context=nothing,
+        in_step=no_one,
+        in_decode=no_one,
+        input_len=nothing,
+        order=nothing,
+    )

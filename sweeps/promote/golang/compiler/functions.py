@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number, numbers_of
 from sweeps.promote.golang.compiler.graph import Node, inputs_of, live
-from sweeps.promote.golang.compiler.origins import camel, place_of_policy
+from sweeps.promote.golang.compiler.lowering import place_of_policy
 from sweeps.promote.golang.compiler.primitives import NO_PROPOSAL, PROPOSALS
 from sweeps.promote.golang.compiler.statements import Writer
-from sweeps.promote.golang.compiler.terms import HELPERS, Terms, exported
+from sweeps.promote.golang.compiler.terms import HELPERS, Terms, camel, exported
 from sweeps.promote.golang.compiler.tracing import Compiled, PromotedRule
 from sweeps.promote.golang.target import Signal, TargetVersion
 from sweeps.promote.promotion import NotMappedError
@@ -25,7 +25,7 @@ _VERBS = {"scorer": "scores", "admission": "isAdmitted", "routing": "chosen", "o
 
 @dataclass(frozen=True)
 class Input:
-    """A signal that the policy reads."""
+    """Hold a signal that the policy reads."""
 
     signal: Signal
     dtype: str
@@ -33,13 +33,13 @@ class Input:
 
     @property
     def field(self) -> str:
-        """Its name in Go."""
+        """Return its name in Go."""
         return camel(self.signal.path.rpartition(".")[2])
 
 
 @dataclass(frozen=True)
 class PluginParameter:
-    """A number of the policy that has an effect."""
+    """Hold a number of the policy that has an effect."""
 
     key: str  # in the configuration
     field: str  # in Go
@@ -49,7 +49,7 @@ class PluginParameter:
 
 @dataclass(frozen=True)
 class Draw:
-    """A random number, or one for each endpoint."""
+    """Hold a random number, or one for each endpoint."""
 
     name: str
     is_of_endpoint: bool
@@ -57,7 +57,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Function:
-    """The compiled function and what the plugin around it must give it."""
+    """Hold the compiled function and what the plugin around it must give it."""
 
     rule: PromotedRule
     compiled: Compiled
@@ -73,27 +73,27 @@ class Function:
 
     @property
     def verb(self) -> str:
-        """The function's name."""
+        """Return the function's name."""
         return _VERBS[self.rule.kind]
 
     @property
     def of_endpoint(self) -> tuple[Input, ...]:
-        """Signals that every endpoint has, those that are one number for the request included."""
+        """Return signals that every endpoint has, those that are one number for the request included."""
         return tuple(one for one in self.inputs if one.is_of_endpoint or one.signal.is_aggregated)
 
     @property
     def of_request(self) -> tuple[Input, ...]:
-        """Signals of the request."""
+        """Return signals of the request."""
         return tuple(one for one in self.inputs if not one.is_of_endpoint)
 
     def reads(self, target: TargetVersion) -> tuple[str, ...]:
-        """Names of the readings that the signals are made of."""
+        """Return names of the readings that the signals are made of."""
         names = {name for one in self.inputs for name in one.signal.readings}
         return tuple(name for name in target.readings if name in names)
 
 
 def function_of(compiled: Compiled, target: TargetVersion) -> Function:
-    """The function for a target.
+    """Return the function for a target.
 
     Raises:
         NotMappedError: it needs a signal or a primitive without a counterpart.
@@ -138,7 +138,7 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
 
 
 def _distinct(outputs: tuple[Node, ...]) -> list[Node]:
-    """Live inputs, one for each signal."""
+    """Return live inputs, one for each signal."""
     found: dict[str, Node] = {}
     for node in inputs_of(outputs, "input"):
         if node.dtype != "key":
@@ -172,7 +172,7 @@ def _unsupported(rule: PromotedRule, node: Node) -> NotMappedError:
 
 
 def _parameters(compiled: Compiled, outputs: tuple[Node, ...]) -> dict[str, PluginParameter]:
-    """The numbers that have an effect, by name in the graph."""
+    """Return the numbers that have an effect, by name in the graph."""
     used = {str(node.attrs[0]) for node in inputs_of((*outputs, *compiled.start.values()), "param")}
     found: dict[str, PluginParameter] = {}
     policies = compiled.rule.policies

@@ -17,7 +17,7 @@ INPUTS = ("input", "param", "state", "literal", "length", "draw")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One value; compared by identity, as the graph has no two equal ones."""
+    """Hold one value; compared by identity, as the graph has no two equal ones."""
 
     op: str
     args: tuple[Node, ...]
@@ -29,17 +29,17 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """The value of a literal."""
+        """Return the value of a literal."""
         return self.attrs[0]
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a floating-point number."""
+        """Return whether it is a floating-point number."""
         return self.dtype.startswith("float")
 
 
 class Graph:
-    """Makes nodes, each once, simplified."""
+    """Make nodes, each once, simplified."""
 
     def __init__(self, folds: dict[str, Callable[..., Any]], is_order: bool = False) -> None:
         self.is_order = (
@@ -53,7 +53,7 @@ class Graph:
     def make(
         self, op: str, args: Sequence[Node], attrs: tuple[Hashable, ...], dtype: str, rank: int
     ) -> Node:
-        """The node, without simplification."""
+        """Return the node, without simplification."""
         key = (op, tuple(id(arg) for arg in args), tuple(map(_key_of, attrs)), dtype, rank)
         if key not in self._known:
             order = len(self._known)
@@ -61,11 +61,11 @@ class Graph:
         return self._known[key]
 
     def literal(self, value: Any, dtype: str) -> Node:
-        """A constant."""
+        """Return a constant."""
         return self.make("literal", (), (np.dtype(dtype).type(value),), dtype, 0)
 
     def elementwise(self, op: str, args: Sequence[Node], dtype: str) -> Node:
-        """An operation element by element; scalars go with everything."""
+        """Return an operation element by element; scalars go with everything."""
         if op in self._folds and args and all(arg.op == "literal" for arg in args):
             with np.errstate(all="ignore"):
                 return self.literal(self._folds[op](*(arg.value for arg in args)), dtype)
@@ -76,7 +76,7 @@ class Graph:
         return self.make(op, args, (), dtype, max((arg.rank for arg in args), default=0))
 
     def convert(self, arg: Node, dtype: str) -> Node:
-        """The value in another dtype."""
+        """Return the value in another dtype."""
         if arg.dtype == dtype:
             return arg
         if arg.op == "literal":
@@ -88,7 +88,7 @@ class Graph:
         return self.make("convert", (arg,), (), dtype, arg.rank)
 
     def select(self, condition: Node, on_true: Node, on_false: Node) -> Node:
-        """`on_true` where the condition holds, else `on_false`."""
+        """Return `on_true` where the condition holds, else `on_false`."""
         found = _simpler_select(self, condition, on_true, on_false)
         if found is not None:
             return found
@@ -96,11 +96,11 @@ class Graph:
         return self.make("select", (condition, on_true, on_false), (), on_true.dtype, rank)
 
     def negated(self, arg: Node) -> Node:
-        """Not."""
+        """Return the negation of a truth value."""
         return self.elementwise("not", (arg,), "bool")
 
     def reduced(self, kind: str, arg: Node, axis: int, dtype: str) -> Node:
-        """Over the endpoints of one axis; kinds: sum, min, max, prod, or, and."""
+        """Return a reduction over the endpoints of one axis; kinds: sum, min, max, prod, or, and."""
         if self.is_order:
             return self.make("reduce", (arg,), (kind, axis), dtype, 0)
         if arg.rank == 0 and kind in ("min", "max", "or", "and"):
@@ -112,17 +112,17 @@ class Graph:
 
 
 def _key_of(value: Hashable) -> Hashable:
-    """Zeros of both signs differ, and NaN is equal to itself."""
+    """Return a key by which zeros of both signs differ, and NaN is equal to itself."""
     return (type(value).__name__, repr(value)) if isinstance(value, np.generic) else value
 
 
 def is_literal(node: Node, value: Any) -> bool:
-    """Whether the node is this constant."""
+    """Return whether the node is this constant."""
     return node.op == "literal" and bool(node.value == value)
 
 
 def live(outputs: Sequence[Node]) -> list[Node]:
-    """What the outputs depend on, arguments first."""
+    """Return what the outputs depend on, arguments first."""
     seen: set[int] = set()
     found: list[Node] = []
 
@@ -139,7 +139,7 @@ def live(outputs: Sequence[Node]) -> list[Node]:
 
 
 def inputs_of(outputs: Sequence[Node], op: str) -> Iterator[Node]:
-    """The live inputs of one sort, in order of their first use."""
+    """Return the live inputs of one sort, in order of their first use."""
     return (node for node in live(outputs) if node.op == op)
 
 
@@ -205,7 +205,7 @@ def _logical(absorbs: bool) -> Callable[[Graph, Node, Node], Node | None]:
 
 
 def _quotient(graph: Graph, above: Node, below: Node) -> Node | None:
-    """A division by 1, or exact_quotient's, whose divisor is made to depend on the numerator."""
+    """Drop a division by 1, and exact_quotient's guard, whose divisor is made to depend on the numerator."""
     if is_literal(below, 1):
         return above
     if below.op == "select":
@@ -216,7 +216,7 @@ def _quotient(graph: Graph, above: Node, below: Node) -> Node | None:
 
 
 def _sum(graph: Graph, left: Node, right: Node) -> Node | None:
-    """Adding 0 changes at most the sign of a zero, which no comparison sees."""
+    """Drop an added 0, which changes at most the sign of a zero, and no comparison sees that."""
     del graph
     if is_literal(left, 0):
         return right

@@ -1,22 +1,127 @@
-"""From two jaxprs of one policy, traced at two numbers of endpoints, to one graph for any number.
+"""Make one graph, for any number of endpoints, of two jaxprs of a policy that was traced at two numbers.
 
 Numbers that differ between the two as the number of endpoints does are that number; any other difference means that
-the policy depends on the size of the cluster in a way that Go would not follow.
+the policy depends on the size of the cluster in a way that Go would not follow. Every value keeps the line of the
+policy that it comes from, and what the policy calls it.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sweeps.promote.golang.compiler.graph import Graph, Node
-from sweeps.promote.golang.compiler.origins import Origins
 from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, ROUNDINGS
 from sweeps.promote.golang.compiler.structure import STRUCTURE
-from sweeps.promote.golang.compiler.values import ENDPOINTS, Affine, Length, Value, mapped, value_of
+from sweeps.promote.golang.compiler.terms import camel
+from sweeps.promote.golang.compiler.values import ENDPOINTS, Affine, Length, Use, Value, value_of
 from sweeps.promote.promotion import NotMappedError
+
+_ROOT = Path(__file__).resolve().parents[4]
+_NOT_THE_POLICY = (
+    "site-packages",
+    str(_ROOT / "sweeps/promote/golang"),
+    str(_ROOT / "blis_jax/core/exact.py"),
+    str(_ROOT / "blis_jax/lazy.py"),
+    str(_ROOT / "tests/support/checked_shapes.py"),  # which wraps functions in tests
+)
+
+
+class Origins:
+    """Hold lines of equations, and names of the variables that they are assigned to."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[tuple[str, int], ...], Node] = {}
+
+    def place_of(self, equation: Any) -> str:
+        """Return `file.py:line` of the policy; "" if unknown."""
+        frames = _frames(equation)
+        return f"{_short(frames[0][0])}:{frames[0][1]}" if frames else ""
+
+    def record(self, equation: Any, node: Node) -> None:
+        """Keep the equation's result; the last one of a statement is what the statement assigns."""
+        frames = _frames(equation)
+        if frames:
+            self._last[frames] = node
+
+    def names(self) -> dict[int, str]:
+        """Return, by order of a node, the first variable of the policy that it is assigned to."""
+        found: dict[int, str] = {}
+        for frames, node in self._statements().items():
+            name = _assigned(*frames[0])
+            if name and node.order not in found:
+                found[node.order] = camel(name)
+        return found
+
+    def _statements(self) -> dict[tuple[tuple[str, int], ...], Node]:
+        """Return results by call stack; the lines of one statement are one."""
+        found: dict[tuple[tuple[str, int], ...], Node] = {}
+        for frames, node in self._last.items():
+            (file, line), *outer = frames
+            found[((file, _first_line(file, line)), *outer)] = node
+        return found
+
+
+def _frames(equation: Any) -> tuple[tuple[str, int], ...]:
+    traceback = equation.source_info.traceback
+    if traceback is None:
+        return ()
+    found = []
+    for frame in traceback.frames:
+        name = frame.file_name
+        if name == str(_ROOT / "sweeps/promote/golang/compiler/tracing.py"):
+            break
+        if name.endswith(".py") and not any(part in name for part in _NOT_THE_POLICY):
+            found.append((name, frame.line_num))
+    return tuple(found)
+
+
+def place_of_policy(policy: Any) -> str:
+    """Return `file.py:line` where a policy's function begins."""
+    return place_of_function(policy.decide)
+
+
+def place_of_function(function: Any) -> str:
+    """Return `file.py:line` where a function begins; its name if it has no code."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{_short(code.co_filename)}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _short(name: str) -> str:
+    """Return a path inside the repository, or the file's name: artifacts hold no paths of a machine."""
+    path = Path(name).resolve()
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.name
+
+
+@functools.cache
+def _assignments(file: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the first line, the last line and the name of every plain assignment."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and node.end_lineno is not None:
+                found.append((node.lineno, node.end_lineno, target.id))
+    return tuple(found)
+
+
+def _assigned(file: str, line: int) -> str:
+    return next((name for first, last, name in _assignments(file) if first <= line <= last), "")
+
+
+def _first_line(file: str, line: int) -> int:
+    return next((first for first, last, _ in _assignments(file) if first <= line <= last), line)
+
 
 SIZES = (
     11,
@@ -27,7 +132,7 @@ _IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "shardin
 
 
 class Lowering:
-    """Translates the equations of both jaxprs side by side."""
+    """Translate the equations of both jaxprs side by side."""
 
     def __init__(self, graph: Graph, sizes: tuple[int, int], what: str, place: str) -> None:
         self.graph = graph
@@ -36,7 +141,7 @@ class Lowering:
         self._what, self._place = what, place  # the policy and its line, for messages
 
     def outputs(self, jaxprs: tuple[Any, Any], inputs: Sequence[Value]) -> list[Value]:
-        """The results of the closed jaxprs for these inputs."""
+        """Return the results of the closed jaxprs for these inputs."""
         small, large = jaxprs
         consts = [
             self._constant(one, other)
@@ -73,7 +178,7 @@ class Lowering:
         if name in _INLINED:
             if one.params.get("name") == "_uniform":
                 shape = self._shape(one.outvars[0], other.outvars[0])
-                drawn = STRUCTURE["draw"](self, {}, arguments, shape)
+                drawn = STRUCTURE["draw"](Use(self, {}, arguments, shape))
                 if drawn is not None:
                     return [drawn]
             key = next(key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in one.params)
@@ -83,28 +188,14 @@ class Lowering:
         params = self._params(one, other)
         shapes = [self._shape(a, b) for a, b in zip(one.outvars, other.outvars, strict=True)]
         dtype = _dtype(one.outvars[0])
-        if name in ELEMENTWISE:
-            operation = ELEMENTWISE[name].operation
-            return [
-                mapped(
-                    self.graph,
-                    lambda *args: self.graph.elementwise(operation, args, dtype),
-                    shapes[0],
-                    arguments,
-                )
-            ]
+        operation = ELEMENTWISE[name].operation if name in ELEMENTWISE else ""
         if name == "round":
-            rounding = ROUNDINGS[int(params["rounding_method"])]
-            return [
-                mapped(
-                    self.graph,
-                    lambda arg: self.graph.elementwise(rounding, (arg,), dtype),
-                    shapes[0],
-                    arguments,
-                )
-            ]
+            operation = ROUNDINGS[int(params["rounding_method"])]
+        if operation:
+            use = Use(self, {"dtype": dtype}, arguments, shapes[0])
+            return [use.mapped(lambda *args: use.of(operation, *args))]
         if name in STRUCTURE:
-            found = STRUCTURE[name](self, params | {"dtype": dtype}, arguments, shapes[0])
+            found = STRUCTURE[name](Use(self, params | {"dtype": dtype}, arguments, shapes[0]))
             if found is not None:
                 return [found]
         return [
@@ -113,7 +204,7 @@ class Lowering:
         ]
 
     def _call(self, inner: tuple[Any, Any], arguments: list[Value]) -> list[Value]:
-        """Inlined; its equations belong to the line of the call, as a traced function may be an older one."""
+        """Inline a call; its equations belong to the line of the call, as a traced function may be an older one."""
         small, large = (getattr(one, "jaxpr", one) for one in inner)
         consts: list[Value] = []
         if hasattr(inner[0], "consts"):
@@ -124,7 +215,7 @@ class Lowering:
     def unsupported(
         self, name: str, dtype: str, shape: Sequence[Length], arguments: Sequence[Value]
     ) -> Value:
-        """A value that no Go gives; an error only if something needs it."""
+        """Return a value that no Go gives; an error only if something needs it."""
         rank = sum(length == ENDPOINTS for length in shape)
         args = [node for argument in arguments for node in argument.nodes.reshape(-1)]
         node = self.graph.make("unsupported", args, (name,), dtype, rank)
@@ -139,7 +230,7 @@ class Lowering:
     # --- what differs between the two sizes --------------------------------------------------------
 
     def merged(self, one: Any, other: Any) -> Any:
-        """One of two parameters: equal, or following the number of endpoints."""
+        """Return one of two parameters: equal, or following the number of endpoints."""
         if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
             if len(one) == len(other):
                 return tuple(self.merged(a, b) for a, b in zip(one, other, strict=True))
@@ -197,7 +288,7 @@ class Lowering:
         )
 
     def error(self, what: str, why: str) -> NotMappedError:
-        """What cannot be translated, with the line that it comes from."""
+        """Return the error about what cannot be translated, with the line that it comes from."""
         where = f" at {self.graph.origin or self._place}"
         return NotMappedError(
             f"{self._what}: {what}{where} {why}; write it with jnp over the whole array, or leave out this policy"

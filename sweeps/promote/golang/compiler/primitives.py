@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Elementwise:
-    """An operation element by element: how it is folded, and its Go text."""
+    """Hold an operation element by element: how it is folded, and its Go text."""
 
     operation: str  # of the graph
     fold: Callable[..., Any] | None
@@ -32,7 +32,7 @@ def _away_from_zero(value: Any) -> Any:
 
 
 def _truncated(above: Any, below: Any) -> Any:
-    """Division as XLA does it: whole numbers are cut, and divided by 0 they give -1."""
+    """Divide as XLA does: whole numbers are cut, and divided by 0 they give -1."""
     if isinstance(above, np.floating):
         return above / below
     if below == 0:

@@ -1,23 +1,22 @@
-"""Primitives that are more than an operation element by element: choices, reductions, draws.
+"""Translate primitives that are more than an operation element by element: choices, reductions, draws.
 
-Each rule is `(lowering, params, arguments, shape) -> value`; None means that Go has no counterpart for this use.
+A rule makes the value of a `Use`; None means that Go has no counterpart for this use.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from sweeps.promote.golang.compiler.graph import Node, is_literal
-from sweeps.promote.golang.compiler.shapes import SHAPES
 from sweeps.promote.golang.compiler.values import (
     ENDPOINTS,
+    SHAPES,
     Length,
     Translation,
+    Use,
     Value,
     endpoint_axis,
     fixed_axis,
@@ -25,20 +24,16 @@ from sweeps.promote.golang.compiler.values import (
     value_of,
 )
 
-Shape = Sequence[Length]
+
+def _convert(use: Use) -> Value:
+    return use.mapped(lambda arg: use.graph.convert(arg, use.dtype))
 
 
-def _convert(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    return mapped(
-        lowering.graph, lambda arg: lowering.graph.convert(arg, params["dtype"]), shape, arguments
-    )
-
-
-def _select(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    del params
-    graph = lowering.graph
+def _select(use: Use) -> Value:
+    graph = use.graph
 
     def chosen(which: Node, *cases: Node) -> Node:
+        """Return the case whose number is `which`; the last one for any larger number."""
         if which.dtype == "bool":
             return graph.select(which, cases[1], cases[0])
         found = cases[-1]
@@ -47,245 +42,180 @@ def _select(lowering: Any, params: dict[str, Any], arguments: list[Value], shape
             found = graph.select(is_it, cases[at], found)
         return found
 
-    return mapped(graph, chosen, shape, arguments)
+    return use.mapped(chosen)
 
 
-def _clamp(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    graph, dtype = lowering.graph, params["dtype"]
-
-    def clamped(low: Node, value: Node, high: Node) -> Node:
-        return graph.elementwise(
-            "min", (graph.elementwise("max", (low, value), dtype), high), dtype
-        )
-
-    return mapped(graph, clamped, shape, arguments)
+def _clamp(use: Use) -> Value:
+    return use.mapped(lambda low, value, high: use.of("min", use.of("max", low, value), high))
 
 
-def _integer_pow(
-    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-) -> Value:
-    graph, dtype, power = lowering.graph, params["dtype"], int(params["y"])
+def _power(use: Use, power: int) -> Value:
+    """Return the power by repeated squaring, as XLA forms it."""
 
     def raised(base: Node) -> Node:
-        """The power by repeated squaring, as XLA forms it."""
+        """Multiply the squares that the power's bits ask for; divide 1 by it for a negative power."""
         result, square, left = None, base, abs(power)
         while left:
             if left & 1:
-                result = (
-                    square if result is None else graph.elementwise("mul", (result, square), dtype)
-                )
+                result = square if result is None else use.of("mul", result, square)
             left >>= 1
             if left:
-                square = graph.elementwise("mul", (square, square), dtype)
-        one = graph.literal(1, dtype)
+                square = use.of("mul", square, square)
+        one = use.graph.literal(1, use.dtype)
         found = one if result is None else result
-        return graph.elementwise("div", (one, found), dtype) if power < 0 else found
+        return use.of("div", one, found) if power < 0 else found
 
-    return mapped(graph, raised, shape, arguments)
-
-
-def _square(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    return _integer_pow(lowering, params | {"y": 2}, arguments, shape)
+    return use.mapped(raised)
 
 
-def _rsqrt(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    graph, dtype = lowering.graph, params["dtype"]
-    one = graph.literal(1, dtype)
-    return mapped(
-        graph,
-        lambda arg: graph.elementwise(
-            "div", (one, graph.elementwise("sqrt", (arg,), dtype)), dtype
-        ),
-        shape,
-        arguments,
+def _rsqrt(use: Use) -> Value:
+    one = use.graph.literal(1, use.dtype)
+    return use.mapped(lambda arg: use.of("div", one, use.of("sqrt", arg)))
+
+
+def _logistic(use: Use) -> Value:
+    one = use.graph.literal(1, use.dtype)
+    return use.mapped(
+        lambda arg: use.of("div", one, use.of("add", one, use.of("exp", use.of("neg", arg))))
     )
-
-
-def _logistic(lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape) -> Value:
-    graph, dtype = lowering.graph, params["dtype"]
-    one = graph.literal(1, dtype)
-
-    def squashed(arg: Node) -> Node:
-        decayed = graph.elementwise("exp", (graph.elementwise("neg", (arg,), dtype),), dtype)
-        return graph.elementwise(
-            "div", (one, graph.elementwise("add", (one, decayed), dtype)), dtype
-        )
-
-    return mapped(graph, squashed, shape, arguments)
 
 
 # --- over endpoints -------------------------------------------------------------------------------
 
 
 def _reduce(kind: str, operation: str) -> Translation:
-    def reduced(
-        lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-    ) -> Value | None:
-        """Over endpoints a loop, over fixed axes one operation after the other."""
-        graph, (given,) = lowering.graph, arguments
-        dtype = params["dtype"]
-        for axis in sorted(params["axes"], reverse=True):
-            rest = given.shape[:axis] + given.shape[axis + 1 :]
-            if given.shape[axis] == ENDPOINTS:
-                order = endpoint_axis(given.shape, axis)
-                flat = [graph.reduced(kind, node, order, dtype) for node in given.nodes.reshape(-1)]
-                given = value_of(rest, flat)
+    def reduced(use: Use) -> Value | None:
+        """Return a loop over endpoints, and over fixed axes one operation after the other."""
+        (array,) = use.arguments
+        for axis in sorted(use.params["axes"], reverse=True):
+            rest = array.shape[:axis] + array.shape[axis + 1 :]
+            if array.shape[axis] == ENDPOINTS:
+                order, nodes = endpoint_axis(array.shape, axis), array.nodes.reshape(-1)
+                flat = [use.graph.reduced(kind, node, order, use.dtype) for node in nodes]
+                array = value_of(rest, flat)
                 continue
-            at = fixed_axis(given.shape, axis)
-            moved = np.moveaxis(given.nodes, at, 0)
-            total = Value(rest, moved[0, ...])
-            for part in (moved[place, ...] for place in range(1, len(moved))):
-                total = mapped(
-                    graph,
-                    lambda a, b: graph.elementwise(operation, (a, b), dtype),
-                    rest,
-                    [total, Value(rest, part)],
-                )
-            given = total
-        return Value(tuple(shape), given.nodes)
+            total, *parts = _along(array, axis)
+            for part in parts:
+                total = mapped(use.graph, lambda a, b: use.of(operation, a, b), rest, [total, part])
+            array = total
+        return Value(tuple(use.shape), array.nodes)
 
     return reduced
 
 
 def _arg(kind: str) -> Translation:
-    def found(
-        lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-    ) -> Value | None:
-        """The first place of the extreme value; None where the compiler has no loop for the shape."""
-        (given,), (axis,) = arguments, params["axes"]
-        graph, dtype = lowering.graph, str(np.dtype(params["dtype"]))
-        if given.shape[axis] != ENDPOINTS:
-            return _arg_of_fixed(graph, kind, given, axis, shape, dtype)
-        if tuple(given.shape) != (ENDPOINTS,):
+    def first_place(use: Use) -> Value | None:
+        """Return the first place of the extreme value; None where the compiler has no loop for the shape."""
+        (array,), (axis,) = use.arguments, use.params["axes"]
+        if array.shape[axis] != ENDPOINTS:
+            return _arg_of_fixed(use, kind, array, axis)
+        if tuple(array.shape) != (ENDPOINTS,):
             return None
-        node = given.node
-        if node.rank == 0 and not graph.is_order:
-            return value_of((), graph.literal(0, dtype))
-        return value_of((), graph.make("arg", (node,), (kind,), dtype, 0))
+        node, dtype = array.node, _place_dtype(use)
+        if node.rank == 0 and not use.is_order:
+            return value_of((), use.graph.literal(0, dtype))
+        return value_of((), use.graph.make("arg", (node,), (kind,), dtype, 0))
 
-    return found
+    return first_place
 
 
-def _arg_of_fixed(
-    graph: Any, kind: str, given: Value, axis: int, shape: Shape, dtype: str
-) -> Value:
-    """The first of the greatest along an axis of fixed length."""
-    moved = np.moveaxis(given.nodes, fixed_axis(given.shape, axis), 0)
-    parts = [Value(tuple(shape), moved[place, ...]) for place in range(len(moved))]
-    best, place = parts[0], value_of(shape, [graph.literal(0, dtype)] * parts[0].nodes.size)
+def _place_dtype(use: Use) -> str:
+    return str(np.dtype(use.params["dtype"]))
+
+
+def _arg_of_fixed(use: Use, kind: str, array: Value, axis: int) -> Value:
+    """Return the first of the greatest along an axis of fixed length."""
+    graph, shape, dtype = use.graph, use.shape, _place_dtype(use)
+    best, *others = _along(array, axis)
+    place = value_of(shape, [graph.literal(0, dtype)] * best.nodes.size)
 
     def is_better(one: Node, than: Node) -> Node:
         if one.dtype == "bool":
             one, than = (one, than) if kind == "max" else (than, one)
-            found: Node = graph.elementwise("and", (one, graph.negated(than)), "bool")
-            return found
-        found = graph.elementwise("gt" if kind == "max" else "lt", (one, than), "bool")
-        return found
+            return graph.elementwise("and", (one, graph.negated(than)), "bool")
+        return graph.elementwise("gt" if kind == "max" else "lt", (one, than), "bool")
 
-    for at, part in enumerate(parts[1:], 1):
+    for at, part in enumerate(others, 1):
         here = graph.literal(at, dtype)
         better = mapped(graph, is_better, shape, [part, best])
-        place = mapped(
-            graph, lambda yes, no, here=here: graph.select(yes, here, no), shape, [better, place]
-        )
-        best = mapped(graph, graph.select, shape, [better, part, best])
+        place = use.mapped(lambda yes, no, here=here: graph.select(yes, here, no), better, place)
+        best = use.mapped(graph.select, better, part, best)
     return place
 
 
-def _dot(
-    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-) -> Value | None:
-    """A vector times a vector, or times a matrix along an axis of fixed length."""
-    ((left_axes, right_axes), batch) = params["dimension_numbers"]
-    if batch != ((), ()) or len(left_axes) != 1 or not all(one.shape for one in arguments):
+def _dot(use: Use) -> Value | None:
+    """Return a vector times a vector, or times a matrix along an axis of fixed length."""
+    ((left_axes, right_axes), batch) = use.params["dimension_numbers"]
+    if batch != ((), ()) or len(left_axes) != 1 or not all(one.shape for one in use.arguments):
         return None
-    graph, dtype = lowering.graph, params["dtype"]
-
-    def product(one: Node, other: Node) -> Node:
-        found: Node = graph.elementwise("mul", (one, other), dtype)
-        return found
-
-    left, right = arguments
+    left, right = use.arguments
     (left_axis,), (right_axis,) = left_axes, right_axes
     if left.shape[left_axis] == ENDPOINTS:
-        if shape:
+        if use.shape:
             return None
-        return value_of((), graph.reduced("sum", product(left.node, right.node), 0, dtype))
+        product = use.of("mul", left.node, right.node)
+        return value_of((), use.graph.reduced("sum", product, 0, use.dtype))
     if len(left.shape) > 1 and len(right.shape) > 1:
         return None
     total = None
     for one, other in zip(_along(left, left_axis), _along(right, right_axis), strict=True):
-        term = mapped(graph, product, shape, [one, other])
-        add = functools.partial(_added, graph, dtype)
-        total = term if total is None else mapped(graph, add, shape, [total, term])
+        term = use.mapped(lambda a, b: use.of("mul", a, b), one, other)
+        total = term if total is None else use.mapped(lambda a, b: use.of("add", a, b), total, term)
     return total
 
 
-def _added(graph: Any, dtype: str, one: Node, other: Node) -> Node:
-    found: Node = graph.elementwise("add", (one, other), dtype)
-    return found
-
-
-def _along(given: Value, axis: int) -> list[Value]:
-    moved = np.moveaxis(given.nodes, fixed_axis(given.shape, axis), 0)
-    rest = given.shape[:axis] + given.shape[axis + 1 :]
+def _along(array: Value, axis: int) -> list[Value]:
+    """Return the parts at each place of a fixed axis."""
+    moved = np.moveaxis(array.nodes, fixed_axis(array.shape, axis), 0)
+    rest = array.shape[:axis] + array.shape[axis + 1 :]
     return [Value(rest, moved[place, ...]) for place in range(len(moved))]
 
 
-def _cumsum(
-    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-) -> Value | None:
-    (given,) = arguments
-    if tuple(given.shape) != (ENDPOINTS,) or params.get("reverse"):
+def _cumsum(use: Use) -> Value | None:
+    (array,), graph = use.arguments, use.graph
+    if tuple(array.shape) != (ENDPOINTS,) or use.params.get("reverse"):
         return None
-    graph, node, dtype = lowering.graph, given.node, params["dtype"]
-    if node.rank == 0 and dtype != "float64" and not graph.is_order:
-        place = graph.make("iota", (), (0,), dtype, 1)
-        count = graph.elementwise("add", (place, graph.literal(1, dtype)), dtype)
-        return value_of(shape, graph.elementwise("mul", (count, node), dtype))
-    return value_of(shape, graph.make("cumulated", (node,), (), dtype, 1))
+    node = array.node
+    if node.rank == 0 and use.dtype != "float64" and not use.is_order:
+        place = graph.make("iota", (), (0,), use.dtype, 1)
+        count = use.of("add", place, graph.literal(1, use.dtype))
+        return value_of(use.shape, use.of("mul", count, node))
+    return value_of(use.shape, graph.make("cumulated", (node,), (), use.dtype, 1))
 
 
 # --- draws ----------------------------------------------------------------------------------------
 
 
-def _split(
-    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-) -> Value | None:
-    del params
-    if ENDPOINTS in shape:
-        return None
-    key = arguments[0].node
-    places = itertools.product(*(range(n) for n in shape if isinstance(n, int)))
-    return value_of(
-        shape, [lowering.graph.make("key", (key,), place, "key", 0) for place in places]
-    )
+def _places(shape: Sequence[Length]) -> itertools.product[tuple[int, ...]]:
+    return itertools.product(*(range(n) for n in shape if isinstance(n, int)))
 
 
-def _draw(
-    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
-) -> Value | None:
-    """`jax.random.uniform`: a number from a source that the plugin is given; the same key gives the same number."""
-    del params
-    if len(arguments) != 3:
+def _split(use: Use) -> Value | None:
+    if ENDPOINTS in use.shape:
         return None
-    graph, key = lowering.graph, arguments[0].node
+    key = use.arguments[0].node
+    keys = [use.graph.make("key", (key,), place, "key", 0) for place in _places(use.shape)]
+    return value_of(use.shape, keys)
+
+
+def _draw(use: Use) -> Value | None:
+    """Return what `jax.random.uniform` is: a number from a source that the plugin is given, one for each key."""
+    if len(use.arguments) != 3:
+        return None
+    graph, (key, low, high) = use.graph, (argument.node for argument in use.arguments)
     root = key
     while root.op == "key":
         root = root.args[0]
     if root.op != "input" or root.attrs[0] != "key":
-        unsupported: Value = lowering.unsupported(
-            "random draw that a whole run repeats", "float64", shape, []
-        )
+        what = "random draw that a whole run repeats"
+        unsupported: Value = use.lowering.unsupported(what, "float64", use.shape, [])
         return unsupported
-    rank = sum(length == ENDPOINTS for length in shape)
+    rank = sum(length == ENDPOINTS for length in use.shape)
     if rank > 1:
         return None
-    places = itertools.product(*(range(n) for n in shape if isinstance(n, int)))
-    number = value_of(
-        shape, [graph.make("draw", (), (key.order, *place), "float64", rank) for place in places]
-    )
-    low, high = arguments[1].node, arguments[2].node
+    places = _places(use.shape)
+    draws = [graph.make("draw", (), (key.order, *place), "float64", rank) for place in places]
+    number = value_of(use.shape, draws)
     if is_literal(low, 0.0) and is_literal(high, 1.0):
         return number
 
@@ -295,7 +225,7 @@ def _draw(
         moved = graph.elementwise("add", (scaled, low), "float64")
         return graph.elementwise("max", (low, moved), "float64")
 
-    return mapped(graph, between, shape, [number])
+    return use.mapped(between, number)
 
 
 STRUCTURE: dict[str, Translation] = {
@@ -303,8 +233,8 @@ STRUCTURE: dict[str, Translation] = {
     "convert_element_type": _convert,
     "select_n": _select,
     "clamp": _clamp,
-    "integer_pow": _integer_pow,
-    "square": _square,
+    "integer_pow": lambda use: _power(use, int(use.params["y"])),
+    "square": lambda use: _power(use, 2),
     "rsqrt": _rsqrt,
     "logistic": _logistic,
     "reduce_sum": _reduce("sum", "add"),

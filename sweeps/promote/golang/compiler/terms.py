@@ -1,25 +1,134 @@
-"""Nodes as Go expressions."""
+"""Write nodes as Go expressions, printed as gofmt prints them, so that no toolchain is needed for clean text.
+
+gofmt leaves out blanks around operators that bind tighter than their neighbours: `a*b + c`. The rules are those of
+Go's printer as its documentation and behaviour show them; a test runs gofmt over what is printed here.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sweeps.promote.golang.compiler.expressions import (
-    PRECEDENCE,
-    Binary,
-    Expression,
-    Index,
-    Invocation,
-    Text,
-    Unary,
-    call,
-    printed,
-)
 from sweeps.promote.golang.compiler.graph import Node
-from sweeps.promote.golang.compiler.origins import camel
 from sweeps.promote.golang.compiler.primitives import GO
+
+PRECEDENCE = {
+    "||": 1, "&&": 2,
+    "==": 3, "!=": 3, "<": 3, "<=": 3, ">": 3, ">=": 3,
+    "+": 4, "-": 4, "|": 4, "^": 4,
+    "*": 5, "/": 5, "%": 5, "<<": 5, ">>": 5, "&": 5,
+}  # fmt: skip
+_UNARY = 6
+
+
+@dataclass(frozen=True)
+class Text:
+    """Hold a name, a number, or anything else that needs no parentheses."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Unary:
+    """Hold `-x` or `!x`."""
+
+    operator: str
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Hold two operands; parentheses are put where precedence asks for them."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """Hold a call or a conversion."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Hold `array[index]`, then a field if one is given."""
+
+    array: str
+    index: Expression
+    field: str = ""
+
+
+Expression = Text | Unary | Binary | Invocation | Index
+
+
+def call(function: str, *arguments: Expression) -> Invocation:
+    """Return a call with its arguments in a row."""
+    return Invocation(function, arguments)
+
+
+def printed(expression: Expression, depth: int = 1) -> str:
+    """Return the text in gofmt's form, as it stands in a statement."""
+    return _printed(expression, 0, depth)
+
+
+def _printed(one: Expression, outer: int, depth: int) -> str:
+    if isinstance(one, Text):
+        return one.text
+    if isinstance(one, Unary):
+        inner = _printed(one.operand, _UNARY, depth)
+        return f"{one.operator}{inner}"
+    if isinstance(one, Invocation):
+        inside = depth + (len(one.arguments) > 1)
+        return f"{one.function}({', '.join(_printed(each, 0, inside) for each in one.arguments)})"
+    if isinstance(one, Index):
+        return f"{one.array}[{_printed(one.index, 0, depth + 1)}]{one.field}"
+    return _binary(one, outer, depth)
+
+
+def _binary(one: Binary, outer: int, depth: int) -> str:
+    precedence = PRECEDENCE[one.operator]
+    if precedence < outer:
+        return f"({_printed(one, 0, max(depth - 1, 1))})"
+    blank = " " if precedence < _cutoff(one, depth) else ""
+    same = isinstance(one.left, Binary) and PRECEDENCE[one.left.operator] == precedence
+    left = _printed(one.left, precedence, depth + (not same))
+    right = _printed(one.right, precedence + 1, depth + 1)
+    return f"{left}{blank}{one.operator}{blank}{right}"
+
+
+def _cutoff(one: Binary, depth: int) -> int:
+    """Return the precedence from which on operators stand without blanks."""
+    has_sum, has_product, problem = _walked(one)
+    if problem:
+        return problem + 1
+    if has_sum and has_product:
+        return 5 if depth == 1 else 4
+    return 6 if depth == 1 else 4
+
+
+def _walked(one: Binary) -> tuple[bool, bool, int]:
+    """Return whether sums and products occur outside parentheses, and an operator pair that needs blanks."""
+    precedence = PRECEDENCE[one.operator]
+    has_sum, has_product, problem = precedence == 4, precedence == 5, 0
+    if isinstance(one.left, Binary) and PRECEDENCE[one.left.operator] >= precedence:
+        has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.left))
+    if isinstance(one.right, Binary) and PRECEDENCE[one.right.operator] > precedence:
+        has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.right))
+    if isinstance(one.right, Unary):
+        problem = max(problem, {"--": 4, "&^": 5}.get(one.operator + one.right.operator, 0))
+    return has_sum, has_product, problem
+
+
+def _joined(one: tuple[bool, bool, int], other: tuple[bool, bool, int]) -> tuple[bool, bool, int]:
+    return one[0] or other[0], one[1] or other[1], max(one[2], other[2])
+
 
 _PLAIN = (0.0, 0.5, 1.0, 2.0)  # numbers that need no name
 _ELEMENTS = {"i": "endpoint", "j": "other"}  # what a loop's variable stands for
@@ -78,7 +187,7 @@ func whole[T int32 | int64](value float64, least, most T) T {
 
 
 class Terms:
-    """Expressions of nodes; remembers what they use."""
+    """Make expressions of nodes, and remember what they use."""
 
     def __init__(
         self,
@@ -101,7 +210,7 @@ class Terms:
         self.constants: dict[str, tuple[str, str]] = {}  # name -> value and origin
 
     def of(self, node: Node, index: tuple[str, ...]) -> Expression:
-        """The expression at the loop variables of its axes."""
+        """Return the expression at the loop variables of its axes."""
         if node.order in self.slices and index:
             return Index(self.slices[node.order], self._place(index[0]))
         if node.order in self.names:
@@ -111,7 +220,7 @@ class Terms:
         return found
 
     def typed(self, node: Node, index: tuple[str, ...]) -> Expression:
-        """The same where Go must see the type: a literal has its dtype."""
+        """Return the expression where Go must see the type: a literal has its dtype."""
         one = self.of(node, index)
         if node.op == "literal" and node.dtype.startswith("int"):
             return call(node.dtype, one)
@@ -124,7 +233,7 @@ class Terms:
         return self.number(node.value, node.dtype, node.origin)
 
     def number(self, value: Any, dtype: str, origin: str = "") -> Expression:
-        """A constant; one that is not plain gets a name that says where the policy has it."""
+        """Return a constant; one that is not plain gets a name that says where the policy has it."""
         if dtype == "bool":
             return Text("true" if value else "false")
         if dtype == "float64" and not math.isfinite(value):
@@ -261,7 +370,7 @@ class Terms:
         return self.of(arg, index)
 
     def _codes_beside(self, node: Node, arg: Node) -> Mapping[int, str] | None:
-        """Constants for a literal that is compared with a code, such as an SLO class."""
+        """Return constants for a literal that is compared with a code, such as an SLO class."""
         if arg.op != "literal" or node.op not in ("eq", "ne", "lt", "le", "gt", "ge"):
             return None
         other = node.args[0] if node.args[1] is arg else node.args[1]
@@ -269,11 +378,17 @@ class Terms:
 
 
 def field_name(path: str) -> str:
-    """A signal's path in the simulator as the name of a field: `snapshots.queue_depth` -> `queueDepth`."""
+    """Return a signal's path in the simulator as the name of a field: `snapshots.queue_depth` -> `queueDepth`."""
     return camel(path.rpartition(".")[2])
 
 
 def exported(name: str) -> str:
-    """A field's name as Go exports it: `refilled_us` -> `RefilledUs`."""
+    """Return a field's name as Go exports it: `refilled_us` -> `RefilledUs`."""
     one = camel(name)
     return one[0].upper() + one[1:]
+
+
+def camel(name: str) -> str:
+    """Return `is_over_limit` as `isOverLimit`."""
+    first, *rest = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
+    return first[0].lower() + first[1:] + "".join(part[0].upper() + part[1:] for part in rest)

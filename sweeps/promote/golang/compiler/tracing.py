@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,23 +10,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.types import EngineShape, RequestView, Snapshots
-from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
+from blis_jax.core.types import EngineShape
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
+from blis_jax.policies.reading import CACHES, CPU_TIER, PROMPT_TIME
+from blis_jax.policies.scenes import scene_of
 from sweeps.promote.golang.compiler.graph import Graph, Node
-from sweeps.promote.golang.compiler.lowering import SIZES, Lowering, check_dtypes
-from sweeps.promote.golang.compiler.origins import place_of_function, place_of_policy
+from sweeps.promote.golang.compiler.lowering import (
+    SIZES,
+    Lowering,
+    check_dtypes,
+    place_of_function,
+    place_of_policy,
+)
 from sweeps.promote.golang.compiler.primitives import FOLDS
 from sweeps.promote.golang.compiler.values import ENDPOINTS, Value, value_of
 from sweeps.promote.promotion import NotMappedError
 
 IS_TRUE = ("context.snapshots.is_active",)  # the router's list holds active endpoints only
-_PATH_DEPTH = 3
+_NOT_IN_A_ROUTER = {
+    PROMPT_TIME: "the simulator's step times",
+    "draws": "BLIS's seeded stream",
+    CACHES: "BLIS's copy of the KV caches",
+}
 
 
 @dataclass(frozen=True)
 class PromotedRule:
-    """What is compiled as one plugin: a policy, or a priority with the scheduler that reads it."""
+    """Hold what is compiled as one plugin: a policy, or a priority with the scheduler that reads it."""
 
     kind: str  # scorer, admission, routing or order
     name: str  # in the simulator
@@ -34,18 +45,18 @@ class PromotedRule:
 
     @property
     def what(self) -> str:
-        """For messages."""
+        """Return the rule's words for messages."""
         return f"{self.kind} {self.name}"
 
     @property
     def is_order(self) -> bool:
-        """Whether two requests are compared, so that a slot is a request."""
+        """Return whether two requests are compared, so that a slot is a request."""
         return self.kind == "order"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The graph of a rule: its decisions, its next state and its first one."""
+    """Hold the graph of a rule: its decisions, its next state and its first one."""
 
     rule: PromotedRule
     graph: Graph
@@ -55,12 +66,12 @@ class Compiled:
 
     @property
     def outputs(self) -> tuple[Node, ...]:
-        """Everything that the plugin computes when it decides."""
+        """Return everything that the plugin computes when it decides."""
         return (*self.decisions, *self.state.values())
 
 
 def compiled(rule: PromotedRule) -> Compiled:
-    """The graph of a rule.
+    """Return the graph of a rule.
 
     Raises:
         NotMappedError: the policy does what no plugin can; the sentence names the line.
@@ -72,9 +83,10 @@ def compiled(rule: PromotedRule) -> Compiled:
                 "and no plugin of the router hears of them with these numbers; leave the observer out, or write a "
                 "Map C row and a hypothesis of track B"
             )
-        if policy.reads_draws or policy.reads_caches or policy.reads_prompt_time:
-            what = "BLIS's seeded stream" if policy.reads_draws else "BLIS's copy of the KV caches"
-            what = "the simulator's step times" if policy.reads_prompt_time else what
+        what = next(
+            (words for signal, words in _NOT_IN_A_ROUTER.items() if policy.reads(signal)), None
+        )
+        if what is not None:
             raise NotMappedError(
                 f"{rule.what}: at {place_of_policy(policy)} it reads {what}, which no plugin of the router is given; "
                 "take a policy without it"
@@ -160,7 +172,7 @@ def _input(graph: Graph, rule: PromotedRule, path: str, one: Any, other: Any) ->
 
 @dataclass(frozen=True)
 class Traced:
-    """A jaxpr with the names of its inputs: `params.x`, `state.x` and `context.x`."""
+    """Hold a jaxpr with the names of its inputs: `params.x`, `state.x` and `context.x`."""
 
     jaxpr: Any  # closed
     paths: tuple[str, ...]
@@ -168,7 +180,7 @@ class Traced:
 
 
 def decide_jaxpr(rule: PromotedRule, size: int) -> Traced:
-    """The rule's decision at a number of endpoints, or of requests where these are compared."""
+    """Return the rule's decision at a number of endpoints, or of requests where these are compared."""
     function, arguments = _order(rule, size) if rule.is_order else _at_gateway(rule, size)
     jaxpr = jax.make_jaxpr(function)(*arguments)
     names = ("params", "state", "context")
@@ -195,7 +207,7 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
             )
 
     def decide(params: Any, state: Any, context: QueueContext) -> Any:
-        """The scheduler's order by the priority policy's urgency, both from their first states."""
+        """Return the scheduler's order by the priority policy's urgency, both from their first states."""
         none = [
             policy.start(values, _shape(size))
             for policy, values in zip(rule.policies, params, strict=True)
@@ -213,88 +225,30 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
         return order, state
 
     params = tuple(_shapes(policy.values()) for policy in rule.policies)
-    looks = any(policy.reads_contents for policy in rule.policies)
-    return decide, (params, (), queue_context(size, looks))
+    context = _only_read(rule.policies, scene_of(scheduler.kind, slots=size))
+    return decide, (params, (), dataclasses.replace(context, priority=None))
 
 
 def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayContext:
-    """Shapes of what a policy at the gateway is asked with."""
-    whole, each_real = _scalar(jnp.int32), _array(size, jnp.float64)
-    reads_tier = each_real if policy.reads_cpu_tier and has_cpu_tier else None
-    path = _array(_PATH_DEPTH, jnp.int32)
-    return GatewayContext(
-        request=RequestView(whole, whole, _scalar(jnp.int64), whole, whole, whole),
-        num_prompt_blocks=whole,
-        prompt_key=whole,
-        snapshots=_snapshots(size, reads_tier),
-        now_us=_scalar(jnp.int64),
-        key=_key(),
-        scores=each_real,
-        picked=whole,
-        run_key=_key(),
-        contents=LeadingContents(path, path, path) if policy.reads_contents else None,
-        block_size=whole,
-        outstanding=_outstanding(size) if policy.reads_outstanding else None,
-    )
+    """Return shapes of what a policy at the gateway is asked with."""
+    context = _only_read((policy,), scene_of(policy.kind, size, slots=1))
+    tier = () if has_cpu_tier else CPU_TIER
+    nothing = {signal.rpartition(".")[2]: None for signal in (*tier, CACHES, PROMPT_TIME)}
+    seen = dataclasses.replace(context.snapshots, **nothing)
+    moving = dict.fromkeys(("came_from", "computed_tokens", "is_decode"))
+    return dataclasses.replace(context, snapshots=seen, draws=None, **moving)
 
 
-def _outstanding(size: int) -> Outstanding:
-    def slots(dtype: Any) -> Any:
-        return jax.ShapeDtypeStruct((size, 1), dtype)
-
-    whole = slots(jnp.int32)
-    return Outstanding(slots(jnp.bool_), whole, whole, whole, slots(jnp.int64))
-
-
-def _snapshots(size: int, tier: Any) -> Snapshots:
-    each, real = _array(size, jnp.int32), _array(size, jnp.float64)
-    return Snapshots(
-        effective_load=each,
-        queue_depth=each,
-        batch_size=each,
-        num_pending=each,
-        kv_utilization=real,
-        free_kv_blocks=real,
-        cache_hit_rate=real,
-        prefix_match_blocks=each,
-        num_rejected=_scalar(jnp.int32),
-        is_active=_array(size, jnp.bool_),
-        role=each,
-        pending_transfer_us=tier,
-        kv_thrashing_rate=tier,
-    )
-
-
-def queue_context(size: int, reads_contents: bool) -> QueueContext:
-    """Shapes of what a policy inside an instance is asked with."""
-    whole, each = _scalar(jnp.int32), _array(size, jnp.int32)
-    times = _array(size, jnp.int64)
-    path: Any = jax.ShapeDtypeStruct((size, _PATH_DEPTH), jnp.int32)
-    return QueueContext(
-        request=RequestView(each, each, times, each, each, each),
-        is_waiting=_array(size, jnp.bool_),
-        queued_us=times,
-        num_expected_blocks=each,
-        queue_depth=whole,
-        now_us=_scalar(jnp.int64),
-        instance=whole,
-        key=_key(),
-        num_cached_blocks=each,
-        contents=LeadingContents(*(path,) * 3) if reads_contents else None,
-        handed=_array(size, jnp.float64),
-    )
+def _only_read(policies: tuple[Policy, ...], context: Any) -> Any:
+    """Return the context without structures that no policy reads."""
+    names = ("contents", "outstanding")
+    there = [name for name in names if hasattr(context, name)]
+    unread = [name for name in there if not any(policy.reads(name) for policy in policies)]
+    return dataclasses.replace(context, **dict.fromkeys(unread))
 
 
 def _scalar(dtype: Any) -> Any:
     return jax.ShapeDtypeStruct((), dtype)
-
-
-def _array(size: int, dtype: Any) -> Any:
-    return jax.ShapeDtypeStruct((size,), dtype)
-
-
-def _key() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0))
 
 
 def _shapes(params: Any) -> Any:
@@ -306,7 +260,7 @@ def _shape(size: int) -> EngineShape:
 
 
 def _paths(name: str, tree: Any) -> list[str]:
-    """A dotted name for each leaf; places of tuples are left as they are."""
+    """Return a dotted name for each leaf; places of tuples are left as they are."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [f"{name}.{_dotted(path)}" for path, _ in leaves]
 

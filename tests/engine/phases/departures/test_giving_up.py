@@ -1,14 +1,40 @@
 """Requests whose time is up while they wait with blocks of their own."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.results.records import Status
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.core.parts import Parts
+from blis_jax.engine.phases.departures.giving_up import next_drop
+from blis_jax.records.record import Status
+from blis_jax.runs.options import Options
+from blis_jax.runs.simulation import simulate
+from blis_jax.tables.journeys import Dismissals, Reservations
 from blis_jax.workload.table import with_timeouts
 from tests.support.scenes import Prompt, table_of, workload_of
+
+
+def test_kv_is_dropped_that_comes_after_its_instance_was_told_to_go():
+    """In order of its coming and of the transfers' beginning; neither what was dropped, nor what an instance awaits."""
+    never = jnp.int32(2**31 - 1)
+    target, turn, is_dropped = [1, 1, 0, 1, -1, 1, -1], [2, 1, 0, 3, 0, 4, 0], [0, 0, 0, 1, 0, 0, 0]
+    numbers = jnp.array([target, turn, is_dropped], jnp.int32).T
+    ends = jnp.array([150, 150, 120, 120, never, 100, never], jnp.int32)[:, None]
+    ctx: Any = SimpleNamespace(never=never)
+
+    def dropped(*gone_at: Any) -> list[int]:
+        told = Dismissals(jnp.array(gone_at, jnp.int32))
+        state: Any = Parts(Reservations(numbers, ends), told)
+        return [int(one) for one in next_drop(ctx, state)]
+
+    assert dropped(never, 100) == [150, 1]
+    assert dropped(110, 200) == [120, 2]
+    assert dropped(never, never)[0] == never
 
 
 @pytest.mark.slow

@@ -5,13 +5,15 @@ import dataclasses
 import jax.numpy as jnp
 
 from blis_jax.engine.phases.steps.batch_formation import serve
-from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.phases.steps.step_end import complete
-from blis_jax.engine.state import Mode
-from blis_jax.engine.tables.writes import no_writes
+from blis_jax.engine.writing import no_writes
 from blis_jax.policies import Policies
+from blis_jax.tables.context import Work
+from blis_jax.tables.journeys import Journeys
+from blis_jax.tables.state import Mode
+from blis_jax.tables.writes import JourneyWrite
 from tests.engine.phases.made import NEVER, Made, values
-from tests.engine.phases.steps.test_batch import forming
+from tests.engine.phases.steps.test_batch_formation import forming
 from tests.engine.test_movement import from_prefill
 
 ZERO, ONE = jnp.int32(0), jnp.int32(1)
@@ -21,24 +23,20 @@ MOVES = Policies(hand_over=from_prefill.with_numbers(delay_us=70))
 def handed(made: Made, number: int) -> Work:
     """The work of an instance in a mechanism that hands over."""
     nothing = no_writes(made.ctx, made.state, jnp.int32(number))
-    return dataclasses.replace(
-        made.work(number), gateway=nothing.gateway, movement=nothing.movement
-    )
+    own = nothing.own.only(JourneyWrite)
+    return dataclasses.replace(made.work(number), gateway=nothing.gateway, own=own)
 
 
 def with_journey(made: Made, request: int, **fields: int) -> None:
-    movement = made.state.movement
-    assert movement is not None
-    journey = movement.of(jnp.int32(request)).replace(
+    journeys = made.state[Journeys]
+    journey = journeys.of(jnp.int32(request)).replace(
         **{name: jnp.int32(value) for name, value in fields.items()}
     )
-    made.state = dataclasses.replace(
-        made.state,
-        movement=dataclasses.replace(
-            movement,
-            journey=movement.journey.at[request].set(journey.numbers),
-            journey_time=movement.journey_time.at[request].set(journey.times),
-        ),
+    made.state = made.state.having(
+        Journeys(
+            journeys.numbers.at[request].set(journey.numbers),
+            journeys.times.at[request].set(journey.times),
+        )
     )
 
 
@@ -49,8 +47,7 @@ def test_the_first_token_of_a_request_that_moves_is_its_last_step_here() -> None
     made.resident(0, 2, request=0, queued=100)
     work, written = serve(made.ctx, made.state, handed(made, 0), ZERO)
     assert int(written.row.finish) == 5  # the step being formed
-    assert work.movement is not None
-    assert values(work.movement.journey, "delay", "due") == [70, NEVER]
+    assert values(work[JourneyWrite].journey, "delay", "due") == [70, NEVER]
 
 
 def test_a_request_that_was_to_move_elsewhere_and_was_evicted_there_stays_where_it_may() -> None:
@@ -61,8 +58,7 @@ def test_a_request_that_was_to_move_elsewhere_and_was_evicted_there_stays_where_
     with_journey(made, 0, delay=70)  # of the first token that it would have made on instance 0
     work, written = serve(made.ctx, made.state, handed(made, 1), ONE)
     assert int(written.row.finish) == 7
-    assert work.movement is not None
-    assert values(work.movement.journey, "delay", "due") == [NEVER, NEVER]
+    assert values(work[JourneyWrite].journey, "delay", "due") == [NEVER, NEVER]
 
 
 def test_a_request_that_moves_leaves_with_its_kv() -> None:
@@ -75,8 +71,7 @@ def test_a_request_that_moves_leaves_with_its_kv() -> None:
     work, written = complete(made.ctx, made.state, handed(made, 0), ZERO)
     assert values(work.inst, "load", "num_decode", "used_blocks") == [0, 0, 0]
     assert values(written.past, "finish_record", "token_record") == [0, 7]
-    assert work.movement is not None
-    journey = work.movement.journey
+    journey = work[JourneyWrite].journey
     assert values(journey, "came_from", "computed", "due", "delay") == [0, 40, 1570, NEVER]
     assert values(journey, "first_record", "scheduled_record") == [7, 6]
 
@@ -91,5 +86,4 @@ def test_a_request_that_comes_with_its_kv_stores_its_prompt_and_costs_one_token(
     assert values(written.row, "finish", "alloc_offset") == [6, 35]
     assert values(work.lane, "budget", "prefill_tokens", "decode_tokens") == [2, 0, 1]
     assert values(work.inst, "used_blocks", "num_decode") == [3, 1]
-    assert work.movement is not None
-    assert values(work.movement.journey, "computed", "first_record") == [0, 2]
+    assert values(work[JourneyWrite].journey, "computed", "first_record") == [0, 2]

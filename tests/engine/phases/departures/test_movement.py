@@ -1,14 +1,15 @@
 """Requests that leave a queue, and the calendar where requests move."""
 
-import dataclasses
-
 import jax.numpy as jnp
 
-from blis_jax.engine.calendar import Kind, next_due
-from blis_jax.engine.phases.departures.movement import arrived, change_cluster, leave, next_to_move
-from blis_jax.engine.tables.joined import lane_of
-from blis_jax.engine.tables.writes import write
+from blis_jax.engine.calendar import EventKind, next_due
+from blis_jax.engine.phases.departures.movement import arrived, change_cluster, leave
+from blis_jax.engine.sources.listed import sources_of
+from blis_jax.engine.writing import no_writes, write
 from blis_jax.policies import Policies
+from blis_jax.tables.joined import lane_of
+from blis_jax.tables.journeys import Availability, Journeys
+from blis_jax.tables.writes import JourneyWrite
 from tests.engine.phases.made import NEVER, Made, values
 from tests.engine.test_movement import outage
 
@@ -27,10 +28,9 @@ def made_with_queue() -> Made:
 
 def test_a_change_of_the_cluster_comes_first_and_tells_the_queue_to_leave() -> None:
     made = made_with_queue()
-    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state))
-    assert [int(one) for one in (due.cluster, due.kind, due.event)] == [15, Kind.CHANGE, 15]
-    change = change_cluster(made.ctx, made.state, due.cluster).movement
-    assert change is not None
+    due = next_due(made.ctx, made.state, lane_of(made.ctx, made.state), sources_of(made.ctx))
+    assert [int(one) for one in (due.cluster, due.kind, due.event)] == [15, EventKind.CHANGE, 15]
+    change = change_cluster(made.ctx, made.state, due.cluster)[Availability]
     assert change.is_up.tolist() == [1, 0]
     assert change.leave_at.tolist() == [NEVER, 15, NEVER]
     assert int(change.leave_delay[1]) == 7
@@ -40,11 +40,11 @@ def test_requests_leave_one_by_one_and_are_routed_in_order() -> None:
     made = made_with_queue()
     made.state = write(made.ctx, made.state, change_cluster(made.ctx, made.state, jnp.int32(15)))
     made.lane(now=15)
-    left, written, change = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
+    left, written, (available, moved) = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
     assert values(left.inst, "load", "event") == [1, 18]
     assert [int(one) for one in (written.instance, written.slot, written.request)] == [1, 0, 0]
-    assert values(change.journey, "came_from", "due", "computed") == [1, 22, 0]
-    assert int(change.leave_at[1]) == 15  # another one is still to leave
+    assert values(moved.journey, "came_from", "due", "computed") == [1, 22, 0]
+    assert int(available.leave_at[1]) == 15  # another one is still to leave
 
 
 def test_the_last_one_ends_the_leaving_and_the_first_due_is_routed_first() -> None:
@@ -52,13 +52,13 @@ def test_the_last_one_ends_the_leaving_and_the_first_due_is_routed_first() -> No
     made.state = write(made.ctx, made.state, change_cluster(made.ctx, made.state, jnp.int32(15)))
     made.resident(1, 0, request=-1)
     made.lane(now=15)
-    left, _, change = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
-    assert int(change.leave_at[1]) == NEVER and int(left.inst.event) == NEVER
-    movement = made.state.movement
-    assert movement is not None
-    times = movement.journey_time.at[0, 0].set(40).at[1, 0].set(22)
-    movement = dataclasses.replace(movement, journey_time=times)
-    made.state = dataclasses.replace(made.state, movement=movement)
-    request = next_to_move(made.ctx, made.state)
+    left, _, (available, _) = leave(made.ctx, made.state, made.work(1), jnp.int32(1))
+    assert int(available.leave_at[1]) == NEVER and int(left.inst.event) == NEVER
+    journeys = made.state[Journeys]
+    times = journeys.times.at[0, 0].set(40).at[1, 0].set(22)
+    made.state = made.state.having(Journeys(journeys.numbers, times))
+    request = made.ctx.pools.next_to_move(made.ctx, made.state)
     assert int(request) == 1
-    assert int(arrived(made.ctx, made.state, request).journey.due) == NEVER
+    writes = no_writes(made.ctx, made.state, jnp.int32(0))
+    writes = arrived(made.ctx, made.state, writes, request)
+    assert int(writes[JourneyWrite].journey.due) == NEVER

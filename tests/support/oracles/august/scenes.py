@@ -10,11 +10,11 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools, numbers
-from blis_jax.cluster.flow_settings import slo_targets, tenant_budgets
 from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.router import slo_targets, tenant_budgets
 from blis_jax.core.types import ENCODE, IDLE, ROLES, SLO_CLASSES
 from blis_jax.policies.seeds import RandomSource, router_draws
-from blis_jax.results.records import RunRecord
+from blis_jax.records.record import RunRecord
 from blis_jax.workload.table import RequestTable, from_golden
 from tests.support.oracles.august.cluster import Cluster, Whole
 from tests.support.oracles.august.instance import NEVER, PoolInstance

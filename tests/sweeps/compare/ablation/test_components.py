@@ -102,3 +102,23 @@ def test_refusals(text: str, problem: str) -> None:
 def test_equal_arms_are_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to take apart"):
         components_of(PLAIN, PLAIN)
+
+
+def test_numbers_of_policies_go_one_by_one_into_the_groups_of_their_policies() -> None:
+    thin = arm_of("iter23_thin_tiers@begun").config
+    groups = {one.name: set(one.settings) for one in components_of(PLAIN, thin)}
+    assert {"priority.busy_depth", "priority.calm_share"} < groups["priority numbers"]
+    assert {"scorer.class_backlog.lower_share", "routing_scorers.class_backlog"} < groups["routing"]
+    assert groups["priority"] == {"scheduler", "priority_policy"}
+    assert mixture(PLAIN, thin, differing(PLAIN, thin)) == thin
+
+
+def test_a_mixture_has_the_numbers_of_its_own_policies_alone() -> None:
+    thin = arm_of("iter23_thin_tiers@begun").config
+    plain = mixture(PLAIN, thin, ["priority.busy_depth"])
+    assert plain == PLAIN  # nobody has the number
+    both = mixture(PLAIN, thin, ["priority_policy", "priority.busy_depth"])
+    assert dict(both.policy_numbers) == {"priority.busy_depth": 10.0}
+    assert values_of(both, ["priority.busy_depth", "priority.stay"]) == {
+        "priority.busy_depth": 10.0, "priority.stay": None,
+    }  # fmt: skip

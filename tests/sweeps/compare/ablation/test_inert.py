@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import RunSummary
 from sweeps.compare.ablation.inert import (
     FEATURES,
     MechanismFinding,
@@ -119,12 +121,10 @@ def test_without_runs_the_records_decide_or_nothing_does(
 def test_runs_are_the_same_only_if_all_are_whole(
     configs: tuple[ClusterConfig, ClusterConfig], kept: KeptRuns
 ) -> None:
-    from sweeps.runs.measured import Measured
-
     first, second = (kept.of(config, "") for config in configs)
     assert same_lives(first, first) and not same_lives(first, second)
-    assert not same_lives([Measured("LIVELOCK")], [Measured("LIVELOCK")])
-    failed = [Measured("LIVELOCK")] * len(SEEDS)
+    assert not same_lives([RunSummary(Outcome.LIVELOCK)], [RunSummary(Outcome.LIVELOCK)])
+    failed = [RunSummary(Outcome.LIVELOCK)] * len(SEEDS)
     entries = findings(configs[1], failed, kept)
     assert {entry.status for entry in entries} == {"unknown", "inert"}
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sweeps.promote.checks.closed_schemas import schema
-from sweeps.promote.checks.target_types import target_types
+from sweeps.promote.checks.documents import schema, target_types
 from tests.support.recorded.reference_data import REPO_ROOT
 
 FOLDER = REPO_ROOT.parent / "shared/data/llmd_schemas"

@@ -7,7 +7,6 @@ import json
 import pytest
 import yaml
 
-from sweeps.promote.evidence.priority_mix import goodput, sheds_only
 from sweeps.promote.evidence.reports import (
     MALFORMED,
     MISLEADING,
@@ -16,7 +15,9 @@ from sweeps.promote.evidence.reports import (
     NO_DATA,
     WRONG_UNIT,
     MalformedReportError,
+    goodput,
     parse_report,
+    sheds_only,
 )
 from sweeps.promote.evidence.runs import scenes_of
 from tests.support.recorded.reference_data import REPO_ROOT

@@ -11,7 +11,6 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import Estimate
-from sweeps.promote.documents.render import render
 from sweeps.promote.evidence import survival
 from sweeps.promote.evidence.concerns import Concern, concern_named
 from sweeps.promote.evidence.survival import (
@@ -31,6 +30,7 @@ from sweeps.promote.evidence.survival import (
     write_page,
 )
 from sweeps.promote.promotion import Promotion
+from sweeps.promote.texts import render
 from sweeps.strategies.arms import arm_of
 from tests.support.recorded.reference_data import REPO_ROOT
 

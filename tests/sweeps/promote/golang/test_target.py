@@ -12,10 +12,12 @@ from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import GatewayContext, QueueContext
+from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
+from sweeps.promote.texts import target_names
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", target_names())
 def test_a_manifest_holds_together(name: str) -> None:
     target = targets.load(name)
     manifest = target.manifest
@@ -40,7 +42,7 @@ def test_every_signal_of_a_context_has_a_row() -> None:
             below = inner.get(field.name)
             names = [one.name for one in dataclasses.fields(below)] if below else []
             paths |= {f"{field.name}.{one}" for one in names} or {field.name}
-    manifest = targets.load(targets.DEFAULT).manifest
+    manifest = targets.load(DEFAULT_TARGET).manifest
     known = set(manifest["signals"]) | set(manifest["missing"])
     not_signals = {
         "contents",
@@ -54,7 +56,7 @@ def test_every_signal_of_a_context_has_a_row() -> None:
 
 
 def test_a_formula_is_the_same_in_go_and_in_python() -> None:
-    target = targets.load(targets.DEFAULT)
+    target = targets.load(DEFAULT_TARGET)
     types = {name: one.type for name, one in target.readings.items()}
     pending = target.signal("snapshots.num_pending")
     free = target.signal("snapshots.free_kv_blocks")
@@ -76,7 +78,7 @@ def test_a_formula_is_the_same_in_go_and_in_python() -> None:
 
 
 def test_classes_follow_the_priority() -> None:
-    signal = targets.load(targets.DEFAULT).signal("request.slo_class")
+    signal = targets.load(DEFAULT_TARGET).signal("request.slo_class")
     assert signal is not None
     priorities = np.array([100, 4, 3, 1, 0, -1, -2, -3, -9])
     classes = signal.values({"priority": priorities}).tolist()

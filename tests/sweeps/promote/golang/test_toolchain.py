@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang import toolchain
 from sweeps.promote.golang.compiler.tracing import PromotedRule
 from sweeps.promote.golang.page import shipped_rules
-from sweeps.promote.golang.plugins import FOLDER, Plugins, plugin_of, plugins_for
+from sweeps.promote.golang.plugins import FOLDER, Plugins, plugin_of, plugins_for, plugins_of
 from sweeps.promote.golang.toolchain import MISSING, check_go, find_go
 from sweeps.promote.promotion import NotMappedError
+from sweeps.promote.running import findings_at
 from tests.sweeps.promote.golang.rules import rule, user_rule
+from tests.sweeps.promote.promotions import promotion
 
 pytestmark = pytest.mark.lenient_promotion
 OLDER = "llm-d-inference-scheduler@0.8"
@@ -50,7 +54,7 @@ def go() -> Path:
 def shipped(go: Path) -> Plugins:
     """Plugins of all policies that have one, and of a user's."""
     del go
-    return plugins_for(_rules(targets.DEFAULT), targets.load(targets.DEFAULT))
+    return plugins_for(_rules(DEFAULT_TARGET), targets.load(DEFAULT_TARGET))
 
 
 def _rules(target: str) -> list[PromotedRule]:
@@ -66,12 +70,12 @@ def _rules(target: str) -> list[PromotedRule]:
 
 def test_every_plugin_is_formatted_vetted_and_equal_to_its_policy(shipped: Plugins) -> None:
     assert len(shipped.generated) >= 40
-    assert check_go(shipped.files) == []
+    assert check_go(shipped.files, DEFAULT_TARGET) == []
 
 
 def test_mutated_plugins_fail(shipped: Plugins, go: Path) -> None:
     """In one module and one run: every mutation is a copy of its package, and the unchanged copy passes."""
-    with toolchain.module_of(shipped.files, targets.DEFAULT) as folder:
+    with toolchain.module_of(shipped.files, DEFAULT_TARGET) as folder:
         for place, (package, old, new) in enumerate([*MUTATIONS, (MUTATIONS[0][0], "", "")]):
             (origin,) = (path for path in folder.rglob(package) if path.is_dir())
             copy = folder / "mutated" / f"m{place}"
@@ -95,20 +99,21 @@ def test_mutated_plugins_fail(shipped: Plugins, go: Path) -> None:
 def test_text_that_gofmt_would_change_is_found(go: Path) -> None:
     del go
     path = f"{FOLDER}/pkg/bad/bad.go"
-    (found,) = check_go({path: "package bad\n\nfunc  f() {}\n"})
+    (found,) = check_go({path: "package bad\n\nfunc  f() {}\n"}, DEFAULT_TARGET)
     assert (found.severity, found.rule, found.path) == ("CRITICAL", "gofmt", path)
 
 
 def test_code_that_does_not_compile_is_found(go: Path) -> None:
     del go
-    found = check_go({f"{FOLDER}/pkg/bad/bad.go": "package bad\n\nfunc f() int { return x }\n"})
+    bad = "package bad\n\nfunc f() int { return x }\n"
+    found = check_go({f"{FOLDER}/pkg/bad/bad.go": bad}, DEFAULT_TARGET)
     assert "go-vet" in {one.rule for one in found}
     assert any("undefined: x" in one.message for one in found)
 
 
 def test_without_a_toolchain_the_check_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "find_go", lambda: None)
-    (found,) = check_go({})
+    (found,) = check_go({}, DEFAULT_TARGET)
     assert found.severity == "IMPORTANT" and "install the extra `promote`" in found.message
 
 
@@ -129,3 +134,10 @@ def test_a_plugin_of_each_kind_passes_on_the_older_target(go: Path) -> None:
     found = plugins_for(rules, targets.load(OLDER))
     assert {one.stability for one in found.generated} == {"none"}
     assert check_go(found.files, OLDER) == []
+
+
+def test_gate_1_holds_plugins_against_the_target_of_the_promotion(go: Path) -> None:
+    del go
+    older = replace(promotion("iter16_class_gate@found"), target=OLDER)
+    findings = findings_at(older, 1, plugins_of(older).files)
+    assert [finding for finding in findings if finding.rule.startswith("go")] == []

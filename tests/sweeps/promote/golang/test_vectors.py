@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang.plugins import plugin_of
 from sweeps.promote.golang.vectors import vectors_json
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.lenient_promotion
 
 @pytest.fixture(scope="module")
 def gate() -> dict[str, Any]:
-    plugin = plugin_of(rule("admission", "slo-gated"), targets.load(targets.DEFAULT))
+    plugin = plugin_of(rule("admission", "slo-gated"), targets.load(DEFAULT_TARGET))
     text = vectors_json(plugin)
     assert text == vectors_json(plugin)
     document: dict[str, Any] = json.loads(text)

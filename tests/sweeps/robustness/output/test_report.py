@@ -12,10 +12,20 @@ import pytest
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text
+from blis_jax.reports.drawing import save
+from blis_jax.reports.page import page
+from blis_jax.reports.render import text
+from blis_jax.reports.words import metric_words
 from blis_jax.statistics.paired import difference
 from sweeps.robustness.cells import make_axes
-from sweeps.robustness.output.document import to_document
-from sweeps.robustness.output.figure import View, best_change, draw, read_view
+from sweeps.robustness.output.document import findings_of, title_of, to_document
+from sweeps.robustness.output.figure import (
+    MapView,
+    best_change,
+    constraint_words,
+    picture,
+    read_view,
+)
 from sweeps.robustness.output.report import (
     by_axis,
     cell_table,
@@ -23,9 +33,9 @@ from sweeps.robustness.output.report import (
     recommendation_rules,
     summary_lines,
 )
-from sweeps.robustness.output.rules import rules_of
-from sweeps.robustness.output.words import constraint_words, metric_words, shown
+from sweeps.robustness.output.rules import rules_of, shown
 from sweeps.robustness.verdict import recommend
+from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.robustness.made_map import cell, made_map
 
 BASE = (270.0, 265.0, 17_000.0)
@@ -105,18 +115,30 @@ def test_counts_by_axis(verdicts) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_sentences_say_who_wins_where_and_what_fails(verdicts) -> None:  # type: ignore[no-untyped-def]
-    text = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
-    assert "in 24 cells: baseline 16 (67 %), tuned 8 (33 %), undecided 0 (0 %)" in text
-    assert "better in 8 cells, worse in 14, not separated in 0" in text
+    said = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
+    assert "in 24 cells: baseline 16 (67 %), tuned 8 (33 %), undecided 0 (0 %)" in said
+    assert "better in 8 cells, worse in 14, not separated in 0" in said
     assert (
         "decode tokens per second at least 95 % of that of baseline: kept by tuned wherever it"
-        in text
+        in said
     )
-    assert "tuned fails in 2 cells (2 runs REFERENCE_CRASH)" in text
-    assert "rate ≥ 3,000" in text
-    assert "rate 2,000, arrival_cv 2, kv_blocks 132,139" in text
-    assert "surely reversed in 14 cells" in text
-    assert "tuned where" in text and "8 of 8 cells (100 %)" in text
+    assert "tuned fails in 2 cells (2 runs REFERENCE_CRASH)" in said
+    assert "rate ≥ 3,000" in said
+    assert "rate 2,000, arrival_cv 2, kv_blocks 132,139" in said
+    assert "surely reversed in 14 cells" in said
+    assert "tuned where" in said and "8 of 8 cells (100 %)" in said
+
+
+def test_the_answer_has_the_same_numbers_in_all_forms(verdicts) -> None:  # type: ignore[no-untyped-def]
+    found = findings_of(verdicts, recommendation_rules(verdicts, 3))
+    assert_all_forms_agree(found)
+    lines = dict(found.answer.lines())
+    assert lines["Asked"].startswith("Does tuned beat baseline in")
+    assert lines["Verdict"] == "best to take: baseline in 16, tuned in 8 of 24 cells."
+    short = text(found)
+    assert "tuned fails in 2 cells" in short and "better in 8 cells" in short
+    assert "surely reversed in 14 cells" not in short
+    assert "surely reversed in 14 cells" in " ".join(text(found, has_all=True).split())
 
 
 def test_the_document_and_the_table_say_the_same(verdicts, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -149,10 +171,17 @@ def test_differences_are_those_of_compare(dataset) -> None:  # type: ignore[no-u
 
 
 def test_the_map_is_drawn(verdicts, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rules = recommendation_rules(verdicts, depth=2)
+    assert_all_forms_agree(findings_of(verdicts, rules, view=MapView()))
+    found = findings_of(verdicts, rules, view=MapView())
+    shown = page(found, title_of(verdicts), "the command", {})
+    parts = ('<dl id="answer">', '<figure class="map"', "<table>", 'id="command"')
+    assert [*map(shown.index, parts)] == sorted(map(shown.index, parts))
     path = tmp_path / "map.png"
-    draw(verdicts, View(), path)
+    save(picture(verdicts, MapView()), path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    draw(verdicts.isel(cell=slice(0, 1)), View("rate", "shape", "arrival_cv", "kv_blocks"), path)
+    view = MapView("rate", "shape", "arrival_cv", "kv_blocks")
+    save(picture(verdicts.isel(cell=slice(0, 1)), view), path)
 
 
 def test_the_colour_is_of_the_best_other_strategy() -> None:
@@ -179,7 +208,7 @@ def test_bad_views_are_refused(map_axes: str, facets: str, problem: str) -> None
     axes = make_axes({"rate": "1,2,3,4,5,6,7,8,9"})
     with pytest.raises(ConfigError, match=problem):
         read_view(map_axes, facets, axes)
-    assert read_view("kv-blocks,rate", "shape,instances", axes) == View()
+    assert read_view("kv-blocks,rate", "shape,instances", axes) == MapView()
 
 
 def test_metrics_and_constraints_have_words() -> None:
@@ -200,6 +229,6 @@ def test_metrics_and_constraints_have_words() -> None:
 def test_cells_in_which_the_constraints_decide_are_counted() -> None:
     beaten = (90.0, 900.0, 17_000.0)
     verdicts = recommend(made_map([cell(BASE, beaten), cell(BASE, FASTER), cell(BASE, SLOWER)]))
-    text = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
-    assert "In 1 cells a strategy is surely ahead of the recommended one" in text
-    assert "broken by tuned in 1 of 3 cells" in text
+    said = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
+    assert "In 1 cells a strategy is surely ahead of the recommended one" in said
+    assert "broken by tuned in 1 of 3 cells" in said

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang.compiler.functions import Function, function_of
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.lenient_promotion  # as the engine traces a user's poli
 
 
 def function(one: PromotedRule) -> Function:
-    return function_of(compiled(one), targets.load(targets.DEFAULT))
+    return function_of(compiled(one), targets.load(DEFAULT_TARGET))
 
 
 def body(one: PromotedRule) -> list[str]:
@@ -58,12 +59,10 @@ def test_numbers_without_effect_are_no_parameters() -> None:
 
 
 def test_thresholds_are_parameters_and_other_numbers_have_their_line() -> None:
-    found = function(rule("admission", "burst-throttled"))
+    found = function(rule("admission", "sweeps/strategies/policies/gates.py:burst_throttled"))
     assert [one.key for one in found.parameters] == ["limitPerS", "standardFactor", "windowUs"]
     ((value, origin),) = found.constants.values()
-    assert value == "1e-06" and re.fullmatch(
-        r"blis_jax/policies/described/burst_throttled\.py:\d+", origin
-    )
+    assert value == "1e-06" and re.fullmatch(r"sweeps/strategies/policies/gates\.py:\d+", origin)
     assert not re.search(r"\d{2,}\.\d|1e", found.text.replace("fixed1eMinus06", ""))
 
 
@@ -126,9 +125,17 @@ def test_what_no_plugin_can_do_ends_in_a_sentence_with_its_line(
     ("kind", "name", "says"),
     [
         ("routing", "prefix-affinity", "its state instance at .* is an array"),
-        ("routing", "epoch-adaptive", "signal snapshots.num_rejected at .*epoch_adaptive.py:"),
-        ("routing", "session-hashed", "random draw that a whole run repeats at .*shared.py:"),
-        ("admission", "kv-gated", "signal picked at .*kv_gated.py:.*run before scheduling"),
+        ("routing", "epoch-adaptive", "signal snapshots.num_rejected at .*by_score.py:"),
+        (
+            "routing",
+            "sweeps/strategies/policies/hashes.py:session_hashed",
+            "random draw that a whole run repeats at .*hashes.py:",
+        ),
+        (
+            "admission",
+            "sweeps/strategies/policies/gates.py:kv_gated",
+            "signal picked at .*gates.py:.*run before scheduling",
+        ),
     ],
 )
 def test_shipped_policies_that_cannot_be_plugins_say_why(kind: str, name: str, says: str) -> None:

@@ -1,0 +1,187 @@
+"""`python -m benchmarks.coverage.verdicts.alike`: how often an answer finds a difference between arms that are alike.
+
+The runs are real ones, of pairs of strategies on the built-in burst `mixed`. Two ways make the arms alike:
+
+- *exchanged*: on each seed it is drawn which strategy's run goes by which name, so that no figure differs in truth;
+- *one percentile*: the second arm's latencies are scaled so that both arms have the same P99 over all seeds, while
+  their distributions stay as different as the strategies make them. Seeds are drawn with replacement.
+
+Printed are the % of answers with any verdict "better" or "worse", by what an answer is about, and by its number of
+seeds; in the last column of `--decide`, which looks at 20, 30, 45, … seeds. A second table has the tests that a
+verdict on a pooled P99 asks, each as if it were asked alone, for three classes on 20 seeds and each pair of strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.coverage.verdicts.sequential import looks
+from benchmarks.coverage.worlds import asked
+from blis_jax.backend import prepare_backend
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.statistics.intervals import BY_STUDENT, Inference, skewed_p_value
+from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, holm, p_value
+from blis_jax.statistics.pooled import exchange_p_value
+from sweeps.runs.bench import Bench
+from sweeps.runs.measured import Recorder, metric_values, pair_of
+from sweeps.runs.workload_names import load_workload
+from sweeps.strategies.arms import arm_of
+
+ARMS = (
+    "iter00_baseline", "iter13_class_lead@found", "iter21_intent@found", "iter23_thin_tiers@begun",
+)  # fmt: skip
+PAIRS = ((1, 2), (0, 3), (0, 1))
+CLASSES = ("critical", "standard", "sheddable")
+NUM_SAMPLES, POOL, FIRST_SEED = 300, 400, 70_000
+SEEDS, MOST_SEEDS = (5, 10, 20, 50, 100), 153
+ANYTIME = Inference(num_resamples=0, is_anytime=True)
+POOLED = tuple(f"pooled_ttft_p99_ms[{name}]" for name in CLASSES)
+POOLED_E2E = tuple(f"pooled_e2e_p99_ms[{name}]" for name in CLASSES)
+BY_RUN = tuple(f"ttft_p99_ms[{name}]" for name in CLASSES)
+MEANS = tuple(f"ttft_mean_ms[{name}]" for name in CLASSES)
+FAMILIES: Mapping[str, Sequence[str]] = {
+    "TTFT mean, 3 classes": MEANS,
+    "TTFT P99 by run, 3 classes": BY_RUN,
+    "TTFT P99 pooled, critical alone": POOLED[:1],
+    "TTFT P99 pooled, sheddable alone": POOLED[2:],
+    "TTFT P99 pooled, 3 classes": POOLED,
+    "E2E P99 pooled, 3 classes": POOLED_E2E,
+    "all of these, tokens/s, goodput: 14": (
+        *MEANS, *BY_RUN, *POOLED, *POOLED_E2E, "output_tokens_per_s", "goodput_rps",
+    ),
+}  # fmt: skip
+EXCHANGED = "exchanged"
+KINDS = (EXCHANGED, "one percentile")
+TESTS: Mapping[str, Callable[[Pair], float]] = {
+    "t on contributions": lambda pair: p_value(pair.change()),
+    "t, corrected for skewness": lambda pair: skewed_p_value(pair.change()),
+    "exchange": lambda pair: exchange_p_value(
+        pair.exchanged if pair.exchanged is not None else pair.change()
+    ),
+    "the largest of all three": lambda pair: pair.p_value(),
+}
+Runs = Sequence[RunSummary]
+
+
+def recorded(num_seeds: int) -> list[Runs]:
+    """Return the runs of every strategy on these many seeds."""
+    names = (*MEANS, *BY_RUN, "output_tokens_per_s", "goodput_rps")
+    recorder = Recorder(names, Measure(DEFAULT_TARGETS), CLASSES)
+    bench = Bench(load_workload("mixed"), range(FIRST_SEED, FIRST_SEED + num_seeds), "jax", ())
+    return [bench.summaries([arm_of(text).config], recorder)[0] for text in ARMS]
+
+
+def exchanged(rng: np.random.Generator, first: Runs, second: Runs, size: int) -> tuple[Runs, Runs]:
+    """Return the runs of so many seeds, with the strategies' names drawn anew on each."""
+    seeds = rng.choice(len(first), size, replace=False)
+    names = rng.random(size) < 0.5
+    arms = [
+        (second[at], first[at]) if is_swapped else (first[at], second[at])
+        for at, is_swapped in zip(seeds, names, strict=True)
+    ]
+    return [one for one, _ in arms], [other for _, other in arms]
+
+
+def of_one_percentile(first: Runs, second: Runs) -> Runs:
+    """Return the second arm's runs with each class's latencies scaled to the first arm's pooled P99."""
+    factors = {
+        (latency, name): metric_values(first, f"pooled_{latency}_p99_ms[{name}]").mean()
+        / metric_values(second, f"pooled_{latency}_p99_ms[{name}]").mean()
+        for latency in ("ttft", "e2e")
+        for name in CLASSES
+    }
+    return [replace(run, tails=_scaled(run, factors)) for run in second]
+
+
+def _scaled(
+    run: RunSummary, factors: Mapping[tuple[str, str], float]
+) -> dict[str, dict[str, list[float]]]:
+    return {
+        latency: {
+            name: [kept[0], *(value * factors[latency, name] for value in kept[1:])]
+            for name, kept in by_class.items()
+            if name in CLASSES
+        }
+        for latency, by_class in run.tails.items()
+    }
+
+
+def is_false(first: Runs, second: Runs, names: Sequence[str], inference: Inference) -> bool:
+    """Return whether any metric of the family gets a verdict."""
+    pairs = [pair_of(first, second, name) for name in names]
+    return any(one.verdict in (BETTER, WORSE) for one in differences(pairs, inference))
+
+
+def drawn(
+    rng: np.random.Generator, kind: str, first: Runs, second: Runs, size: int
+) -> tuple[Runs, Runs]:
+    """Return the runs of so many seeds of two arms that are alike in one of the two ways."""
+    if kind == EXCHANGED:
+        return exchanged(rng, first, second, size)
+    seeds = rng.integers(0, len(first), size)
+    return [first[at] for at in seeds], [second[at] for at in seeds]
+
+
+def worlds(arms: Sequence[Runs], kind: str) -> list[tuple[Runs, Runs]]:
+    """Return the pairs of strategies, the second scaled where both are to have one percentile."""
+    pairs = [(arms[first], arms[second]) for first, second in PAIRS]
+    if kind == EXCHANGED:
+        return pairs
+    return [(first, of_one_percentile(first, second)) for first, second in pairs]
+
+
+def print_answers(arms: Sequence[Runs], num_samples: int) -> None:
+    """Print how often an answer names a difference, the pairs of strategies by turns."""
+    every = [count for count in looks() if count <= MOST_SEEDS]
+    print(f"| answer | arms | {' | '.join(f'{n} seeds' for n in SEEDS)} | --decide |")
+    print(f"|---|---|{'---|' * (len(SEEDS) + 1)}", flush=True)
+    for family, names in FAMILIES.items():
+        for kind in KINDS:
+            if kind != EXCHANGED and not set(names) <= {*POOLED, *POOLED_E2E}:
+                continue
+            rng, pairs = np.random.default_rng(11), worlds(arms, kind)
+            wrong = np.zeros((num_samples, len(SEEDS) + 1), bool)
+            for sample in range(num_samples):
+                runs = drawn(rng, kind, *pairs[sample % len(pairs)], MOST_SEEDS)
+                wrong[sample] = [
+                    *(is_false(runs[0][:n], runs[1][:n], names, BY_STUDENT) for n in SEEDS),
+                    any(is_false(runs[0][:n], runs[1][:n], names, ANYTIME) for n in every),
+                ]
+            shares = " | ".join(f"{100 * share:.1f}" for share in wrong.mean(axis=0))
+            print(f"| {family} | {kind} | {shares} |", flush=True)
+
+
+def print_tests(arms: Sequence[Runs], num_samples: int) -> None:
+    """Print how often each test by itself names a difference in the pooled TTFT P99 of three classes."""
+    print(f"| test, 20 seeds | {' | '.join(KINDS)} |\n|---|{'---|' * len(KINDS)}")
+    shares = np.zeros((len(TESTS), len(KINDS), len(PAIRS)))
+    for column, kind in enumerate(KINDS):
+        for at, pair_of_arms in enumerate(worlds(arms, kind)):
+            rng = np.random.default_rng(7)
+            for _ in range(num_samples):
+                runs = drawn(rng, kind, *pair_of_arms, 20)
+                pairs = [pair_of(*runs, name) for name in POOLED]
+                for row, test in enumerate(TESTS.values()):
+                    p_values = np.array([test(pair) for pair in pairs])
+                    shares[row, column, at] += (holm(p_values) <= 0.05).any() / num_samples
+    for name, by_kind in zip(TESTS, shares, strict=True):
+        cells = " | ".join(", ".join(f"{100 * one:.1f}" for one in of_kind) for of_kind in by_kind)
+        print(f"| {name} | {cells} |", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    prepare_backend(use_cache=True)
+    arms = recorded(POOL)
+    print_answers(arms, num_samples)
+    print()
+    print_tests(arms, num_samples)
+
+
+if __name__ == "__main__":
+    main()

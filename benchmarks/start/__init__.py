@@ -1,0 +1,1 @@
+"""Where the seconds of a whole command go until its answer."""

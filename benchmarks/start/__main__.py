@@ -1,0 +1,127 @@
+"""Seconds of whole commands until their answer, by what is done: with an empty cache, a filled one, and a further arm.
+
+python -m benchmarks.start                          all commands, table in Markdown on stdout
+python -m benchmarks.start --command run --command sweep
+
+Every command runs in new processes and under a clock, which makes the first one a little slower. Each cell has
+seconds of wall and, in brackets, of CPU, summed over threads; what compiles in XLA's own threads is only in the CPU
+seconds of the whole. XLA is compiling without LLVM, which includes linking; what no column names is in the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.start.commands import MODEL, STARTS
+from papers.pages import ROOT
+
+ARMS = ("baseline=iter00_baseline", "mine=iter00_baseline:routing_policy=mine.py:fewest_waiting")
+POLICY = """
+import jax.numpy as jnp
+from blis_jax.policies import NoParams, routing_policy
+
+
+def _least(context, amount):
+    return jnp.argmin(jnp.where(context.snapshots.is_active, amount, jnp.inf)).astype(jnp.int32)
+
+
+@routing_policy(NoParams)
+def fewest_waiting(params, state, context):
+    return _least(context, context.snapshots.queue_depth), state
+
+
+@routing_policy(NoParams)
+def smallest_batch(params, state, context):
+    return _least(context, context.snapshots.batch_size), state
+"""
+TRACE = str(ROOT / "examples" / "traces" / "azure.csv")
+# a command, and what a further arm adds to it, if there is one
+COMMANDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "run": (STARTS["start-run"][0], ("--routing-policy", "least-loaded")),
+    "august": (STARTS["start-august"][0], ("--routing-policy", "least-loaded")),
+    "trace": (
+        ("blis_jax.run", *MODEL, "--trace", TRACE, "--num-instances", "2"),
+        ("--routing-policy", "least-loaded"),
+    ),
+    "sweep": (
+        (*STARTS["start-sweep"][0], "--strategy", "baseline", "--strategy", "it08_opt"),
+        ("--strategy", "iter04_slo_prefill", "--overwrite"),
+    ),
+    "compare": (
+        ("sweeps.compare", "--seeds", "20", *ARMS),
+        ("batch=iter00_baseline:routing_policy=mine.py:smallest_batch",),
+    ),
+    "optimize": (
+        ("sweeps.optimize", "iter08_token_budget", "--calls", "8", "--output", "found.json"),
+        (),
+    ),
+    "capacity": (
+        ("sweeps.capacity", "mixed", "--targets", "critical.ttft_ms=200@99", "--policy", "baseline"),
+        ("--policy", "it08_opt"),
+    ),
+}  # fmt: skip
+COLUMNS = (
+    "import", "drawing", "preparing", "tracing", "lowering", "XLA", "LLVM", "loading", "keeping", "running",
+    "reporting", "whole",
+)  # fmt: skip
+
+
+def clocked(words: Sequence[str], folder: Path) -> dict[str, list[float]]:
+    """Return seconds of wall and CPU of a command by what was done; programs are kept in the folder."""
+    work = Path(tempfile.mkdtemp(dir=folder))
+    (work / "mine.py").write_text(POLICY)
+    # the options of this process do not belong to what a user starts
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    path = os.pathsep.join((os.getcwd(), env.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.start.clock", str(work / "seconds.json"), *words],
+        cwd=work,
+        env=env | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(words)} failed: {done.stderr.strip().splitlines()[-1]}")
+    seconds: dict[str, list[float]] = json.loads((work / "seconds.json").read_text())
+    wall, cpu = seconds.pop("compiling", [0.0, 0.0])
+    return seconds | {"XLA": [max(wall - seconds["LLVM"][0], 0.0), cpu]}
+
+
+def row(name: str, state: str, seconds: Mapping[str, Sequence[float]]) -> str:
+    """Return a row of the table."""
+    cells = []
+    for column in COLUMNS:
+        wall, cpu = seconds.get(column, (0.0, 0.0))
+        cells.append(f"{wall:.1f}" if column == "LLVM" else f"{wall:.1f} ({cpu:.1f})")
+    return f"| {name} | {state} | {' | '.join(cells)} |"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the table, a row as soon as it is measured."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.start",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--command", choices=COMMANDS, action="append", help="may be repeated")
+    print(f"| command | cache | {' | '.join(COLUMNS)} |")
+    print("|---" * (len(COLUMNS) + 2) + "|")
+    for name in parser.parse_args(words).command or COMMANDS:
+        command, further = COMMANDS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            for state in ("empty", "filled", *(("filled, one arm more",) if further else ())):
+                started = (*command, *further) if "arm" in state else command
+                print(row(name, state, clocked(started, Path(folder))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Intervals of fitted coefficients, and what cannot be identified."""

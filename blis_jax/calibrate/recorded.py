@@ -1,0 +1,400 @@
+"""Measured runs that list requests with their times: vLLM's engine log, a CSV of latencies, BLIS's TraceV2.
+
+The engine log is JSON lines with input_toks, output_toks and monotonic queued_ts, first_token_ts, last_token_ts in
+seconds, with meta.json and timeseries.csv beside them; where meta.json has no KV blocks, they are worked back from the
+use that was logged. The CSV has arrival_us (or arrival_s), input_tokens, output_tokens, ttft_ms and e2e_ms. Of a
+TraceV2 with send and chunk times, such as BLIS's `observe` records, rows with status ok, streamed, are measured: from
+send_time_us to the chunks, less the network's round trip that the header states, which BLIS's own calibration adds to
+simulated latencies. The header's warm-up requests arrive, but count as not measured. Rows without an output are left
+out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.calibrate.clients import CLIENTS
+from blis_jax.calibrate.measured_run import (
+    Benchmark,
+    MeasuredRun,
+    ServerSettings,
+    Summary,
+    at,
+    of_header,
+    of_meta,
+    parse,
+)
+from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
+from blis_jax.lazy import pandas
+from blis_jax.traces.formats import trace_v2, trace_v3
+from blis_jax.traces.read import sniff
+from blis_jax.traces.rows import Reading, make_rows
+
+# ticks outside are rounded too coarsely, or requests may be evicted
+LEAST_USE, MOST_USE = 0.05, 0.9
+LEAST_TICKS = 3
+
+
+class BlockEstimate(NamedTuple):
+    """KV blocks of one instance, or None, and where the number comes from."""
+
+    blocks: int | None
+    words: str
+
+
+def blocks_from_series(
+    path: Path,
+    columns: Mapping[str, np.ndarray],
+    settings: ServerSettings,
+    num_fitted: int | None = None,
+) -> BlockEstimate:
+    """Median over ticks of blocks held ÷ logged use.
+
+    What a request holds is worked out from its measured times: its prompt from the first token on,
+    outputs at even gaps until the last. Prompts that are still in prefill are not counted, so
+    ticks in which prompts wait are left out. Only the first `num_fitted` requests by arrival are
+    looked at, and of the series only the ticks before the next request arrives.
+    """
+    series = pandas.read_csv(path)
+    if not {"t", "kv_cache_pct", "waiting"} <= set(series.columns):
+        raise ConfigError(
+            f"{path} lacks a column t, kv_cache_pct or waiting; correct it or move it away"
+        )
+    use = series["kv_cache_pct"].to_numpy(np.float64) / 100.0
+    ticks = series["t"].to_numpy(np.float64) + columns["queued_ts"].min()
+    fitted, until = _fitted_only(columns, num_fitted)
+    is_clear = (use > LEAST_USE) & (use < MOST_USE) & (series["waiting"].to_numpy() == 0)
+    is_clear &= ticks < until
+    if is_clear.sum() < LEAST_TICKS:
+        return BlockEstimate(
+            None,
+            f"KV blocks are unknown: meta.json states none and the use in {path.name} "
+            f"{_why_unknown(use, until)}",
+        )
+    held = held_blocks(ticks[is_clear], fitted, settings.block_size or 16)
+    held /= settings.num_instances or 1
+    blocks = round(float(np.median(held / use[is_clear])))
+    return BlockEstimate(
+        blocks,
+        f"KV blocks: {blocks} per instance, estimated from {is_clear.sum()} ticks of {path.name}",
+    )
+
+
+def _fitted_only(
+    columns: Mapping[str, np.ndarray], num_fitted: int | None
+) -> tuple[dict[str, np.ndarray], float]:
+    """Return the columns of the fitted requests, and when the first request that is held out arrives."""
+    order = np.argsort(columns["queued_ts"], kind="stable")
+    fitted = {name: values[order[:num_fitted]] for name, values in columns.items()}
+    held_out = columns["queued_ts"][order][len(fitted["queued_ts"]) :]
+    return fitted, float(held_out[0]) if held_out.size else np.inf
+
+
+def _why_unknown(use: np.ndarray, until: float) -> str:
+    if not np.any(use > 0):
+        return "is 0 throughout"
+    words = "is between 5 % and 90 % without a queue at fewer than three ticks"
+    return words if np.isinf(until) else f"{words} before the first request that is held out"
+
+
+def held_blocks(
+    times: np.ndarray, columns: Mapping[str, np.ndarray], block_size: int
+) -> np.ndarray:
+    """Blocks that all running requests hold at each time."""
+    first, last = columns["first_token_ts"], columns["last_token_ts"]
+    at = times[:, None]
+    is_running = (at >= first) & (at <= last)
+    share = np.clip((at - first) / np.maximum(last - first, 1e-9), 0.0, 1.0)
+    tokens = columns["input_toks"] + share * columns["output_toks"]
+    return np.sum(np.where(is_running, np.ceil(tokens / block_size), 0.0), axis=1)
+
+
+COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
+
+
+def read_engine_log(path: Path, num_fitted: int | None) -> MeasuredRun:
+    """Arrivals are the times at which the engine queued a request, TTFT counts from there."""
+    columns = _json_lines(path)
+    first = columns["queued_ts"].min()
+    rows = make_rows(
+        np.round(1e6 * (columns["queued_ts"] - first)),
+        columns["input_toks"],
+        columns["output_toks"],
+    )
+    settings, notes = _beside(path, columns, num_fitted)
+    return MeasuredRun(
+        rows,
+        1e6 * (columns["first_token_ts"] - columns["queued_ts"]),
+        1e6 * (columns["last_token_ts"] - columns["queued_ts"]),
+        settings,
+        notes,
+    )
+
+
+def _json_lines(path: Path) -> dict[str, np.ndarray]:
+    found: list[list[float]] = []
+    for number, line in enumerate(input_files.read_text(path, "a measured run").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            found.append([float(entry[name]) for name in COLUMNS])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"{path}, line {number}: {_reason(error)}; every line needs numbers named "
+                f"{', '.join(COLUMNS)}"
+            ) from None
+    if not found:
+        raise ConfigError(f"{path} holds no requests; give a file with one JSON object per line")
+    return dict(zip(COLUMNS, np.asarray(found).T, strict=True))
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+
+
+def _beside(
+    path: Path, columns: Mapping[str, np.ndarray], num_fitted: int | None
+) -> tuple[ServerSettings, tuple[str, ...]]:
+    """Return settings from meta.json, KV blocks from timeseries.csv if meta.json has none."""
+    meta = path.parent / "meta.json"
+    if not meta.is_file():
+        return ServerSettings(), (f"no meta.json beside {path.name}: give the server's settings",)
+    document = input_files.read_json(meta, "the server's settings, or move it away")
+    if not isinstance(document, dict):
+        raise ConfigError(f"{meta} holds no settings by name; correct it or move it away")
+    settings = of_meta(document)
+    series = path.parent / "timeseries.csv"
+    if settings.total_kv_blocks is not None or not series.is_file():
+        return settings, ()
+    estimate = blocks_from_series(series, columns, settings, num_fitted)
+    return dataclasses.replace(settings, total_kv_blocks=estimate.blocks), (estimate.words,)
+
+
+def read_latency_csv(path: Path) -> MeasuredRun:
+    """Return the run of a CSV with a latency per row; rows with an empty one only arrive."""
+    table = read_table(path)
+    unit = next((unit for unit in ("us", "s") if f"arrival_{unit}" in table), None)
+    wanted = ["input_tokens", "output_tokens", "ttft_ms", "e2e_ms"]
+    lacking = [name for name in wanted if name not in table]
+    if unit is None or lacking:
+        raise ConfigError(
+            f"{path} has no column {lacking[0] if lacking else 'arrival_us'}; needed are arrival_us or "
+            f"arrival_s, {', '.join(wanted)}"
+        )
+    numbers = {name: _numbers(path, table, name) for name in [f"arrival_{unit}", *wanted]}
+    arrival = numbers[f"arrival_{unit}"] * (1e6 if unit == "s" else 1.0)
+    rows = make_rows(
+        np.round(arrival - arrival.min()), numbers["input_tokens"], numbers["output_tokens"]
+    )
+    return MeasuredRun(rows, 1e3 * numbers["ttft_ms"], 1e3 * numbers["e2e_ms"])
+
+
+def read_table(path: Path) -> pandas.DataFrame:
+    """Return the columns of a CSV; empty cells stay empty texts."""
+    input_files.read_text(path, "a measured run")
+    try:
+        return pandas.read_csv(path, keep_default_na=False, skipinitialspace=True)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be read as CSV ({error}); correct the file") from None
+
+
+def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
+    values = pandas.to_numeric(table[name].replace("", np.nan), errors="coerce").to_numpy(
+        np.float64
+    )
+    may_lack = name in ("ttft_ms", "e2e_ms")
+    bad = np.flatnonzero((np.isnan(values) & ~may_lack) | (values < 0))
+    if bad.size:
+        raise ConfigError(
+            f"{path}, line {bad[0] + 2}: {name} is {table[name].iloc[bad[0]]!r}; give a number of at "
+            "least 0"
+        )
+    return values
+
+
+def read_observed_trace(path: Path) -> MeasuredRun:
+    """Return the requests in the order of the file.
+
+    Raises:
+        ConfigError: a row is malformed, or no row is measured.
+    """
+    if path.suffix in (".yaml", ".yml"):
+        path = trace_v2.rows_beside(path)
+    reading = Reading()
+    form: ModuleType = trace_v3 if trace_v3.matches(sniff(path)) else trace_v2
+    rows = form.read(path, reading)
+    if reading.report.num_bad:
+        reading.report.refuse_bad(path)
+    place = trace_v2.header_path(path)
+    header = form.read_header(place) if place else trace_v2.Header()
+    times = read_table(path)
+    sent, first, last = (
+        times[name].to_numpy(np.float64)
+        for name in ("send_time_us", "first_chunk_time_us", "last_chunk_time_us")
+    )
+    is_streamed = times["streaming"].astype(str).str.lower().isin(["true", "t", "1"]).to_numpy()
+    is_good = (times["status"] == "ok").to_numpy() & (first > 0) & (last >= first)
+    is_good &= is_streamed | (last > first)
+    is_good &= rows.request_id >= header.warm_up_requests
+    if not np.any(is_good):
+        raise ConfigError(
+            f"{path} has no row that is ok and has the times of its chunks; record a run with streaming"
+        )
+    trip_us = 1e3 * (header.network.measured_rtt_ms if header.network else 0.0)
+    run = MeasuredRun(
+        rows,
+        np.where(is_good, first - sent - trip_us, np.nan),
+        np.where(is_good, last - sent - trip_us, np.nan),
+        of_header(header) if place else ServerSettings(),
+        tuple(reading.report.notes),
+    )
+    return _answered(run, trip_us)
+
+
+def _answered(run: MeasuredRun, trip_us: float) -> MeasuredRun:
+    """Return the requests that got an output, with what has been done to them in the notes."""
+    has_output = run.rows.output_len > 0
+    notes = list(run.notes)
+    if left := int(np.sum(~has_output)):
+        notes.append(
+            f"{left} of {len(run)} requests have no output: they are left out, though they may have cost "
+            "the server time"
+        )
+    if trip_us:
+        notes.append(f"the network's {trip_us / 1e3:g} ms are taken off TTFT and E2E")
+    kept = run.take(np.flatnonzero(has_output))
+    begin = kept.rows.arrival_us.min()
+    rows = dataclasses.replace(kept.rows, arrival_us=kept.rows.arrival_us - begin)
+    return dataclasses.replace(kept, rows=rows, notes=tuple(notes))
+
+
+FORMATS = ("vllm-bench", "trace-v2", "latency-csv", *CLIENTS)
+LEAST_REQUESTS = 20
+_FILES_OF_RUNS = (  # in a folder; those with requests first
+    *("requests.jsonl", "trace.csv", "profile_export.jsonl", "per_request_lifecycle_metrics.json"),
+    *("benchmarks.json", "profile_export_aiperf.json", "summary_lifecycle_metrics.json"),
+)
+
+
+def read_measured(
+    path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
+) -> MeasuredRun:
+    """Return a measured run from a file or folder; see `read_result`.
+
+    Raises:
+        ConfigError: the file has no requests.
+    """
+    found = read_result(path, wanted, num_fitted, stage)
+    if isinstance(found, Summary):
+        raise ConfigError(no_requests(path, found))
+    return found
+
+
+def no_requests(path: Path | str, found: Summary) -> str:
+    """Why nothing can be fitted to a summary, in words."""
+    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
+
+
+def read_result(
+    path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
+) -> MeasuredRun | Summary:
+    """Return a measured run, or its figures where the file has no more; the format is found out if not given.
+
+    Settings that are worked out from latencies see those of the first `num_fitted` requests by
+    arrival, all if None; give what the fit gets, so that requests held out stay unseen. `stage` is the
+    number of a run in a file with several.
+    """
+    path = _rows_path(path)
+    name, document = _recognised(path, wanted)
+    if name in CLIENTS:
+        found = _chosen(CLIENTS[name].read(document, str(path)), path, stage)
+    elif stage is not None:
+        raise ConfigError(f"--stage: {path} has one run; leave the option out")
+    elif name == "vllm-bench":
+        found = read_engine_log(path, num_fitted)
+    else:
+        read = read_observed_trace if name == "trace-v2" else read_latency_csv
+        found = read(path)
+    if isinstance(found, MeasuredRun):
+        found = found.take(np.argsort(found.rows.arrival_us, kind="stable"))
+        _check(found, path)
+    return found
+
+
+def _rows_path(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = [path / name for name in _FILES_OF_RUNS if (path / name).is_file()]
+    if not found:
+        raise ConfigError(
+            f"{path} holds neither {', '.join(_FILES_OF_RUNS[:-1])} nor {_FILES_OF_RUNS[-1]}; give the "
+            "file of the requests"
+        )
+    return found[0]
+
+
+def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
+    """Return the name of a file's format, and its document where a client wrote it."""
+    if wanted is not None and wanted not in CLIENTS:
+        return wanted, None
+    document = parse(path)
+    names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
+    if wanted is not None and wanted not in names:
+        raise ConfigError(f"--format: {path} is no file of {wanted}; leave the option out")
+    if names:
+        return wanted or names[0], document
+    first = document[0] if isinstance(document, tuple) and document else document
+    if any(at(first, name) is not None for name in COLUMNS):
+        return "vllm-bench", None
+    if at(first, "trace_version") is not None:
+        return "trace-v2", None
+    return _name_of_table(path), None
+
+
+def _name_of_table(path: Path) -> str:
+    lines = input_files.read_text(path, "a measured run").lstrip()[:2000].splitlines()
+    head = lines[0] if lines else ""
+    if "first_chunk_time_us" in head:
+        return "trace-v2"
+    if "ttft_ms" in head and "," in head and not head.startswith("{"):
+        return "latency-csv"
+    raise ConfigError(
+        f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "
+        "results of vllm bench serve, GuideLLM, inference-perf and AIPerf, TraceV2 with chunk times, the "
+        "engine's requests.jsonl, and a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms"
+    )
+
+
+def _chosen(benchmarks: list[Benchmark], path: Path, stage: int | None) -> MeasuredRun | Summary:
+    if stage is None and len(benchmarks) > 1:
+        listed = "; ".join(f"{place}: {one.label}" for place, one in enumerate(benchmarks))
+        raise ConfigError(f"{path} has {len(benchmarks)} runs; choose one with --stage ({listed})")
+    if not 0 <= (stage or 0) < len(benchmarks):
+        raise ConfigError(f"--stage: got {stage}, allowed is 0 to {len(benchmarks) - 1}")
+    return benchmarks[stage or 0].read()
+
+
+def _check(run: MeasuredRun, path: Path) -> None:
+    """Refuse what no fit can use."""
+    if np.any(run.rows.input_len < 1) or np.any(run.rows.output_len < 1):
+        raise ConfigError(f"{path} has requests without prompt or output tokens; remove them")
+    is_odd = (run.ttft_us < 0) | (run.e2e_us < run.ttft_us)
+    if np.any(is_odd):
+        raise ConfigError(
+            f"{path}: request {int(np.flatnonzero(is_odd)[0])} has its last token before its first, or "
+            "its first before its arrival; correct the times"
+        )
+    usable = int(np.sum(np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)))
+    if usable < LEAST_REQUESTS:
+        raise ConfigError(
+            f"{path} has {usable} requests with measured latencies; at least {LEAST_REQUESTS} are needed"
+        )

@@ -1,0 +1,129 @@
+"""What a setting of a cluster declares, once: default, meaning, unit, what is allowed, and its option.
+
+Checks, command-line options and the page "Settings" follow from the declarations; nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.numbers import Number
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+LARGEST_COUNT = 2**31 - 2
+VLLM_NAMES = {  # what vLLM calls a setting: ours
+    "max_num_seqs": "max_num_running_reqs",
+    "max_num_batched_tokens": "max_num_scheduled_tokens",
+    "block_size": "block_size_in_tokens",
+    "num_gpu_blocks": "total_kv_blocks",
+    "num_gpu_blocks_override": "total_kv_blocks",
+    "tensor_parallel_size": "tp",
+    "data_parallel_size": "num_instances",
+}
+_TYPES: dict[str, tuple[Any, str]] = {  # by annotation, with what is said of one that is wrong
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "a text"),
+}
+
+
+@dataclass(frozen=True)
+class DeclaredSetting(Number):
+    """One setting; a number has bounds, a text may have choices."""
+
+    choices: tuple[str, ...] = ()
+    words: str = ""  # what is allowed, where bounds and choices do not say it
+    option: str = ""  # the option's help, if it is another
+    metavar: str = ""  # of the option; by type and unit if not given
+    shown: str | None = None  # the option's default, if `is_found`
+    is_found: bool = False  # without the option the value follows from others
+    also: str = ""  # another name of the option
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    unit: str = "",
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    excludes_low: bool = False,
+    choices: tuple[str, ...] = (),
+    **option: Any,
+) -> Any:
+    """Declare a field of a part of `ClusterConfig`, such as `tp: int = setting(2, "GPUs per instance", "GPUs")`.
+
+    `option` has further fields of `DeclaredSetting`.
+    """
+    declared = DeclaredSetting(
+        default, unit, meaning, low, high, excludes_low, choices=choices, **option
+    )
+    return dataclasses.field(default=default, metadata={"setting": declared})
+
+
+def declared_in(part: type) -> dict[str, DeclaredSetting]:
+    """Return the declarations of a class's own settings by name, in order; not those of its bases."""
+    own = inspect.get_annotations(part)
+    return {
+        field.name: field.metadata["setting"]
+        for field in dataclasses.fields(part)
+        if field.name in own
+    }
+
+
+def check_type(name: str, kind: Any, value: Any) -> None:
+    """Refuse a value that is not of a field's type, named as in its annotation.
+
+    Raises:
+        ConfigError: the sentence begins with the field's name.
+    """
+    if kind not in _TYPES:
+        return
+    types, words = _TYPES[kind]
+    is_wrong_bool = isinstance(value, bool) and kind != "bool"
+    if not isinstance(value, types) or is_wrong_bool:
+        raise ConfigError(f"{name}: {value!r} is not {words}")
+    if kind == "float" and not math.isfinite(value):
+        raise ConfigError(f"{name}: {value!r} is not finite; give a finite number")
+    if kind == "int" and name != "horizon" and abs(value) > LARGEST_COUNT:
+        raise ConfigError(f"{name}: {value} is too large; at most {LARGEST_COUNT}")
+
+
+def check_values(config: ClusterConfig, fields: Mapping[str, dataclasses.Field[Any]]) -> None:
+    """Refuse values of other types than declared, numbers out of bounds, and texts that are no choice.
+
+    Raises:
+        ConfigError: the sentence begins with the setting's name.
+    """
+    for name, field in fields.items():
+        check_type(name, field.type, getattr(config, name))
+    for name, field in fields.items():
+        declared: DeclaredSetting = field.metadata["setting"]
+        value = getattr(config, name)
+        if field.type in ("int", "float"):
+            demand(config, name, declared.permits, declared.allowed)
+        elif declared.choices and value not in declared.choices:
+            raise ConfigError(
+                f"{name} {value!r} is not known; use {' or '.join(declared.choices)}"
+                f"{closest(value, declared.choices)}"
+            )
+
+
+def demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words: str) -> None:
+    """Refuse a field's value that fails the test; the words say what is allowed.
+
+    Raises:
+        ConfigError: the sentence begins with the field's name.
+    """
+    value = getattr(config, name)
+    if not test(value):
+        raise ConfigError(f"{name} must be {words}, got {value}")

@@ -1,0 +1,239 @@
+"""Step times of a configuration: its latency model, the numbers that the model gets on every instance, and checks.
+
+Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.instance_groups import InstanceGroup, coefficients_of, per_instance
+from blis_jax.cluster.machines import blocks_of, deployment
+from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import is_file
+from blis_jax.latency.contract import FromSizes, LatencyModel
+from blis_jax.latency.deployment import Deployment
+from blis_jax.latency.model_description import usual_tp
+from blis_jax.latency.registry import AUTO, FROM_SIZES, REFERENCE_OF, SIZED, choosing, find
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+SERVED = ("hardware", "tp", "dp")  # settings that decide what an instance is, beside the model
+
+
+def name_of(config: ClusterConfig) -> str:
+    """Return the model of a configuration; `auto` is told by the number of β and the variant.
+
+    Four β are BLIS's own attention term in the routing variant. The scheduling track's revision has
+    none, so there they are the cost of context.
+    """
+    if config.latency_model != AUTO:
+        return config.latency_model
+    if len(coefficients_of(config)) < 4:
+        return "blackbox"
+    return "blackbox-attention" if config.variant == "routing" else "blackbox-context"
+
+
+def model_of(config: ClusterConfig) -> LatencyModel:
+    """Return the configuration's model; where pools have different ones, one that chooses between them."""
+    names = tuple(sorted(set(_names(config))))
+    return find(names[0]) if len(names) == 1 else choosing(names)
+
+
+def _names(config: ClusterConfig) -> list[str]:
+    """Return the model of every instance."""
+    if has_pools(config):
+        return per_instance(config, "latency_model")
+    return [name_of(config)] * config.num_instances
+
+
+def profile_suffix(config: ClusterConfig) -> str:
+    """Return what a profile's name says of a model that BLIS's revision does not have."""
+    name = name_of(config)
+    if is_file(name):
+        return f"/{name.rpartition(':')[2]}"
+    of_revision = SIZED if config.is_august else ("blackbox", REFERENCE_OF[config.variant])
+    is_reference = name in of_revision
+    return "" if is_reference else f"/{name.removeprefix('blackbox-')}"
+
+
+# --- models that compute step times from sizes ----------------------------------------------------
+
+
+def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Return settings that were not given and follow from the model that is served; none for fitted models.
+
+    Raises:
+        ConfigError: the model or its GPUs are not known, or the model does not fit into their memory.
+    """
+    sizes = find(config.latency_model).sizes if config.latency_model != AUTO else None
+    if sizes is None:
+        return {}
+    return _from_sizes(config, sizes, given)
+
+
+def _from_sizes(config: ClusterConfig, sizes: FromSizes, given: Collection[str]) -> dict[str, Any]:
+    """Return settings that were not given and follow from the model: coefficients, GPUs, KV blocks also of groups.
+
+    Raises:
+        ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
+    """
+    found: dict[str, Any] = {"alpha_coeffs": sizes.alpha, "beta_coeffs": sizes.beta}
+    found["tp"] = usual_tp(config.model)
+    found = {name: value for name, value in found.items() if name not in given}
+    if "total_kv_blocks" in given:
+        return found
+    usual = {name: found.get(name, getattr(config, name)) for name in SERVED}
+    groups = tuple(_with_blocks(config, group, usual) for group in config.instances)
+    if groups:
+        found["instances"] = groups
+    own = [group.total_kv_blocks for group in groups if group.total_kv_blocks is not None]
+    is_needed = len(own) < len(groups) or not groups
+    found["total_kv_blocks"] = blocks_of(config, **usual) if is_needed else own[0]
+    return found
+
+
+def _with_blocks(
+    config: ClusterConfig, group: InstanceGroup, usual: Mapping[str, Any]
+) -> InstanceGroup:
+    """Return the group with KV blocks of its own if it has GPUs of its own."""
+    own = {name: getattr(group, name) for name in SERVED}
+    own = {name: value for name, value in own.items() if value is not None}
+    memory = group.gpu_memory_gib
+    if group.total_kv_blocks is not None or not (own or memory):
+        return group
+    served = {**usual, **own}
+    return dataclasses.replace(group, total_kv_blocks=blocks_of(config, **served, memory=memory))
+
+
+def deployments(config: ClusterConfig) -> list[Deployment]:
+    """Return what every instance serves.
+
+    Raises:
+        ConfigError: as in `deployment`.
+    """
+    columns = zip(*(per_instance(config, name) for name in SERVED), strict=True)
+    made = {served: deployment(config, *served) for served in dict.fromkeys(columns)}
+    return [made[served] for served in zip(*(per_instance(config, n) for n in SERVED), strict=True)]
+
+
+def vectors(config: ClusterConfig) -> list[tuple[float, ...]]:
+    """Return what the step-time function gets on every instance: β, or the numbers that β and sizes make."""
+    beta, names = per_instance(config, "beta_coeffs"), _names(config)
+    if find(names[0]).sizes is None:
+        return beta
+    used = list(zip(names, beta, deployments(config), strict=True))
+    made = {one: _vector(*one) for one in dict.fromkeys(used)}
+    if len(set(names)) == 1:
+        return [made[one] for one in used]
+    length, places = max(map(len, made.values())), sorted(set(names))
+    padded = {one: (*vector, *[0.0] * (length - len(vector))) for one, vector in made.items()}
+    return [(float(places.index(one[0])), *padded[one]) for one in used]
+
+
+def _vector(name: str, beta: tuple[float, ...], deployment: Deployment) -> tuple[float, ...]:
+    sizes = find(name).sizes
+    assert sizes is not None  # all models of a cluster have them, or none
+    return sizes.vector(beta, deployment)
+
+
+def _have_time_after_decode(config: ClusterConfig) -> list[bool]:
+    sizes = [find(name).sizes for name in _names(config)]
+    return [one is not None and one.has_time_after_decode for one in sizes]
+
+
+def alphas(config: ClusterConfig) -> list[tuple[float, float, float]]:
+    """µs of queueing, per prompt token of it, and per output token, on every instance."""
+    pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
+    return [(alpha[0], 0.0 if has_time else alpha[1], alpha[2]) for alpha, has_time in pairs]
+
+
+def times_after_decode(config: ClusterConfig) -> list[int]:
+    """µs that a request with output takes once after its last token, on every instance, in BLIS's 2026-08 revision."""
+    pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
+    return [int(alpha[1]) if has_time else 0 for alpha, has_time in pairs]
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuse an unknown model, and coefficients that do not fit it; groups of instances are checked one by one.
+
+    Raises:
+        ConfigError: the sentence begins with the setting.
+    """
+    if config.instances:
+        _refuse_idle_keys(config)
+        return
+    usual = "for instance the ones that `blis_jax.latency.registry.lookup` gives"
+    _check_coefficients("alpha_coeffs", config.alpha_coeffs, (3,), usual)
+    model = find(config.latency_model) if config.latency_model != AUTO else None
+    if model is None or model.sizes is None:
+        _refuse_idle(config)
+    if model is None:
+        _check_coefficients("beta_coeffs", config.beta_coeffs, (3, 4), usual)
+        return
+    hint = f"latency_model {config.latency_model} has: {'; '.join(model.coefficients) or 'none'}"
+    if model.sizes is None:
+        _check_coefficients("beta_coeffs", config.beta_coeffs, (len(model.coefficients),), hint)
+        return
+    most = max(len(config.beta_coeffs), len(model.coefficients)) if model.coefficients else 0
+    counts = tuple(range(model.sizes.fewest, most + 1))
+    _check_coefficients("beta_coeffs", config.beta_coeffs, counts, hint)
+    vectors(config)
+
+
+_IDLE = {"dp": 1, "model_config": "", "moe_comm_backend": "", "gpu_memory_utilization": 0.9}
+
+
+def _refuse_idle(config: ClusterConfig) -> None:
+    """Refuse numbers of what is served where step times are fitted."""
+    for name, usual in _IDLE.items():
+        given = getattr(config, name)
+        if given != usual:
+            raise ConfigError(
+                f"{name} is {given}, but step times of latency_model {name_of(config)} are fitted and "
+                f"do not depend on it; leave it out, or use latency_model {' or '.join(FROM_SIZES)}"
+            )
+
+
+def _refuse_idle_keys(config: ClusterConfig) -> None:
+    """Refuse groups with other GPUs than the cluster where step times are fitted."""
+    if model_of(config).sizes is not None:
+        return
+    is_counted = any(group.gpu_memory_gib is not None for group in config.instances)
+    for key in ("gpu_memory_gib", "hardware", "tp", "dp"):
+        is_own = is_counted if key == "gpu_memory_gib" else _has_own(config, key)
+        if is_own:
+            raise ConfigError(
+                f"instances: a group has its own {key}, but step times of latency_model "
+                f"{name_of(config)} are fitted; give the group alpha and beta, or use latency_model "
+                f"{' or '.join(FROM_SIZES)}"
+            )
+
+
+def _has_own(config: ClusterConfig, key: str) -> bool:
+    return any(value != getattr(config, key) for value in per_instance(config, key))
+
+
+_COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def _check_coefficients(
+    name: str, values: tuple[float, ...], sizes: tuple[int, ...], hint: str
+) -> None:
+    if len(values) in sizes and all(math.isfinite(value) and value >= 0 for value in values):
+        return
+    words = [_COUNTS[size] if size < len(_COUNTS) else str(size) for size in sizes]
+    count = f"{sizes[0]} to {sizes[-1]}" if len(words) > 2 else " or ".join(words)
+    if sizes == (0,):
+        raise ConfigError(f"{name} must be left out, got {list(values)}; {hint}")
+    raise ConfigError(
+        f"{name} must be {count} finite numbers at least 0, got {list(values)}; {hint}"
+    )

@@ -1,0 +1,243 @@
+"""Options of a command as a frozen dataclass: each is declared once, as a field, and the parser is made from it.
+
+Groups that several commands have (seeds, a trace, output) are classes of their own, which a command's class has as
+bases. A field is None, False or () where its option was not given and has no default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+from blis_jax.commands.parser import Flag, Parser
+from blis_jax.commands.shared_options import BY_NAME
+
+
+class _Switch(NamedTuple):
+    """An option without a value."""
+
+    help: str
+
+
+class _Word(NamedTuple):
+    """A value without a name, or all that there are."""
+
+    metavar: str
+    help: str
+    are_many: bool
+    read: Callable[[str], Any] = str
+
+
+def option(
+    read: Callable[[str], Any],
+    default: Any,
+    metavar: str,
+    help: str,
+    *,
+    also: str = "",
+    shown: Any = None,
+    is_repeated: bool = False,
+) -> Any:
+    """Declare an option with a value.
+
+    Args:
+        read: makes the value from its text.
+        default: the field's value where the option is not given; the help shows it.
+        metavar: stands for the value in the help.
+        help: what the option does.
+        also: further spellings, with slashes between them.
+        shown: the default in the help of an option that is None where it is not given.
+        is_repeated: every value is kept, as a tuple.
+    """
+    flag = Flag(also, read, default if shown is None else shown, metavar, help, is_repeated)
+    return dataclasses.field(
+        default=() if is_repeated else default, metadata={"declared": flag}, kw_only=True
+    )
+
+
+def switch(help: str = "") -> Any:
+    """Declare an option without a value; an option with one meaning everywhere brings its own help."""
+    return dataclasses.field(default=False, metadata={"declared": _Switch(help)}, kw_only=True)
+
+
+def word(metavar: str, help: str, read: Callable[[str], Any] = str) -> Any:
+    """Declare the value that is given without a name."""
+    declared = _Word(metavar, help, False, read)
+    return dataclasses.field(default=None, metadata={"declared": declared}, kw_only=True)
+
+
+def words(metavar: str, help: str) -> Any:
+    """Declare the values that are given without a name, a tuple."""
+    declared = _Word(metavar, help, are_many=True)
+    return dataclasses.field(default=(), metadata={"declared": declared}, kw_only=True)
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(option, switch, word, words)
+)
+class CommandOptions:
+    """Base of all options; `title` heads a group in the help, `command` is what `python -m` takes."""
+
+    title: ClassVar[str] = ""
+    command: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    examples: ClassVar[str] = ""
+    usage: ClassVar[str | None] = None
+
+    def __init_subclass__(
+        cls,
+        title: str = "",
+        command: str = "",
+        description: str = "",
+        examples: str = "",
+        usage: str | None = None,
+    ) -> None:
+        """Make the class a frozen dataclass with a group's title, or a command's words."""
+        cls.title, cls.command = title, command
+        cls.description, cls.examples, cls.usage = description, examples, usage
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    @classmethod
+    def called(cls, command: str, description: str, examples: str) -> type[Self]:
+        """Return the same options of a command whose words are known only when it is called."""
+        words = {"command": command, "description": description, "examples": examples}
+        kind: type[Self] = types.new_class(cls.__name__, (cls,), words)
+        return kind
+
+    @classmethod
+    def parser(cls) -> Parser:
+        """Return the command's parser."""
+        made = Parser(
+            prog=f"python -m {cls.command}",
+            usage=cls.usage,
+            description=cls.description,
+            epilog=cls.examples or None,
+        )
+        cls.add_to(made)
+        return made
+
+    @classmethod
+    def add_to(cls, parser: Parser) -> None:
+        """Add the options to a parser, in their groups."""
+        for group, field in _placed(cls):
+            declared, name = field.metadata["declared"], _option_name(field)
+            if isinstance(declared, _Word):
+                many = "*" if declared.are_many else "?"
+                parser.add_argument(
+                    field.name,
+                    type=declared.read,
+                    metavar=declared.metavar,
+                    nargs=many,
+                    default=None,
+                    help=declared.help,
+                )
+            elif isinstance(declared, _Switch):
+                parser.add_switches(group, {name: declared.help or BY_NAME[name].meaning})
+            else:
+                parser.add_flags(group, [_named(declared, name)])
+
+    @classmethod
+    def read(cls, arguments: Sequence[str] | None) -> Self:
+        """Return the options in the words of a command line, that of this process if None.
+
+        Raises:
+            ConfigError: an option is unknown, is given in two ways, or has no such value.
+        """
+        return cls.of(cls.parser().given(sys.argv[1:] if arguments is None else arguments))
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any]) -> Self:
+        """Return the options among values by name; None and names of other options are left out."""
+        values = {
+            field.name: tuple(value) if isinstance(value, list) else value
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if (value := named.get(field.name.rstrip("_"))) is not None
+        }
+        return cls(**values)
+
+    def given(self) -> dict[str, Any]:
+        """Return what differs from the defaults, by name."""
+        return {
+            field.name: value
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+
+class MeasuredOptions(CommandOptions, title="what is measured"):
+    """Targets, and which arrivals count."""
+
+    targets: tuple[str, ...] = option(
+        str, (), "CLASS.LIMIT=MS",
+        "SLO target, such as critical.ttft_ms=80, LIMIT being ttft_ms, tpot_ms or e2e_ms; MS may be none; "
+        "repeat it (default: TTFT 100 ms for critical, 250 for standard, 1000 for sheddable)", is_repeated=True,
+    )  # fmt: skip
+    window: str | None = option(
+        str, None, "WARM,COOL",
+        "seconds of arrivals at the start and at the end that are simulated but not measured (default: the "
+        "workload's `measure`)",
+    )  # fmt: skip
+
+
+class FigureOption(CommandOptions, title="output"):
+    """A picture of the result."""
+
+    figure: str | None = option(
+        str, None, "PATH", "PNG to write, or none (default: beside the result)"
+    )
+
+
+class OverwriteSwitch(CommandOptions, title="switches"):
+    """Whether results that exist are replaced."""
+
+    overwrite: bool = switch("replace existing output files")
+
+
+class PlainSwitches(OverwriteSwitch, title="switches"):
+    """Whether results that exist are replaced, and what is printed."""
+
+    quiet: bool = switch()
+    no_cache: bool = switch()
+
+
+class AllSwitch(CommandOptions, title="switches"):
+    """Whether everything is printed that was found."""
+
+    all: bool = switch()
+
+
+class OutputSwitches(PlainSwitches, title="switches"):
+    """The same, of a command that goes on where it was stopped."""
+
+    resume: bool = switch()
+
+
+def _option_name(field: dataclasses.Field[Any]) -> str:
+    """Return the option's name; a field that would be a word of Python ends in an underscore."""
+    return field.name.rstrip("_").replace("_", "-")
+
+
+def _named(flag: Flag, name: str) -> Flag:
+    return flag._replace(name=f"{name}/{flag.name}" if flag.name else name)
+
+
+def _placed(kind: type[CommandOptions]) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Yield the options with the titles of their groups: a class's own before those of its bases.
+
+    An option stands where it is declared first: a class that declares it anew changes only what it is.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for place, base in enumerate(kind.__mro__):
+        later = [name for other in kind.__mro__[place + 1 :] for name in _own(other)]
+        for name in _own(base):
+            if name in fields and name not in later and "declared" in fields[name].metadata:
+                yield base.title, fields[name]  # type: ignore[attr-defined]
+
+
+def _own(base: type) -> Collection[str]:
+    """Return the names that a class annotates itself."""
+    names: Collection[str] = vars(base).get("__annotations__", {})
+    return names

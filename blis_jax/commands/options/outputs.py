@@ -1,0 +1,153 @@
+"""What a command writes: `--output`, `--figure`, `--report` and `--timeline`, checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.options import CommandOptions, option
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import refuse_existing
+
+if TYPE_CHECKING:
+    from blis_jax.reports.findings import Findings
+
+Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
+
+
+def timeline_option() -> Any:
+    """Declare `--timeline`."""
+    return option(
+        str, None, "FILE", "JSON trace of one run to write (of each strategy), for Perfetto (ui.perfetto.dev): "
+        "steps, queues, KV use, spans of each request",
+    )  # fmt: skip
+
+
+class PageOption(CommandOptions, title="report"):
+    """A page with the comparison."""
+
+    report: str | None = option(
+        str, None, "FILE",
+        "HTML page to write: the comparison with charts, in one file that opens without a network",
+    )  # fmt: skip
+
+
+class ReportOptions(PageOption, title="report"):
+    """A page with the comparison, and a trace of one run."""
+
+    timeline: str | None = timeline_option()
+
+
+@dataclass(frozen=True)
+class OutputPaths:
+    """Hold where the results of a command go; None for what is not written."""
+
+    result: Path
+    figure: Path | None = None
+    report: Path | None = None
+    timeline: Path | None = None
+
+    @property
+    def pages(self) -> list[Path]:
+        """Return the page and the trace of one run, where they are asked for."""
+        return [path for path in (self.report, self.timeline) if path is not None]
+
+    def beside(self, ending: str) -> Path:
+        """Return the file beside the result with another ending."""
+        return self.result.with_suffix(ending)
+
+
+def outputs_of(
+    options: CommandOptions,
+    usual: str | Path,
+    kinds: Sequence[str] = (".json",),
+    beside: Sequence[str] = (),
+    is_kept: Callable[[Path], bool] | None = None,
+) -> OutputPaths:
+    """Return where the results of a command go.
+
+    Args:
+        options: with `overwrite`, and what the command has of `output`, `figure`, `report`, `timeline`, `resume`.
+        usual: the result where `--output` is not given.
+        kinds: endings that the result may have; .zarr is a folder.
+        beside: endings of further files beside the result.
+        is_kept: whether a result that is there holds what the command would make.
+
+    Raises:
+        ConfigError: a path has another ending, cannot be written, or is there and may not be replaced.
+    """
+    named = vars(options)
+    overwrite, resume = named["overwrite"], named.get("resume")
+    output = named.get("output")
+    result = with_ending(usual if output is None else output, "--output", kinds)
+    figure = figure_path(named["figure"], result) if "figure" in named else None
+    files = (result, *(result.with_suffix(ending) for ending in beside), figure)
+    for path in files:
+        if path is not None:
+            cli.check_writable(path, is_folder=path.suffix == ".zarr")
+    if is_kept is None or not is_kept(result):
+        refuse_existing({"--output": files}, overwrite, resume)
+    report = page_path(named.get("report"), overwrite or bool(resume))
+    timeline = named.get("timeline")
+    if timeline is not None:
+        timeline = output_path(timeline, "--timeline", (".json",), overwrite or bool(resume))
+    return OutputPaths(result, figure, report, timeline)
+
+
+def output_path(
+    path: str | Path, name: str, kinds: Sequence[str], overwrite: bool, resume: bool | None = None
+) -> Path:
+    """Return the path that the option `name` gives; refused as those of `outputs_of`."""
+    checked = with_ending(path, name, kinds)
+    cli.check_writable(checked, is_folder=checked.suffix == ".zarr")
+    refuse_existing({name: checked}, overwrite, resume)
+    return checked
+
+
+def page_path(report: str | None, may_replace: bool) -> Path | None:
+    """Return the page that `--report` asks for, if it does."""
+    if report is None:
+        return None
+    return output_path(report, "--report", (".html",), may_replace)
+
+
+def figure_path(figure: str | None, result: Path) -> Path | None:
+    """Return where the figure goes: `--figure`, a .png, none, or beside the result."""
+    if figure == "none":
+        return None
+    path = result.with_suffix(".png") if figure is None else Path(figure)
+    if path.suffix != ".png":
+        raise ConfigError(f"--figure: {figure or str(path)!r} must end in .png, or be none")
+    return path
+
+
+def with_ending(path: str | Path, name: str, kinds: Sequence[str]) -> Path:
+    """Return the path of the option `name`, which must have one of these endings, if there are any."""
+    checked = Path(path)
+    if kinds and checked.suffix not in kinds:
+        raise ConfigError(f"{name}: {str(checked)!r} must end in {' or '.join(kinds)}")
+    return checked
+
+
+def write_files(files: Files) -> list[Path]:
+    """Write each file by its function; return those whose path is not None."""
+    written = []
+    for path, write in files:
+        if path is not None:
+            with cli.writing(path):
+                write(path)
+            written.append(path)
+    return written
+
+
+def show(findings: Findings, files: Sequence[Path], options: CommandOptions) -> None:
+    """Print findings and the files that were written, unless the options are `--quiet`."""
+    from blis_jax.reports import render
+
+    named = vars(options)
+    if not named["quiet"]:
+        render.show(findings, named.get("all", False))
+        print(f"Written: {', '.join(map(str, files))}")

@@ -1,0 +1,278 @@
+"""Options that concern traces, of `blis_jax.run` and of the commands that study strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options import CommandOptions, option
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import refuse_existing
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.records.record import RunRecord
+    from blis_jax.results.scores import Limits
+    from blis_jax.traces.read import Trace, TraceOptions
+    from blis_jax.traces.source import TraceSource
+    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.table import RequestTable, WorkloadNames
+
+
+FORMAT_NAMES = (
+    "mooncake",
+    "azure",
+    "burstgpt",
+    "servegen",
+    "trace-v2",
+    "trace-v3",
+    "blis-csv",
+    "vidur",
+    "plain",
+)
+DEFAULT_SEED = 42  # the reference's
+TRACES = "traces"  # the reference's name of a workload read from its CSV format
+_NEEDS_TRACE = (
+    "trace_format",
+    "trace_header",
+    "trace_block_size",
+    "time_scale",
+    "limit",
+    "slo_mix",
+    "prefix_model",
+    "strict",
+)
+
+
+class GivenTrace(CommandOptions, title="trace"):
+    """A recorded trace, and how it is read."""
+
+    trace: str | None = option(
+        str, None, "FILE", "recorded trace to simulate; a folder for ServeGen"
+    )
+    trace_format: str | None = option(
+        cli.one_of(*FORMAT_NAMES), None, "NAME",
+        f"format of the trace: {', '.join(FORMAT_NAMES)}; detected if not given",
+    )  # fmt: skip
+    trace_header: str | None = option(
+        str, None, "FILE", "YAML header of a TraceV2 trace; the file beside it if not given"
+    )
+    trace_block_size: int | None = option(
+        cli.whole, None, "N", "tokens that one hash id of a Mooncake trace stands for", shown=512
+    )
+    time_scale: float | None = option(
+        cli.number, None, "F", "factor on arrival times; 0.5 doubles the rate", shown=1.0
+    )
+    limit: int | None = option(
+        cli.whole, None, "N", "usable rows to read, from the start of the file"
+    )
+    slo_mix: str | None = option(
+        str, None, "MIX", "class weights for requests without a class: critical:0.2,standard:0.5,sheddable:0.3",
+    )  # fmt: skip
+    prefix_model: str | None = option(
+        str, None, "MODEL", "which prompts begin alike, if the trace does not say: none, shared:TOKENS, "
+        "groups:NUMBER:TOKENS[:SHARE], sessions", shown="none",
+    )  # fmt: skip
+    strict: bool | None = option(
+        cli.truth, None, "BOOL", "refuse a trace with malformed rows", shown=False
+    )
+
+
+class StudyTrace(GivenTrace, title="trace"):
+    """A trace that a study runs whole or in windows."""
+
+    trace_windows: int | None = option(
+        cli.at_least(1), None, "N",
+        "cut the trace into N equal spans of arrivals, each a run of its own that begins on an idle cluster",
+        also="windows",
+    )  # fmt: skip
+
+
+def _trace_file(text: str) -> str:
+    """The .csv file of a trace, which is named or stands for a prefix, as in BLIS."""
+    return text if text.endswith(".csv") else f"{text}.csv"
+
+
+def output_option() -> Any:
+    """Declare `--trace-output`."""
+    words = (
+        "the run as a TraceV2 trace: PREFIX.csv with its header PREFIX.yaml; PREFIX may end in .csv"
+    )
+    return option(_trace_file, None, "PREFIX", words)
+
+
+def renamed(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the reference's `--workload traces` as what it means here."""
+    renamed = dict(named)
+    if named.get("workload") != TRACES:
+        if "workload_traces_filepath" in named:
+            raise ConfigError(
+                f"--workload-traces-filepath has no meaning without --workload {TRACES}; "
+                "give the file with --trace"
+            )
+        return renamed
+    if "trace" in named:
+        raise ConfigError(f"--trace and --workload {TRACES} are both given; give one of them")
+    if "workload_traces_filepath" not in named:
+        raise ConfigError(
+            f"--workload {TRACES} needs a file; give it with --workload-traces-filepath"
+        )
+    del renamed["workload"]
+    renamed["trace"] = renamed.pop("workload_traces_filepath")
+    renamed.setdefault("trace_format", "blis-csv")
+    return renamed
+
+
+def check(given: Collection[str]) -> None:
+    """Refuse trace options that nothing would use; `given` has the names of the options that were given."""
+    if "trace" in given:
+        for name in ("workload_spec", "requests", "workload"):
+            if name in given:
+                raise ConfigError(f"--trace and --{_dashed(name)} are both given; give one of them")
+        return
+    for name in (*_NEEDS_TRACE, "trace_windows"):
+        if name in given:
+            raise ConfigError(f"--{_dashed(name)} has no meaning without --trace; leave it out")
+
+
+def check_output(output: str | None, overwrite: bool) -> None:
+    """Refuse a place that the written trace cannot have."""
+    if output is not None:
+        path = Path(output)
+        for file in (path, path.with_suffix(".yaml")):
+            cli.check_writable(file)
+            refuse_existing({"--trace-output": file}, overwrite)
+
+
+def study_source(
+    options: StudyTrace,
+    command: str,
+    *,
+    usual_windows: int | None = None,
+    is_quiet: bool,
+    allowed: Collection[str] = (),
+) -> TraceSource | None:
+    """Return the trace of a study, None if none is given; options that draw requests are refused beside it.
+
+    But for those that are `allowed`, which mean something for a trace, too.
+    """
+    from blis_jax.traces.source import TraceSource
+
+    given = options.given()
+    check(given)
+    if options.trace is None:
+        return None
+    for name, instead in _OF_DRAWN.items():
+        if name in given and name not in allowed:
+            raise ConfigError(f"--{_dashed(name)} has no meaning with --trace; {instead}")
+    windows = options.trace_windows
+    if windows is None and not {"seeds", "num_seeds"} & set(given):
+        windows = usual_windows
+    source = TraceSource(Path(options.trace), trace_options(options), windows)
+    _say(options, source.trace, Notes(command, "error" if is_quiet else "info"))
+    return source
+
+
+_OF_DRAWN = {
+    "num_requests": "--limit cuts the trace",
+    "rng": "its requests are not drawn; leave it out",
+    "rate": "--time-scale changes how fast its requests come",
+    "shape": "the trace is the shape",
+    "arrival_cv": "its arrivals are as bursty as recorded",
+    "duration": "--limit cuts the trace",
+}
+
+
+def read(
+    options: GivenTrace, notes: Notes, seed: int = DEFAULT_SEED, horizon_us: int | None = None
+) -> Trace:
+    """Return the trace that was asked for; malformed rows and remarks go to stderr."""
+    from blis_jax.traces.read import read_trace
+
+    assert options.trace is not None
+    with progress.phase(f"reading {options.trace}"):
+        trace = read_trace(Path(options.trace), trace_options(options, seed, horizon_us))
+    _say(options, trace, notes)
+    return trace
+
+
+def trace_options(
+    options: GivenTrace, seed: int = DEFAULT_SEED, horizon_us: int | None = None
+) -> TraceOptions:
+    """Return how the trace is read."""
+    from blis_jax.traces.read import TraceOptions
+
+    return TraceOptions(
+        format=options.trace_format,
+        limit=options.limit,
+        time_scale=1.0 if options.time_scale is None else options.time_scale,
+        slo_mix=options.slo_mix,
+        prefix_model=options.prefix_model,
+        strict=bool(options.strict),
+        seed=seed,
+        block_size=512 if options.trace_block_size is None else options.trace_block_size,
+        header=options.trace_header,
+        horizon_us=horizon_us,
+    )
+
+
+def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
+    notes.block(trace.report.lines())
+    for note in trace.report.notes:
+        notes.warn(note)
+    for name, value, formats in (
+        ("trace-header", options.trace_header, ("trace-v2", "trace-v3")),
+        ("trace-block-size", options.trace_block_size, ("mooncake",)),
+    ):
+        if value is not None and trace.format not in formats:
+            notes.warn(f"--{name} has no effect on a {trace.format} trace")
+    notes.info(f"{len(trace.rows)} requests read as {trace.format}")
+
+
+def to_table(trace: Trace, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
+    """The requests at the engine's block size."""
+    from blis_jax.traces.rows import to_table as fold
+
+    with progress.phase("counting what prompts share"):
+        return fold(trace.rows, config.block_size_in_tokens)
+
+
+def write_output(
+    output: str | None,
+    record: RunRecord,
+    trace: Trace | None,
+    workload: tuple[RequestTable, WorkloadNames, WorkloadSpec | None],
+    limits: Limits,
+    notes: Notes,
+    title: str = "",
+) -> None:
+    """Write the run as a trace, if it was asked for; without a trace from its table, names and spec."""
+    from blis_jax.traces.write import from_table, write_replayed, write_run
+
+    if output is not None:
+        path = Path(output)
+        table, names, spec = workload
+        clients = tuple(client.id for client in spec.clients) if spec is not None else ()
+        rows = from_table(table, names, clients) if trace is None else trace.rows
+        with cli.writing(path):
+            if record.is_august:
+                remark = write_replayed(path, record, rows, limits)
+            else:
+                remark = write_run(path, record, rows, title)
+        if remark:
+            notes.warn(remark)
+
+
+def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:
+    """Return what the results file says about the trace."""
+    given = options.given()
+    chosen = {name: given[name] for name in _NEEDS_TRACE if name in given}
+    return {"trace_options": chosen | {"seed": seed}} if options.trace is not None else {}
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

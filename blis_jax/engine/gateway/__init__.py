@@ -1,1 +1,0 @@
-"""What the gateway keeps and decides with: its queue, its signals, its routers."""

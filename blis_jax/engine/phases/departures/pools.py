@@ -1,0 +1,318 @@
+"""What pools do at the gateway and between steps: a value of the context, chosen when a program is built.
+
+Requests are served whole where they are routed to; or their KV moves from a prefill to a decode pool, as in February;
+or both instances are settled at the routing and KV is reserved, as in August, see reservation.py.
+
+A split request waits in the gateway's queue once, whole. Its parts are routed in the order of dispatch, and a tick of
+the queue comes behind the transfers that end in its microsecond. Tenants over their share are turned away at the same
+place, whatever the admission policy. Source: BLIS as of August 2026, `sim/cluster/cluster.go` and `pd_events.go`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.types import LAST, Mechanism
+from blis_jax.engine.calendar import EventKind
+from blis_jax.engine.phases.departures.hand_over import STAYING, HandingOver, Splitting, Staying
+from blis_jax.engine.phases.departures.reservation import (
+    begin_transfer,
+    encoded,
+    in_role,
+    or_split,
+    ranks_in_queue,
+)
+from blis_jax.engine.phases.router_view.snapshot import (
+    behind_transfers,
+    comes_with_kv,
+    in_pool,
+    num_on_their_way,
+)
+from blis_jax.policies.reading import seen_by
+from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.context import Context
+from blis_jax.tables.gateways import Dispatches, GatewayQueue, LatestTick, Place
+from blis_jax.tables.joined import lane_of, places_of, queued_times
+from blis_jax.tables.journeys import Exits, Journey, Journeys, Reservation, Reservations
+from blis_jax.tables.requests import PartRank, PartRanks, Req
+from blis_jax.tables.state import Dyn, Resident, Slot, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.engine.phases.decisions import Decisions
+    from blis_jax.engine.phases.policy_calls import States
+    from blis_jax.policies.contexts import GatewayContext
+    from blis_jax.policies.contract import Policy
+    from blis_jax.tables.context import Context
+    from blis_jax.tables.writes import Writes
+
+    Deadline = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
+    Routed = Callable[[], Writes]
+
+# --- KV is handed over ----------------------------------------------------------------------------
+
+
+def _in_pool(
+    ctx: Context, state: State, context: GatewayContext, source: RandomSource, request: jax.Array
+) -> GatewayContext:
+    """The context in which only instances of the request's pool are active; all that are, if none of them is."""
+    policy, seen = ctx.mechanism.hand_over, context.snapshots
+    assert policy is not None  # KV is handed over
+    if policy.pool is None:
+        return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
+    pool = policy.pool(ctx.params.policy.hand_over, seen_by(policy, context))
+    is_mine = seen.is_active & pool.instances
+    is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
+    snapshots = dataclasses.replace(seen, is_active=is_mine)
+    return dataclasses.replace(context, snapshots=snapshots, is_decode=pool.is_decode)
+
+
+# --- KV is reserved -------------------------------------------------------------------------------
+
+
+def _in_role(
+    ctx: Context, state: State, context: GatewayContext, source: RandomSource, request: jax.Array
+) -> GatewayContext:
+    is_decode = state[Reservations].of(request).target < 0
+    return context if source == RandomSource.ADMISSION else in_role(context, is_decode)
+
+
+def _may_take(ctx: Context, state: State, request: jax.Array, is_active: jax.Array) -> jax.Array:
+    is_decode = state[Reservations].of(request).target < 0
+    return in_pool(is_active, ctx.params.cluster.roles[: is_active.shape[0]], is_decode)
+
+
+def _behind_last(ctx: Context, state: State, now: jax.Array, policy: Policy, place: int) -> State:
+    """The state behind the transfers that end now, if the cluster policy comes last."""
+    if policy.comes_last is None:
+        return state
+    is_last = policy.comes_last(ctx.params.policy.cluster, state.gateway[place])
+    return behind_transfers(ctx, state, now, is_last)
+
+
+def _next_part(ctx: Context, state: State) -> jax.Array:
+    """Who is routed in the prefill pool, or whose transfer starts: of these, the one with the least id as a text."""
+    journeys = state[Journeys]
+    due = journeys.times[:-1, 0]
+    has_kv = journeys.numbers[:-1, Journey.columns.COMPUTED] > 0
+    text = ctx.requests[PartRanks].table[:-1, PartRank.PREFILL_TEXT]
+    if GatewayQueue in state:
+        return next_part(state[GatewayQueue], due == jnp.min(due), has_kv, text)
+    number = lax.iota(jnp.int32, due.shape[0])
+    rank = jnp.where(has_kv, text + jnp.int32(due.shape[0]), number)
+    return jnp.argmin(jnp.where(due == jnp.min(due), rank, LAST)).astype(jnp.int32)
+
+
+def _moved(
+    ctx: Context, state: State, request: jax.Array, now: jax.Array, routed: Routed
+) -> Writes:
+    has_kv = state[Journeys].of(request).computed > 0
+    return ctx.when(has_kv, lambda: begin_transfer(ctx, state, request, now), routed)
+
+
+def _deadline_of_part(
+    ctx: Context, state: State, time: jax.Array, request: jax.Array, is_there: jax.Array
+) -> Deadline:
+    """Nobody asks while KV is on its way; ranks of such requests are below all others."""
+    rank, spare = _ranks(ctx, state), jnp.int32(ctx.shape.num_requests)
+    queued = queued_times(state, ctx.shape.num_instances)
+    is_coming = (rank < spare) & (queued < ctx.never) & is_there
+    is_late = is_coming & (time < queued)
+    time = jnp.where(is_coming & (time < ctx.never), jnp.maximum(time, queued), time)
+    least = jnp.min(time)
+    is_overdue = jnp.any(is_late & (time == least))
+    is_next = (time == least) & (is_late | ~is_overdue)
+    first = jnp.min(jnp.where(is_next, rank, jnp.int32(LAST)))
+    return least, jnp.min(jnp.where(is_next & (rank == first), request, spare)), (is_overdue,)
+
+
+def _part_has_come(ctx: Context, row: Resident, now: jax.Array) -> jax.Array:
+    is_first = row.queue_rank < ctx.shape.num_requests
+    return (row.queued < now) | ((row.queued == now) & is_first)
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+def _deadline(
+    ctx: Context, state: State, time: jax.Array, request: jax.Array, is_there: jax.Array
+) -> Deadline:
+    least, rank, spare = jnp.min(time), _ranks(ctx, state), jnp.int32(ctx.shape.num_requests)
+    first = jnp.min(jnp.where(time == least, rank, jnp.int32(LAST)))
+    return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare)), ()
+
+
+def _ranks(ctx: Context, state: State) -> jax.Array:
+    return state.slot.numbers[Slot.QUEUE_RANK, : ctx.shape.num_instances]
+
+
+def _own_rank(ctx: Context, state: State, request: jax.Array) -> jax.Array:
+    return jnp.argmax(state[GatewayQueue].order == request).astype(jnp.int32)
+
+
+def _first_due(ctx: Context, state: State) -> jax.Array:
+    return jnp.argmin(state[Journeys].times[:-1, 0]).astype(jnp.int32)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Hold the functions of a mechanism's pools; by default requests stay where they are routed to."""
+
+    steps: Staying = STAYING  # what steps do for requests that move on
+    holds_waiting: bool = False  # a request that waits may hold blocks
+    # the context of a decision, in which only instances of the request's pool are active
+    seen: Callable[..., GatewayContext] = lambda ctx, state, context, source, request: context
+    # a request placed on the chosen instance, or not yet: `or_split`
+    placed: Callable[..., Decisions] = lambda ctx, state, base, placed, *asked: placed
+    # the gateway's policies once a request is also routed in the encode pool: `encoded`
+    encoded: Callable[..., States] = lambda ctx, state, gateway, *asked: gateway
+    # from a routing to the instance's queue
+    delay: Callable[[GatewayContext, jax.Array], jax.Array] = lambda context, delay: delay
+    # among others of one arrival, and among those queued in one microsecond
+    ranks: Callable[..., tuple[jax.Array, jax.Array]] = lambda ctx, request, context: (
+        context.request.tie_rank,
+        context.request.queue_rank,
+    )
+    # the latter of the request dispatched as this number, and of one that has left an instance
+    rank_of_dispatched: Callable[..., jax.Array] = lambda ctx, state, number: number
+    rank_again: Callable[[Context, State, jax.Array], jax.Array] = _own_rank
+    # which of the active instances a request may be routed to
+    may_take: Callable[..., Bool[Array, "instance"]] = lambda ctx, state, request, active: active
+    # what the router counts of the requests at each instance
+    load: Callable[..., jax.Array] = lambda ctx, state, load, now: load
+    # which requests on their way an instance waits for that was told to go
+    is_coming: Callable[..., Bool[Array, "instance slot"]] = lambda ctx, state, coming: coming
+    # the state as the cluster policy sees it, whose own state is at this place
+    at_change: Callable[..., State] = lambda ctx, state, now, policy, place: state
+    # whose transfer ends first; of several, the one that arrived first
+    next_to_move: Callable[[Context, State], jax.Array] = _first_due
+    # what the end of its transfer changes
+    moved: Callable[..., Writes] = lambda ctx, state, request, now, routed: routed()
+    # when the next request is given up, which, and with reserved KV, whether its time was up before that came
+    deadline: Callable[[Context, State, jax.Array, jax.Array, jax.Array], Deadline] = _deadline
+    # whether a request has come to the queue of its instance
+    has_come: Callable[..., jax.Array] = lambda ctx, row, now: row.queued < now
+    # which of the requests at instances the gateway's queue may evict
+    may_be_evicted: Callable[..., Bool[Array, "request"]] = lambda state, is_there: is_there
+
+
+ONE_POOL = Pools()
+HANDED_OVER = Pools(
+    HandingOver(),
+    seen=_in_pool,
+    # its KV is there, and it has been tokenized
+    delay=lambda context, delay: jnp.where(context.computed_tokens > 0, 0.0, delay),
+)
+RESERVED = Pools(
+    Splitting(),
+    holds_waiting=True,
+    seen=_in_role,
+    placed=or_split,
+    ranks=lambda ctx, request, context: ranks_in_queue(ctx, request, context.is_decode),
+    rank_of_dispatched=lambda ctx, state, number: rank_behind_queue(ctx, state),
+    rank_again=lambda ctx, state, request: rank_behind_queue(ctx, state),
+    may_take=_may_take,
+    load=lambda ctx, state, load, now: load - num_on_their_way(ctx, state, now),
+    is_coming=lambda ctx, state, is_coming: (
+        is_coming & ~comes_with_kv(ctx, state, ctx.shape.num_instances)
+    ),
+    at_change=_behind_last,
+    next_to_move=_next_part,
+    moved=_moved,
+    deadline=_deadline_of_part,
+    has_come=_part_has_come,
+    may_be_evicted=lambda state, is_there: is_there & is_whole(state),
+)
+
+
+def pools_of(mechanism: Mechanism) -> Pools:
+    """Return what a mechanism's pools do."""
+    if mechanism.reserves_decode:
+        return dataclasses.replace(RESERVED, encoded=encoded) if mechanism.encodes else RESERVED
+    return HANDED_OVER if mechanism.hand_over is not None else ONE_POOL
+
+
+def _is_split(state: State) -> Bool[Array, "request"]:
+    return state[Reservations].numbers[:, Reservation.columns.TARGET] >= 0
+
+
+def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
+    """The state with the time of a tick that is due now, where somebody asks for it."""
+    if LatestTick not in state:
+        return state
+    return state.having(LatestTick(jnp.where(kind == EventKind.TICK, now, state[LatestTick].at)))
+
+
+def next_part(
+    queue: GatewayQueue,
+    is_due: Bool[Array, "request"],
+    has_kv: Bool[Array, "request"],
+    text: Int[Array, "request"],
+) -> jax.Array:
+    """Of the requests that are due, the one dispatched first that waits for its second routing.
+
+    If none does, the one whose transfer begins: that with the least id as a text.
+    """
+    waits = jnp.append(is_due & ~has_kv, jnp.array(False))[queue.order]
+    second = queue.order[jnp.argmax(waits)]
+    begins = jnp.argmin(jnp.where(is_due & has_kv, text, jnp.int32(LAST))).astype(jnp.int32)
+    return jnp.where(jnp.any(waits), second, begins)
+
+
+def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
+    """The rank of the next request to be placed among those that enter an instance's queue in one microsecond.
+
+    It counts the routings so far, first and second ones; ranks of transfers are below all of these.
+    """
+    journeys = state[Journeys]
+    due = journeys.times[:, Journey.time_columns.DUE]
+    has_kv = journeys.numbers[:, Journey.columns.COMPUTED] > 0
+    is_split = _is_split(state)[:-1]
+    waits = is_split & (due < ctx.never)[:-1] & ~has_kv[:-1]
+    placed = jnp.sum(is_split & ~waits, dtype=jnp.int32)
+    return jnp.int32(ctx.shape.num_requests) + lane_of(ctx, state).next_route + placed
+
+
+def is_whole(state: State) -> Bool[Array, "request"]:
+    """Requests that are not split: BLIS keeps no others in mind for an eviction."""
+    return ~_is_split(state)
+
+
+def is_between(ctx: Context, reserved: Reservations, now: jax.Array) -> Bool[Array, "request"]:
+    """Split requests whose prompt is computed and whose transfer has not ended before now, or never will."""
+    ends = reserved.times[:, 0]
+    is_coming = (ends >= now) & (ends < ctx.never)
+    return is_coming | (reserved.numbers[:, Reservation.columns.IS_DROPPED] == 1)
+
+
+def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> jax.Array:
+    """Whether the request's class is sheddable and its tenant has more requests at the instances than its share.
+
+    A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
+    between the end of its prompt and the end of its transfer.
+    """
+    budgets = ctx.params.cluster.budgets
+    given = ctx.request(request)
+    is_there = (places_of(state) >= 0) & (state.past.rows[:, Dyn.FINISH_RECORD] == 0)
+    is_there = is_there & (state.past.rows[:, Dyn.NUM_SCHEDULED] >= 0)
+    if Exits in state:
+        is_there = is_there & (state[Exits].step_index == 0)
+    if Dispatches in state:
+        is_there = is_there & (state[Dispatches].place != Place.EVICTED)
+    if Reservations in state:
+        is_there = is_there & ~is_between(ctx, state[Reservations], now)
+    is_mine = ctx.requests.table[:, Req.TENANT] == given.tenant
+    count = jnp.sum((is_there & is_mine)[:-1], dtype=jnp.int32).astype(jnp.float64)
+    last = jnp.int32(budgets.limit.shape[0] - 1)
+    limit = budgets.limit[jnp.minimum(given.tenant, last)]
+    is_sheddable = budgets.priority[given.slo_class] < 0
+    over: jax.Array = is_sheddable & (given.tenant <= last) & (count > limit)
+    return over

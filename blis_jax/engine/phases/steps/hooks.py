@@ -1,0 +1,74 @@
+"""What a mechanism adds to the steps of an instance: phases call its hooks, and know nothing of each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import jax
+
+from blis_jax.memory.memory import Left, Subject, Visit
+from blis_jax.tables.context import Context, SlotRows, Work
+from blis_jax.tables.state import Instance, Past, State
+from blis_jax.tables.writes import SlotWrite
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool
+
+
+class StepHooks:
+    """The hooks of one source of events; those that it has no use for stay as they are here."""
+
+    # what phases change in sub-trees, on the way in `Work`
+    carries: ClassVar[tuple[type, ...]] = ()
+    carries_gateway: ClassVar[bool] = False  # states of the gateway's policies, likewise
+    takes_all: ClassVar[bool] = False  # where it ends members early, the whole batch leaves
+
+    def before_step(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
+    ) -> tuple[Work, jax.Array]:
+        """Return the instance before a step, and whether that begins."""
+        return work, begins
+
+    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+        """Return the work once a request has been served; `one` is the request before."""
+        return work
+
+    def ends_early(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array
+    ) -> jax.Array | None:
+        """Return whether the members that leave now do so before their end; None where it ends nobody."""
+        return None
+
+    def leavers(
+        self,
+        state: State,
+        slots: SlotRows,
+        ends: jax.Array,
+        may_leave: Bool[Array, "slot"],
+    ) -> Bool[Array, "slot"]:
+        """Return the members that may leave, given whether it `ends` members early."""
+        return may_leave
+
+    def torn_off(
+        self, ctx: Context, state: State, one: Subject, left: Left, past: Past, ends: jax.Array
+    ) -> tuple[Left, Past]:
+        """Return what the member leaves behind and its row once it has left, likewise."""
+        return left, past
+
+    def completed(
+        self, ctx: Context, state: State, written: SlotWrite, leaves: jax.Array
+    ) -> jax.Array:
+        """Return whether a request that `leaves` its place has completed."""
+        return leaves
+
+    def closed(
+        self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array
+    ) -> Work:
+        """Return the instance once all have left that do so now; `left` is the one before the next step was planned."""
+        return closed
+
+    def rows(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
+    ) -> tuple[object, ...]:
+        """Return what else changes in sub-trees of the state; `before` is the instance before."""
+        return tuple(work.own.only(*self.carries))

@@ -1,0 +1,325 @@
+"""Rows that change nothing, and putting the rows of a scan step in their places.
+
+Of each sub-tree of the state there is what a scan step writes: a row for one place of it, or the sub-tree as it is to
+be. A sub-tree that nothing is written of, as memory's and what only hooks change, stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import PastTable, RowTable, Vector, apart, put, selected
+from blis_jax.core.parts import Parts
+from blis_jax.core.rows import Row
+from blis_jax.core.types import REJECTED
+from blis_jax.engine.phases.policy_calls import instance_row
+from blis_jax.prefix_index import router_index
+from blis_jax.prefix_index.news import no_news as no_index_news
+from blis_jax.prefix_index.news import with_news
+from blis_jax.tables.context import Context
+from blis_jax.tables.gateways import (
+    Dispatches,
+    GatewayQueue,
+    LatestTick,
+    QueueVictims,
+    QueueWrite,
+    unchanged,
+    written,
+)
+from blis_jax.tables.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
+from blis_jax.tables.journeys import (
+    Availability,
+    Dismissals,
+    Downs,
+    Exits,
+    ExitWrite,
+    FirstRoutings,
+    Journey,
+    Journeys,
+    Orders,
+    PaidTime,
+    Reservations,
+    Transfers,
+    exits_after,
+    no_exit,
+)
+from blis_jax.tables.router import LateNews, LateWrite, RouterIndex, RouterWrite
+from blis_jax.tables.state import Handed, Lane, News, State, StepRecord
+from blis_jax.tables.writes import (
+    Cold,
+    FirstRouting,
+    HandedOver,
+    JourneyWrite,
+    NewsWrite,
+    RecordWrite,
+    ReservationWrite,
+    Return,
+    SlotWrite,
+    Writes,
+    no_slot,
+)
+
+T = TypeVar("T", Journeys, Reservations)
+
+
+def no_record(ctx: Context) -> RecordWrite:
+    """Return a record past the log's end."""
+    return RecordWrite(
+        record=jnp.int32(ctx.shape.log_capacity),
+        row=StepRecord.filled(ctx.clock),
+    )
+
+
+def _no_move(ctx: Context) -> JourneyWrite:
+    journey = Journey.make(
+        ctx.clock,
+        came_from=-1,
+        computed=0,
+        first_record=-1,
+        scheduled_record=-1,
+        joined_record=-1,
+        joins=0,
+        ended=0,
+        restarts=0,
+        past_itl=0,
+        is_lost=0,
+        due=ctx.never,
+        delay=ctx.never,
+        link=ctx.never,
+        transfer=0,
+    )
+    return JourneyWrite(jnp.int32(ctx.shape.num_requests), journey)
+
+
+def _of_index(ctx: Context, state: State) -> tuple[object, ...]:
+    return () if LateNews in state else (router_index.no_touch(ctx, state[RouterIndex]),)
+
+
+def _of_availability(ctx: Context, state: State) -> tuple[object, ...]:
+    return state[Availability], Cold(jnp.zeros((ctx.shape.num_instances,), bool))
+
+
+def _of_reservations(ctx: Context, state: State) -> tuple[object, ...]:
+    spare = jnp.int32(ctx.shape.num_requests)
+    return (ReservationWrite(state[Reservations].of(spare)),)
+
+
+def _of_paid_time(ctx: Context, state: State) -> tuple[object, ...]:
+    return state[PaidTime], Return(jnp.array(False))
+
+
+def no_news(ctx: Context) -> NewsWrite:
+    """Return that there is nothing to tell."""
+    return NewsWrite(jnp.int32(ctx.shape.num_requests), ctx.never, jnp.zeros((2,), jnp.float64))
+
+
+_NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
+    RouterIndex: _of_index,
+    LateNews: lambda ctx, state: (no_index_news(state[LateNews]),),
+    News: lambda ctx, state: (no_news(ctx),),
+    Availability: _of_availability,
+    Journeys: lambda ctx, state: (_no_move(ctx),),
+    PaidTime: _of_paid_time,
+    Reservations: _of_reservations,
+    FirstRoutings: lambda ctx, state: (FirstRouting(ctx.never),),
+    GatewayQueue: lambda ctx, state: (unchanged(state[Dispatches], state[GatewayQueue]),),
+    Exits: lambda ctx, state: (no_exit(state[Exits]),),
+    Handed: lambda ctx, state: (HandedOver(jnp.zeros((), jnp.float64)),),
+} | {
+    whole: lambda ctx, state, whole=whole: (state[whole],)
+    for whole in (Downs, Transfers, Orders, Dismissals, QueueVictims, LatestTick)
+}
+"""What is written of each sub-tree where nothing of it changes."""
+
+
+def no_changes(ctx: Context, state: State) -> Parts:
+    """Return what a scan step writes of the sub-trees of the state where nothing of them changes."""
+    own = (_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING)
+    return Parts(*(part for parts in own for part in parts))
+
+
+def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """Return scalars and the instance's rows as they are, and nothing else."""
+    spare_request = jnp.int32(ctx.shape.num_requests)
+    spare_instance = jnp.int32(ctx.shape.num_instances)
+    task, pool = ctx.memory.start(state, instance)
+    return Writes(
+        lane=lane_of(ctx, state),
+        stale=state.stale,
+        gateway=state.gateway,
+        local=instance_row(state, instance),
+        own=no_changes(ctx, state),
+        task=task,
+        pool=pool,
+        turned_away=spare_request,
+        routed=spare_request,
+        routed_to=spare_instance,
+        instance=spare_instance,
+        inst=instance_of(ctx, state, instance),
+        slot=no_slot(ctx),
+        record=no_record(ctx),
+    )
+
+
+def _put(table: jax.Array, values: jax.Array, *start: jax.Array) -> jax.Array:
+    return lax.dynamic_update_slice(table, values, start)
+
+
+def _put_row(table: jax.Array, vector: Vector, at: jax.Array) -> jax.Array:
+    return _put(table, selected(vector)[None], at, jnp.int32(0))
+
+
+def _with_row(table: T, row_: Row, at: jax.Array) -> T:
+    """The table of `numbers` and `times` with a row in its place."""
+    numbers = _put_row(table.numbers, row_.numbers, at)
+    return dataclasses.replace(table, numbers=numbers, times=_put_row(table.times, row_.times, at))
+
+
+def _write_touch(ctx: Context, state: State, done: Writes) -> State:
+    return state.having(router_index.write(ctx, state[RouterIndex], done[RouterWrite]))
+
+
+def _write_late(ctx: Context, state: State, done: Writes) -> State:
+    return state.having(with_news(state[LateNews], done[LateWrite]))
+
+
+def _write_news(ctx: Context, state: State, done: Writes) -> State:
+    news, change = state[News], done[NewsWrite]
+    latencies = _put(news.latencies, change.latencies[None], change.request, jnp.int32(0))
+    return state.having(News(_put(news.due, change.due[None], change.request), latencies))
+
+
+def _write_journey(ctx: Context, state: State, done: Writes) -> State:
+    change = done[JourneyWrite]
+    return state.having(_with_row(state[Journeys], change.journey, change.request))
+
+
+def _write_reservation(ctx: Context, state: State, done: Writes) -> State:
+    row_, at = done[ReservationWrite].row, done[JourneyWrite].request
+    return state.having(_with_row(state[Reservations], row_, at))
+
+
+def _write_first_routing(ctx: Context, state: State, done: Writes) -> State:
+    table = state[FirstRoutings].at
+    first = jnp.minimum(table[done.routed], done[FirstRouting].at)
+    return state.having(FirstRoutings(_put(table, first[None], done.routed)))
+
+
+def _write_queue(ctx: Context, state: State, done: Writes) -> State:
+    return state.having(*written(state[Dispatches], state[GatewayQueue], done[QueueWrite]))
+
+
+def _write_exit(ctx: Context, state: State, done: Writes) -> State:
+    return state.having(exits_after(state[Exits], done[ExitWrite]))
+
+
+def _write_handed(ctx: Context, state: State, done: Writes) -> State:
+    value = done[HandedOver].value
+    return state.having(Handed(_put(state[Handed].value, value[None], done.routed)))
+
+
+def _as_it_is(ctx: Context, state: State, done: Writes) -> State:
+    return state
+
+
+_WRITE: dict[type, Callable[[Context, State, Writes], State]] = {
+    RouterWrite: _write_touch,
+    LateWrite: _write_late,
+    NewsWrite: _write_news,
+    JourneyWrite: _write_journey,
+    ReservationWrite: _write_reservation,
+    FirstRouting: _write_first_routing,
+    QueueWrite: _write_queue,
+    ExitWrite: _write_exit,
+    HandedOver: _write_handed,
+    Cold: _as_it_is,  # for the hooks of sources, likewise:
+    Return: _as_it_is,
+}
+"""What puts a row of a sub-tree in its place; others are the sub-tree as it is to be."""
+
+
+def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
+    if not ctx.mechanism.uses_prefix_index:
+        return state.past.expected
+    return _put(state.past.expected, done.slot.row.expected_blocks[None], done.routed)
+
+
+def _write_local(state: State, done: Writes) -> tuple[tuple[object, object], ...]:
+    """The rows of the instances' policies."""
+
+    def put_row(table: jax.Array, row: jax.Array) -> jax.Array:
+        zeros = (jnp.int32(0),) * row.ndim
+        return _put(table, row[None], done.instance, *zeros)
+
+    rows: tuple[tuple[object, object], ...] = jax.tree.map(put_row, state.local, done.local)
+    return rows
+
+
+def _write_requests(ctx: Context, state: State, done: Writes) -> PastTable:
+    """What a request has been through, where it was sent, and what the router expected there."""
+    turned_away, past, table = jnp.full((1,), REJECTED, jnp.int32), done.slot.past, state.past
+    if table.is_joined:
+        away = put(apart(ctx.no_past().numbers), {INSTANCE_OF: jnp.int32(REJECTED)})
+        rows = jnp.stack([selected(away), selected(past.numbers)])
+        at = jnp.stack([done.turned_away, done.slot.request])
+        return PastTable((table.rows.at[at].set(rows),))
+    places = _put(table.places, turned_away, done.turned_away)
+    return PastTable(
+        (
+            _put_row(table.rows, past.numbers, done.slot.request),
+            _put(places, done.routed_to[None], done.routed),
+            _write_expected(ctx, state, done),
+        )
+    )
+
+
+def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
+    """The row in its place `[row, column]`; its times may be columns of the same table."""
+    if table.is_joined:
+        return RowTable((_put_row(table.numbers, side_by_side(row_), at),))
+    numbers = _put_row(table.numbers, row_.numbers, at)
+    return RowTable((numbers, _put_row(table.times, row_.times, at)))
+
+
+def _write_slot(table: RowTable, slot: SlotWrite) -> RowTable:
+    at = jnp.int32(0), slot.instance, slot.slot
+    if table.is_joined:
+        both = selected(side_by_side(slot.row))
+        return RowTable((_put(table.numbers, both[:, None, None], *at),))
+    times = selected(slot.row.times)[:, None, None]
+    numbers = _put(table.numbers, selected(slot.row.numbers)[:, None, None], *at)
+    return RowTable((numbers, _put(table.times, times, *at)))
+
+
+def with_lane_row(state: State, done: Writes) -> Writes:
+    """Return the writes with the lane's scalars as they are carried."""
+    if state.lane.times is None:
+        lane = Lane(selected(side_by_side(done.lane)))
+    else:
+        lane = Lane(selected(done.lane.numbers), selected(done.lane.times))
+    return dataclasses.replace(done, lane=lane)
+
+
+def write(ctx: Context, state: State, done: Writes) -> State:
+    """Return the state with every row in its place, put there once per table."""
+    state = ctx.memory.write(ctx, state, done)
+    for change in done.own:
+        put_in_place = _WRITE.get(type(change))
+        state = put_in_place(ctx, state, done) if put_in_place else state.having(change)
+    return dataclasses.replace(
+        state,
+        stale=done.stale,
+        gateway=done.gateway,
+        local=_write_local(state, done),
+        slot=_write_slot(state.slot, done.slot),
+        past=_write_requests(ctx, state, done),
+        lane=done.lane,
+        inst=_write_row(state.inst, done.inst, done.instance),
+        log=_write_row(state.log, done.record.row, done.record.record),
+    )

@@ -1,0 +1,268 @@
+"""What a preempted request keeps, by the rules of a revision: nothing, its first token's time, or all its output.
+
+A revision's rule is an object that memory has, made when a program is built; what it has no use for stays as in the
+first one, February's. In vLLM the output of a preempted request counts as prompt from then on, until a stop takes it
+away, and the tokens move with the request's KV. Where its life ends otherwise than by a preemption, the record of
+preemptions has a row for that, so that it is known which token came after each preemption; see `latencies.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import as_int, choose
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import NO_REQUEST
+from blis_jax.memory.block_tables.block_rows import (
+    BlockRows,
+    Regains,
+    Tenant,
+    no_block_rows,
+)
+from blis_jax.memory.memory import Left
+from blis_jax.tables.blocks import CUT_OFF, BlockLife, Blocks, EvictionRecord, Regained
+from blis_jax.tables.context import Context, SlotRows, failing, row
+from blis_jax.tables.journeys import Journeys
+from blis_jax.tables.requests import Request
+from blis_jax.tables.state import State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.core.types import RequestView
+    from blis_jax.memory.memory import Subject
+
+
+class Preempted:
+    """February's rule: a preempted request is computed from its start, and keeps the time of its first token."""
+
+    def given_back(self, tokens: jax.Array, is_bulk: jax.Array, is_passed: jax.Array) -> jax.Array:
+        """Return the budget that is free again: a token that was reserved for a place still to come."""
+        return as_int(is_bulk & ~is_passed)
+
+    def recorded(self, eviction: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the columns of the record of a preemption."""
+        return eviction
+
+    def prompt_len(self, ctx: Context, one: Subject) -> jax.Array:
+        """Return the tokens of a request's prompt alone, whose blocks other requests may share."""
+        return one.fixed.input_len
+
+    def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Return likewise those of the request in every slot."""
+        return slots.input_len
+
+    def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
+        """Return what is given of a request, its prompt as it is to be computed now."""
+        return ctx.request(request)
+
+    def first_token(self, first: jax.Array, token: jax.Array) -> jax.Array:
+        """Return the record of the first token, plus 1; `first` is that of an earlier life, or 0."""
+        return token
+
+    def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
+        """Return what block rows have of its own where nothing is written."""
+        return ()
+
+    def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
+        """Return the blocks with what these rows have of its own."""
+        return blocks
+
+    def of_victim(
+        self, ctx: Context, state: State, one: Tenant, evicts: Bool[Array, ""]
+    ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
+        """Return what is its own in the rows, and what changes in the slot's row, of a request if it is evicted."""
+        return (), {}
+
+    def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
+        """Return `tokens` with the output tokens of the request that count as prompt wherever it goes."""
+        return tokens
+
+    def with_kept(self, state: State, request: Int[Array, ""], view: RequestView) -> RequestView:
+        """Return what policies may know of the request, whose kept tokens count as prompt."""
+        return dataclasses.replace(view, input_len=self.stored_len(state, request, view.input_len))
+
+    def of_one_that_comes(
+        self, ctx: Context, state: State, request: Int[Array, ""], rows: Any
+    ) -> Any:
+        """Return the rows of a request that is routed."""
+        return rows
+
+    def of_one_that_goes(
+        self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
+    ) -> Left:
+        """Return what a request leaves behind that leaves the batch.
+
+        `why` says whether it moves on, and where instances stop, whether its own does.
+        """
+        return left
+
+    def of_one_that_waits(
+        self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
+    ) -> Left:
+        """Return what a request leaves behind in the queue of an instance that goes down; its KV may be gone."""
+        return left
+
+    def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
+        """Return the rows of a request that is dropped where it waits."""
+        return ctx.memory.rows_of_leaver(ctx, request)
+
+
+class Restarted(Preempted):
+    """August's rule: it loses its first token, which is reported until there is another one."""
+
+    def given_back(self, tokens: jax.Array, is_bulk: jax.Array, is_passed: jax.Array) -> jax.Array:
+        """Return all that it has got in this step."""
+        return tokens
+
+    def recorded(self, eviction: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the columns with the record of the lost token, negative."""
+        decode_record = -eviction["decode_record"]
+        return eviction | {"first_token": jnp.int32(0), "decode_record": decode_record}
+
+
+class Resumed(Preempted):
+    """vLLM's rule: its output so far becomes prompt."""
+
+    def prompt_len(self, ctx: Context, one: Subject) -> jax.Array:
+        """Return the tokens of the prompt that it came with."""
+        return ctx.request(one.request).input_len
+
+    def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Return likewise those of the request in every slot."""
+        given = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
+        return jnp.where(slots.request == NO_REQUEST, 0, given)
+
+    def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
+        """Return what is given of a request, with the tokens that count as prompt since its last preemption."""
+        given, regained = ctx.request(request), _regained(state, request)
+        return given.replace(
+            input_len=given.input_len + regained, output_len=given.output_len - regained
+        )
+
+    def first_token(self, first: jax.Array, token: jax.Array) -> jax.Array:
+        """Return the first one there was: what a later life computes again is not its first token."""
+        return jnp.where(first > 0, first, token)
+
+    def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
+        """Return that nobody's output becomes prompt."""
+        return (Regains(jnp.int32(0), jnp.int32(ctx.shape.num_requests)),)
+
+    def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
+        """Return the blocks with the output that becomes prompt."""
+        put, row_ = lax.dynamic_update_slice, rows[Regains]
+        return blocks.having(
+            Regained(put(blocks[Regained].tokens, row_.tokens[None], (row_.request,)))
+        )
+
+    def of_victim(
+        self, ctx: Context, state: State, one: Tenant, evicts: Bool[Array, ""]
+    ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
+        """Return the changes in which what it has made so far becomes prompt."""
+        made, spare = self._num_made(ctx, state, one), jnp.int32(ctx.shape.num_requests)
+        tokens = _regained(state, one.request) + made
+        regains = Regains(tokens, jnp.where(evicts, one.request, spare))
+        longer = jnp.where(evicts, one.fixed.input_len + made, one.row.input_len)
+        return (regains,), {"input_len": longer}
+
+    def _num_made(self, ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
+        """Output tokens that a running request has made in its current life."""
+        return jnp.where(one.in_decode, one.step - one.past.token_index, 0)
+
+
+class ResumedElsewhere(Resumed):
+    """The same where requests move."""
+
+    def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
+        """Return `tokens` with those that the request has kept."""
+        return tokens + _regained(state, request)
+
+    def of_one_that_comes(
+        self, ctx: Context, state: State, request: Int[Array, ""], rows: Any
+    ) -> Any:
+        """Return the rows with its first token, which it may have made elsewhere."""
+        return dataclasses.replace(rows, life=_life(ctx, state, request))
+
+    def of_one_that_goes(
+        self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
+    ) -> Left:
+        """Return it with the end of its life here; its tokens are gone if its instance stops."""
+        _, *stops = why
+        goes = functools.reduce(operator.or_, why)
+        token = jnp.where(one.in_decode, one.past.token_record + 1, 0)
+        left = _cut_off(ctx, state, one.request, left, goes, token)
+        for is_gone in stops:
+            left = _without_tokens(ctx, left, one.request, is_gone)
+        return left
+
+    def of_one_that_waits(
+        self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
+    ) -> Left:
+        """Return it with the end of its life there; its tokens stay with KV that has come and stays."""
+        has_kv = (state[Journeys].of(request).computed > 0) & ~is_gone
+        left = _cut_off(ctx, state, request, left, ~has_kv, jnp.int32(0))
+        life = choose(has_kv, _life(ctx, state, request), left.rows.life)
+        left = left._replace(rows=dataclasses.replace(left.rows, life=life))
+        return _without_tokens(ctx, left, request, ~has_kv)
+
+    def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
+        """Return the rows in which its first token stays."""
+        return ctx.memory.rows_of_quitter(ctx, state, request)
+
+
+class ResumedWithJoins(ResumedElsewhere):
+    """The same where requests are handed over: one that joined the batch with its KV has made a token before."""
+
+    def _num_made(self, ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
+        here = super()._num_made(ctx, state, one)
+        journey = state[Journeys].of(one.request)
+        has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
+        return here + as_int(has_joined)
+
+
+def _life(ctx: Context, state: State, request: Int[Array, ""]) -> BlockLife:
+    return BlockLife(ctx.vector(row(state[Blocks].life, request)))
+
+
+def _without_tokens(
+    ctx: Context, left: Left, request: Int[Array, ""], is_gone: Bool[Array, ""]
+) -> Left:
+    spare = jnp.int32(ctx.shape.num_requests)
+    at = jnp.where(is_gone, request, spare)
+    return left._replace(rows=left.rows.having(Regains(jnp.int32(0), at)))
+
+
+def _regained(state: State, request: Int[Array, ""]) -> Int[Array, ""]:
+    return state[Blocks][Regained].tokens[request]
+
+
+def _cut_off(
+    ctx: Context,
+    state: State,
+    request: Int[Array, ""],
+    left: Left,
+    is_it: Bool[Array, ""],
+    token: Int[Array, ""],
+) -> Left:
+    """The row of a life that ended, with the record of its first token plus 1, if tokens were kept before it."""
+    work, blocks, none = left.work, state[Blocks], no_block_rows(ctx)
+    is_it = is_it & (_regained(state, request) > 0)
+    is_full = is_it & (blocks.num_evictions >= ctx.shape.eviction_capacity)
+    outcome = failing(work.lane.outcome, is_full, Outcome.EVICTIONS_FULL)
+    entry = EvictionRecord.filled().replace(
+        request=request,
+        record=work.lane.num_records,
+        decode_record=token,
+        scheduled_record=jnp.int32(CUT_OFF),
+    )
+    at = jnp.minimum(blocks.num_evictions, none.eviction_at)
+    work = dataclasses.replace(work, lane=work.lane.replace(outcome=outcome))
+    at = jnp.where(is_it, at, none.eviction_at)
+    return Left(work, dataclasses.replace(left.rows, eviction_at=at, eviction=entry))

@@ -1,0 +1,318 @@
+"""What is kept of a run in place of its record: how it ended, its metrics by name, and what else was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.scalars import POOLED_LATENCIES
+from blis_jax.metrics.summaries import ALL, LATENCIES, Selection, latencies_us, select
+from blis_jax.records.record import RequestRecords, RunRecord, Status
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+    from blis_jax.metrics.summaries import SloTargets, Window
+
+GOOD, REJECTED = "good", "rejected"
+OF_LIVES = (  # what two runs must have in common, request by request, to be the same
+    "admitted",
+    "instance",
+    "status",
+    "queued_at_us",
+    "first_sched_delay_us",
+    "sched_delay_us",
+    "ttft_us",
+    "e2e_us",
+    "left_us",
+    "preemptions",
+    "cached_tokens_first_sched",
+)
+
+
+@dataclass(frozen=True)
+class RequestFigures:
+    """The measured requests of one run, a list each; NaN where a request has no such latency."""
+
+    arrival_us: Sequence[int]
+    slo_class: Sequence[int]
+    values: Mapping[str, Sequence[float]]  # ms by latency; 1 or 0 for GOOD and REJECTED
+
+    def __len__(self) -> int:
+        return len(self.arrival_us)
+
+    def arrivals(self) -> Int[np.ndarray, "request"]:
+        """Return the times of arrival, µs."""
+        return np.asarray(self.arrival_us, np.int64)
+
+    def column(self, name: str, slo_class: str | None) -> Float[np.ndarray, "request"]:
+        """Return the values of a class, NaN for the requests of others."""
+        values = np.asarray(self.values[name], np.float64)
+        if slo_class is None:
+            return values
+        return np.where(np.asarray(self.slo_class) == class_code(slo_class), values, np.nan)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is kept of a run; one that did not come to its end has no figures."""
+
+    outcome: IntEnum  # an `Outcome`, or why a study did without the run
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)  # of the cheap invariants
+    tails: Mapping[str, Mapping[str, Kept]] = field(default_factory=dict)  # see `kept_tails`
+    ttft_parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    ttft_curve_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by class
+    overtaking: Mapping[str, Overtaking] = field(default_factory=dict)  # by `lower>higher`
+    acted: Mapping[str, int] = field(default_factory=dict)  # how often a mechanism did something
+    fingerprint: str = ""  # equal for runs in which every request had the same life
+    requests: RequestFigures | None = None  # where those of one trace are resampled
+    lives: Int[np.ndarray, "request fact"] | None = None  # where requests are compared one by one
+    record: RunRecord | None = None  # where the whole run was asked for
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run came to its end."""
+        return self.outcome in WHOLE
+
+    @property
+    def num_broken_invariants(self) -> int:
+        """How often an invariant was broken."""
+        return sum(self.violations.values())
+
+    def value(self, name: str) -> float:
+        """Return a metric by its name; NaN if the run has none."""
+        return self.metrics.get(name, math.nan)
+
+    def beside(self, other: RunSummary, mark: str) -> RunSummary:
+        """Return the metrics of two runs together, those of the other marked; none unless both came to their end."""
+        metrics: dict[str, float] = {}
+        if self.is_whole and other.is_whole:
+            metrics = {**self.metrics}
+            metrics |= {f"{name}{mark}": value for name, value in other.metrics.items()}
+        outcome = other.outcome if self.is_whole else self.outcome
+        return RunSummary(outcome, metrics, Counter(self.violations) + Counter(other.violations))
+
+    def document(self) -> dict[str, Any]:
+        """Return what there is as plain data; a record and lives do not go into files."""
+        kept = dataclasses.replace(self, lives=None, record=None)
+        written = {name: value for name, value in dataclasses.asdict(kept).items() if value}
+        return written | {"outcome": self.outcome.name}
+
+
+def read_summary(document: Mapping[str, Any]) -> RunSummary:
+    """Return the summary that a document holds; earlier ones say of violations how many there are."""
+    fields = {**document, "outcome": Outcome[document["outcome"]]}
+    num_broken = fields.pop("num_broken_invariants", 0)
+    if num_broken:
+        fields["violations"] = {"any": num_broken}
+    passed = fields.get("overtaking", {})
+    fields["overtaking"] = {name: Overtaking(**numbers) for name, numbers in passed.items()}
+    if fields.get("requests"):
+        fields["requests"] = RequestFigures(**fields["requests"])
+    return RunSummary(**fields)
+
+
+def request_figures(record: RunRecord, targets: SloTargets, window: Window) -> RequestFigures:
+    """Return what became of each request that arrives in the window."""
+    requests, chosen = record.requests, select(record, targets, window)
+    kept = chosen.is_chosen
+    values = {}
+    for name in LATENCIES:
+        times, exists = latencies_us(record, name)
+        values[name] = np.where(exists, times, np.nan)[kept] / 1000
+    values[GOOD] = chosen.is_good[kept].astype(np.float64)
+    values[REJECTED] = (requests.status == Status.REJECTED)[kept].astype(np.float64)
+    return RequestFigures(
+        requests.arrival_us[kept].tolist(),
+        requests.slo_class[kept].tolist(),
+        {name: column.tolist() for name, column in values.items()},
+    )
+
+
+def lives_of(record: RunRecord, facts: Sequence[str] = ()) -> Int[np.ndarray, "request fact"]:
+    """Return columns of the requests side by side, all of them by default; -1 where a run has no such record."""
+    requests = record.requests
+    missing = np.full(len(requests.arrival_us), -1)
+    names = facts or [column.name for column in dataclasses.fields(RequestRecords)]
+    columns = [getattr(requests, name) for name in names]
+    return np.column_stack([np.asarray(missing if c is None else c, np.int64) for c in columns])
+
+
+def share_differing(first: RunSummary, second: RunSummary) -> float:
+    """Return the share of requests with another life in the second run; NaN unless both kept lives."""
+    if first.lives is None or second.lives is None:
+        return math.nan
+    return float((first.lives != second.lives).any(axis=1).mean())
+
+
+def fingerprint(record: RunRecord) -> str:
+    """Return a text that is equal for runs in which every request had the same life."""
+    digest = hashlib.sha256()
+    for name in OF_LIVES:
+        digest.update(np.ascontiguousarray(getattr(record.requests, name), np.int64).tobytes())
+    return digest.hexdigest()[:16]
+
+
+# --- latencies that the runs of many seeds can be pooled by ---------------------------------------
+
+# The 32 largest are kept one by one, then every tenth part further down. So the number of a run's requests above any
+# value is known exactly up to 32, and beyond to a tenth of it at most; `statistics.pooled` pools runs.
+
+NUM_EXACT, GROWTH, NUM_RANKS = 32, 1.1, 96
+Kept = Sequence[int]  # the number of requests, then the kept latencies in µs, the largest first
+
+
+def _ranks() -> tuple[int, ...]:
+    ranks = list(range(NUM_EXACT))
+    while len(ranks) < NUM_RANKS:
+        ranks.append(max(ranks[-1] + 1, round((ranks[-1] + 1) * GROWTH) - 1))
+    return tuple(ranks)
+
+
+RANKS = _ranks()  # of the kept latencies, 0 for the largest; the last one is about 14,000
+
+
+@dataclass(frozen=True)
+class Tails:
+    """The latencies of one group of requests in several runs, as far as they are kept."""
+
+    count: Int[np.ndarray, "run"]  # requests with this latency; -1 for a run that did not end
+    top_us: Float[np.ndarray, "run rank"]  # by RANKS; NaN where there are fewer
+
+
+def tails_of_runs(kept: Sequence[Kept | None]) -> Tails:
+    """Of what `kept_of` gave for each run; None for a run that did not end."""
+    count = np.full(len(kept), -1, np.int64)
+    top_us = np.full((len(kept), NUM_RANKS), np.nan)
+    for run, one in enumerate(kept):
+        if one is not None:
+            count[run] = one[0]
+            top_us[run, : len(one) - 1] = one[1:]
+    return Tails(count, top_us)
+
+
+def kept_of(values_us: Int[np.ndarray, "value"]) -> list[int]:
+    """Of latencies in ascending order."""
+    ranks = [rank for rank in RANKS if rank < len(values_us)]
+    return [len(values_us), *values_us[::-1][ranks].astype(np.int64).tolist()]
+
+
+def kept_tails(everything: Selection, classes: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+    """By latency, then by class and for all requests, from the measured requests of a run."""
+    found: dict[str, dict[str, list[int]]] = {name: {} for name in POOLED_LATENCIES}
+    for slo_class in (ALL, *classes):
+        chosen = everything.of_name(slo_class)
+        for name in POOLED_LATENCIES:
+            found[name][slo_class] = kept_of(chosen.sample(name).values)
+    return found
+
+
+# --- who was scheduled first while another class waited -------------------------------------------
+
+
+PAIRS = (("sheddable", "critical"), ("standard", "critical"), ("sheddable", "standard"))
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Overtaking:
+    """Of one run, or of several together; ages in µs, None where nothing was seen."""
+
+    num_overtaking: (
+        int  # requests of the lower class scheduled while one of the higher class waited
+    )
+    least_age_us: int | None  # of them at that moment
+    least_older_by_us: int | None  # than the one that waited
+    num_passed: int  # requests of the lower class that a younger one of the higher class passed
+    greatest_passed_age_us: int | None  # of them at that moment
+
+
+NOTHING = Overtaking(0, None, None, 0, None)
+ROWS_AT_A_TIME = 256
+
+
+def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
+    """Who was scheduled first while the other waited, on each instance; only first schedulings count."""
+    requests = record.requests
+    codes = [class_code(name) for name in (lower, higher)]
+    found = [NOTHING]
+    for instance in range(len(record.instances.step_count)):
+        here = (requests.instance == instance) & (requests.queued_at_us >= 0)
+        below, above = (_waits(record, here & (requests.slo_class == code)) for code in codes)
+        for at in range(0, len(below.arrival_us), ROWS_AT_A_TIME):
+            found.append(_between(below.part(at), above))
+    return together(found)
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """From the entry into the wait queue to the first scheduling, NEVER if that did not come."""
+
+    arrival_us: Int[np.ndarray, "request"]
+    queued_us: Int[np.ndarray, "request"]
+    scheduled_us: Int[np.ndarray, "request"]
+
+    def part(self, at: int) -> _Waits:
+        """Return the waits of one block of requests, as columns."""
+        rows = slice(at, at + ROWS_AT_A_TIME)
+        return _Waits(
+            self.arrival_us[rows, None], self.queued_us[rows, None], self.scheduled_us[rows, None]
+        )
+
+    def hold(self, time_us: Int[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
+        """Return whether they wait at a time; not at its ends, where events share a microsecond."""
+        return (self.queued_us < time_us) & (time_us < self.scheduled_us)
+
+
+def _waits(record: RunRecord, chosen: Bool[np.ndarray, "request"]) -> _Waits:
+    requests = record.requests
+    delay, arrival = requests.first_sched_delay_us[chosen], requests.arrival_us[chosen]
+    scheduled = np.where(delay >= 0, arrival + delay, NEVER)
+    return _Waits(arrival, requests.queued_at_us[chosen], scheduled)
+
+
+def _between(below: _Waits, above: _Waits) -> Overtaking:
+    """Of the lower class, as a column, against the higher class on the same instance."""
+    overtakes = above.hold(below.scheduled_us)
+    is_younger = above.arrival_us > below.arrival_us
+    passed = below.hold(above.scheduled_us) & is_younger
+    ages = np.broadcast_to(below.scheduled_us - below.arrival_us, overtakes.shape)[overtakes]
+    older_by = (above.arrival_us - below.arrival_us)[overtakes]
+    passed_ages = (above.scheduled_us - below.arrival_us)[passed]
+    return Overtaking(
+        int(overtakes.any(axis=1).sum()),
+        int(ages.min()) if len(ages) else None,
+        int(older_by.min()) if len(older_by) else None,
+        int(passed.any(axis=1).sum()),
+        int(passed_ages.max()) if len(passed_ages) else None,
+    )
+
+
+def together(parts: Iterable[Overtaking]) -> Overtaking:
+    """Of several instances or runs."""
+    parts = list(parts)
+
+    def least(name: str) -> int | None:
+        return min(
+            (v for v in (getattr(part, name) for part in parts) if v is not None), default=None
+        )
+
+    greatest = [part.greatest_passed_age_us for part in parts]
+    return Overtaking(
+        sum(part.num_overtaking for part in parts),
+        least("least_age_us"),
+        least("least_older_by_us"),
+        sum(part.num_passed for part in parts),
+        max((value for value in greatest if value is not None), default=None),
+    )

@@ -1,1 +1,0 @@
-"""Admission policies: accept or turn away a request at the gateway."""

@@ -1,0 +1,299 @@
+"""What a policy reads, found by tracing it once with shapes alone; what it does not read is not computed for it.
+
+Some signals cost time to compute. A policy reads one if what it decides depends on it, or if its function looks at it
+in any other way. Where the engine asks the policy, everything else that costs something is out of its context, and
+using it is an error in one sentence and no number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from blis_jax.core.kinds import KINDS
+from blis_jax.core.types import EngineShape, Record
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import jax
+from blis_jax.policies.scenes import INSTANCES, PATH, SLOTS, array_of, scene_of
+
+if TYPE_CHECKING:
+    from blis_jax.policies.contract import Policy
+
+C = TypeVar("C", bound=Record)
+
+RANDOM = ("key", "run_key", "draws")  # they say that a run depends on its seed
+MATCH = "snapshots.prefix_match_blocks"
+CPU_TIER = ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate")
+CACHES, PROMPT_TIME = "snapshots.cached_prompt_blocks", "snapshots.prompt_us"
+DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
+NUM_KEYS = "shape.num_keys"
+OF_SNAPSHOTS = (MATCH, *CPU_TIER, CACHES, PROMPT_TIME)
+# by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
+SIGNALS: dict[str, tuple[str, ...]] = {
+    "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding"),
+    "PickerContext": ("key", "draws"),
+    "QueueContext": ("key", "num_cached_blocks", "contents", "handed"),
+    "VictimContext": ("num_own_blocks",),
+    "OffloadContext": DEMAND,
+    "ClusterContext": ("key", *OF_SNAPSHOTS, "fleet"),
+    "HandOverContext": ("key",),
+    "SourceContext": ("key",),
+}
+_ABOUT_A_REQUEST = (MATCH, CACHES, PROMPT_TIME)
+_NO_REQUEST = "which is about one request, and a cluster policy is asked about none; leave it out"
+Absent = tuple[tuple[str, str], ...]  # signals that a run does not have, each with the reason
+
+
+class UnreadSignal(ConfigError):
+    """A signal is used that is not there for the policy."""
+
+    def __init__(self, signal: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.signal = signal
+
+
+class Unread:
+    """A signal that is not there for the policy; whatever is done with it raises an `UnreadSignal`."""
+
+    def __init__(self, signal: str, sentence: str) -> None:
+        self._said, self.sentence = (signal, sentence), sentence
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnreadSignal(*self._said)
+
+    def __repr__(self) -> str:
+        return f"Unread{self._said!r}"
+
+    def __hash__(self) -> int:  # JAX compares contexts that are handed on as a whole
+        return hash(self._said)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Unread):
+            self._refuse()
+        return self._said == other._said  # type: ignore[attr-defined]
+
+    def _refuse(self, *_: object) -> Any:
+        raise UnreadSignal(*self._said)
+
+
+_OPERATIONS = (
+    *("bool", "len", "iter", "float", "int", "index", "getitem", "array", "jax_array", "call"),
+    *("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge"),
+    *(
+        f"{side}{name}"
+        for side in ("", "r")
+        for name in (
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+            *("and", "or", "xor", "lshift", "rshift"),
+        )
+    ),
+)
+for _name in _OPERATIONS:  # looked up on the type, where __getattr__ is not asked
+    setattr(Unread, f"__{_name}__", Unread._refuse)
+
+
+@functools.cache
+def _register() -> None:
+    """Tell JAX that it has no arrays; only once, and only where JAX has been started."""
+    jax.tree_util.register_static(Unread)
+
+
+def _shown(signal: str) -> str:
+    return signal if signal == NUM_KEYS else f"context.{signal}"
+
+
+def _unread(policy: Policy, signal: str) -> Unread:
+    """Return what stands for a signal that the policy does not read."""
+    how = f"here, and did not when it was traced with {INSTANCES} instances; read it whatever the sizes"
+    if signal in RANDOM:
+        how = "without asking for it; declare it with is_random=True"
+    return Unread(signal, f"{policy.words} uses {_shown(signal)} {how}")
+
+
+def _signals(policy: Policy, context: str) -> tuple[str, ...]:
+    """Return what the policy has in a context of this class only if it reads it."""
+    return (*SIGNALS[context], *(("picked",) if policy.kind == "admission" else ()))
+
+
+def seen_by(policy: Policy, context: C) -> C:
+    """Return the context without the signals that the policy does not read."""
+    hidden = {
+        signal: _unread(policy, signal)
+        for signal in _signals(policy, type(context).__name__)
+        if not (policy.is_random if signal in RANDOM else policy.reads(signal))
+    }
+    return _with(context, hidden)
+
+
+def with_keys(policy: Policy, shape: EngineShape) -> EngineShape:
+    """Return the shape with its number of prompt keys, if the policy keeps something for each."""
+    return (
+        shape if policy.reads(NUM_KEYS) else _with(shape, {"num_keys": _unread(policy, NUM_KEYS)})
+    )
+
+
+def _with(context: C, values: Mapping[str, Any]) -> C:
+    """Return the context with other values of some signals."""
+    parts: dict[str, dict[str, Any]] = {}
+    for signal, value in values.items():
+        owner, _, name = signal.rpartition(".")
+        parts.setdefault(owner, {})[name] = value
+    changed = parts.pop("", {})
+    for owner, fields in parts.items():
+        changed[owner] = dataclasses.replace(getattr(context, owner), **fields)
+    return dataclasses.replace(context, **changed)
+
+
+# --- what a policy reads --------------------------------------------------------------------------
+
+
+def reading(policy: Policy, num_instances: int = INSTANCES, absent: Absent = ()) -> Policy:
+    """Return the policy with the signals that it reads.
+
+    One that works for no other number of instances than the cluster's, or with no other clock, is traced with that.
+
+    Raises:
+        ConfigError: it reads a signal that is absent in the run, or draws and does not say so.
+    """
+    function = dataclasses.replace(policy.function(), signals=None)
+    signals, failures = None, []
+    for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
+        try:
+            signals = signals_of(function, size, clock, absent)
+            break
+        except ConfigError:
+            raise
+        except Exception as error:  # the policy's own
+            failures.append(error)
+    if signals is None:
+        raise failures[0]
+    for signal in RANDOM:
+        if signal in signals and not policy.is_random:
+            raise ConfigError(_unread(policy, signal).sentence)
+    return dataclasses.replace(policy, signals=signals)
+
+
+@functools.lru_cache(maxsize=1024)
+def signals_of(
+    function: Policy, num_instances: int = INSTANCES, clock: str = "int64", absent: Absent = ()
+) -> frozenset[str]:
+    """Return the fields of its contexts that a policy reads, such as `now_us` or `request.tenant`.
+
+    Raises:
+        ConfigError: it reads a signal that is absent.
+    """
+    _register()
+    kind, of_shape = KINDS[function.kind], (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
+    shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
+    names = {kind.context, *(["GatewayContext"] if function.pool or function.splits else ())}
+    asked = {name: scene_of(kind.name, num_instances, SLOTS, name, clock) for name in sorted(names)}
+    reasons = dict(absent)
+    if kind.name == "cluster":
+        reasons |= dict.fromkeys(_ABOUT_A_REQUEST, _NO_REQUEST)
+    missing = {
+        signal: Unread(signal, f"{function.words} reads {_shown(signal)}, {reason}")
+        for signal, reason in reasons.items()
+    }
+
+    with jax.enable_x64(True):
+        numbers = jax.tree.map(lambda _: array_of(np.float64), function.values())
+        begun = numbers, array_of(np.int32)
+        read = _used(
+            functools.partial(_answers, function, shape),
+            (*begun, _without(function, asked, missing)),
+        )
+        if function.remembers and _keeps_keys(function, shape, numbers):
+            read.add(NUM_KEYS)
+        if not function.is_ours:  # a test knows of those that these add nothing
+            read |= looked_at(function, shape, (*begun, asked), read, missing)
+    return frozenset(read)
+
+
+def _keeps_keys(function: Policy, shape: EngineShape, numbers: Record) -> bool:
+    """Return whether its first state depends on the number of prompt keys."""
+    try:
+        jax.eval_shape(
+            lambda given: function.start(given, _with(shape, {"num_keys": Unread(NUM_KEYS, "")})),
+            numbers,
+        )
+    except UnreadSignal:
+        return True
+    return False
+
+
+def looked_at(
+    function: Policy,
+    shape: EngineShape,
+    arguments: tuple[Any, Any, Mapping[str, Any]],
+    read: Collection[str],
+    missing: Mapping[str, Unread],
+) -> set[str]:
+    """Return the signals that a policy looks at and computes nothing from, such as those that it only counts."""
+    numbers, instance, asked = arguments
+    guarded = {signal for name in asked for signal in _signals(function, name)} - {*read, *missing}
+    found: set[str] = set()
+    while True:
+        hidden = {signal: Unread(signal, "") for signal in guarded - found} | dict(missing)
+        try:
+            jax.eval_shape(
+                functools.partial(_answers, function, shape),
+                *(numbers, instance, _without(function, asked, hidden)),
+            )
+        except UnreadSignal as error:
+            if error.signal in missing:
+                raise
+            found.add(error.signal)
+        else:
+            return found
+
+
+def _without(
+    function: Policy, asked: Mapping[str, Any], signals: Mapping[str, Unread]
+) -> dict[str, Any]:
+    """Return the contexts in which these signals are not there."""
+    return {
+        name: _with(one, {key: signals[key] for key in _signals(function, name) if key in signals})
+        for name, one in asked.items()
+    }
+
+
+def _answers(
+    function: Policy,
+    shape: EngineShape,
+    numbers: Record,
+    instance: jax.Array,
+    asked: Mapping[str, Any],
+) -> list[Any]:
+    """Arrays of what all functions of a policy answer that are asked with a context."""
+    context = asked[KINDS[function.kind].context]
+    state = function.start(numbers, shape)
+    answers: list[Any] = [function.decide(numbers, state, context)]
+    if function.routed is not None:
+        answers.append(function.routed(numbers, state, context, instance))
+    if function.hands is not None:
+        answers.append(function.hands(numbers, context, instance))
+    if function.pool is not None:
+        answers.append(function.pool(numbers, asked["GatewayContext"]))
+    if function.splits is not None:
+        answers.append(function.splits(numbers, asked["GatewayContext"], instance))
+    return [leaf for leaf in jax.tree.leaves(answers) if hasattr(leaf, "dtype")]
+
+
+def _used(function: Callable[..., Any], arguments: tuple[Any, ...]) -> set[str]:
+    """Fields of the contexts, which are the last argument, that the answers depend on."""
+    dce_jaxpr = import_module("jax.interpreters.partial_eval").dce_jaxpr
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
+    leaves, _ = jax.tree_util.tree_flatten_with_path(arguments)
+    read = set()
+    for (path, _), is_used in zip(leaves, used, strict=True):
+        if is_used and path[0].idx == len(arguments) - 1:
+            names = [part.name for part in path[2:]]
+            read.add(".".join(names[: 2 if names[0] in ("snapshots", "request") else 1]))
+    return read

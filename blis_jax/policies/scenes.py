@@ -1,0 +1,244 @@
+"""Contexts as shapes, for tracing a policy without a run; and checks of what a policy answers when it is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, TypeVar
+
+import numpy as np
+
+import blis_jax.policies.contexts as contexts
+from blis_jax.core.kinds import KINDS
+from blis_jax.core.types import Record, RequestView, Snapshots
+from blis_jax.core.views import FleetParams, FleetView
+from blis_jax.errors import ConfigError, shortened
+from blis_jax.lazy import jax, jnp
+
+if TYPE_CHECKING:
+    from jax.typing import ArrayLike, DTypeLike
+
+    from blis_jax.policies.contexts import Context
+    from blis_jax.policies.contract import Policy
+
+R = TypeVar("R", bound=Record)
+S = TypeVar("S")
+
+INSTANCES, SLOTS, PATH = 4, 8, 3
+DTYPES = {"Int": np.int32, "Float": np.float64, "Bool": np.bool_}
+ARRAY = re.compile(r"(Int|Float|Bool)\[(?:jax\.)?Array, '([^']*)'\]")
+
+
+def array_of(dtype: DTypeLike, *size: int) -> Any:
+    """Return the shape of an array."""
+    return jax.ShapeDtypeStruct(size, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+class _Shapes:
+    """Make contexts of arrays without values; places are named as annotations name them."""
+
+    def __init__(self, instances: int, slots: int, clock: str) -> None:
+        self.time = np.dtype(clock)
+        self.sizes = {"instance": instances, "slot": slots, "block": slots, "path": PATH}
+        self.sizes |= {"node": slots, "kind": 2, "change": slots, "request": slots}
+
+    def array(self, dtype: DTypeLike, *places: str) -> Any:
+        """Return an array without values, with an axis for each place."""
+        return array_of(dtype, *(self.sizes[name] for name in places))
+
+    def made(self, cls: type[R], *places: str, **others: object) -> R:
+        """A pytree of arrays as they are annotated, at these places where that says no more; `others` as given."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            found = ARRAY.fullmatch(str(field.type))
+            if field.name in others:
+                values[field.name] = others[field.name]
+            elif found is None:  # a time, or a whole number that is not always there
+                dtype = self.time if field.name.endswith("_us") else np.int32
+                values[field.name] = self.array(dtype, *places)
+            else:
+                axes = [axis for axis in found[2].split() if not axis.startswith("*")]
+                own = places if axes == ["..."] else axes
+                values[field.name] = self.array(DTYPES[found[1]], *own)
+        return cls(**values)
+
+
+def scene_of(
+    kind: str,
+    instances: int = INSTANCES,
+    slots: int = SLOTS,
+    context: str = "",
+    clock: str = "int64",
+) -> Any:
+    """Return what a policy of the kind is asked with, as shapes: all signals are there.
+
+    `context` names another context than the kind's own; `clock` is the dtype of times.
+    """
+    shapes = _Shapes(instances, slots, clock)
+    array, made, time = shapes.array, shapes.made, shapes.time
+    of_instances = "instance", "slot"
+    real = array(np.float64, "instance")
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    seen = made(
+        Snapshots, "instance", pending_transfer_us=real, kv_thrashing_rate=real, prompt_us=real
+    )
+    name = context or KINDS[kind].context
+    inside = ("slot",) if name in ("QueueContext", "VictimContext", "OffloadContext") else ()
+    shares = made(contexts.LeadingContents)
+    if inside:
+        shares = jax.tree.map(lambda leaf: array_of(leaf.dtype, slots, *leaf.shape), shares)
+    is_routing = kind == "routing"
+    others: dict[str, Any] = {
+        "request": made(RequestView, *inside),
+        "snapshots": seen,
+        "now_us": array(time),
+        "key": key,
+        "run_key": key,
+        "scores": real if is_routing or kind == "picker" else None,
+        "picked": array(np.int32) if is_routing or kind == "admission" else None,
+        "is_decode": array(np.bool_),
+        "draws": array(np.int32, "slot"),
+        "contents": shares,
+        "outstanding": made(contexts.Outstanding, *of_instances),
+        "queued_us": array(time, "slot"),
+        "num_cached_blocks": array(np.int32, "slot"),
+        "num_own_blocks": array(np.int32, "slot"),
+        "priority": array(np.float64, "slot") if kind == "scheduler" else None,
+        "handed": array(np.float64, "slot"),
+        "is_paid": array(np.bool_, "instance"),
+        "fleet": made(FleetView, "instance", params=made(FleetParams), has_more=array(np.bool_)),
+    }
+    return made(getattr(contexts, name), **others)
+
+
+# --- answers: one sentence with the line of the policy says what is wrong -------------------------
+
+
+_FORM = re.compile(r"(\w+?)(?:\[(\w+)\])?")
+# by dtype: the kinds of dtype that do as well
+_DO_AS_WELL = {"bool": "b", "int32": "iu", "float64": "iuf"}
+
+
+def answered(policy: Policy, state: S, context: Context, answer: object) -> tuple[Any, S]:
+    """Return the decision, with Python numbers as arrays, and the next state.
+
+    Raises:
+        ConfigError: they are not what a policy of the kind returns, or the state is unlike the one before.
+    """
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        _refuse(policy, f"returned {_shown(answer)}; return a pair, (decision, state)")
+    decision, after = answer
+    return _decision(policy, context, decision), kept(policy, state, after)
+
+
+def kept(policy: Policy, before: S, after: S) -> S:
+    """Return the next state of a policy.
+
+    Raises:
+        ConfigError: its arrays are others than those of the state before.
+    """
+    old, new = (_leaves(one) for one in (before, after))
+    if _form_of(before) != _form_of(after):
+        _refuse(policy, f"returned the state {_shown(after)}; keep the form of {_shown(before)}")
+    for one, other in zip(old, new, strict=True):
+        if one is None and other is None:
+            continue
+        if not _is_alike(one, other):
+            _refuse(
+                policy,
+                f"returned a state with {_shown(other)} where it had {_shown(one)}; keep shapes and dtypes",
+            )
+    return after
+
+
+def _is_none(leaf: object) -> bool:
+    return leaf is None
+
+
+def _leaves(tree: object) -> list[object]:
+    return list(jax.tree.leaves(tree, is_leaf=_is_none))
+
+
+def _form_of(tree: object) -> jax.tree_util.PyTreeDef:
+    return jax.tree.structure(tree, is_leaf=_is_none)
+
+
+def _is_alike(before: object, after: object) -> bool:
+    if not _is_array(after) or not _is_array(before) or jnp.shape(before) != jnp.shape(after):
+        return False
+    is_weak = not hasattr(after, "dtype") or getattr(after, "weak_type", False)
+    kinds = jnp.result_type(before).kind, jnp.result_type(after).kind
+    return bool(is_weak and kinds[0] == kinds[1]) or jnp.result_type(before) == jnp.result_type(
+        after
+    )
+
+
+def _decision(policy: Policy, context: Context, decision: object) -> object:
+    """Return the decision in the form of its kind."""
+    form = KINDS[policy.kind].decision
+    if form.startswith("("):
+        parts = form.strip("()").split(", ")
+        if not isinstance(decision, tuple) or len(decision) != len(parts):
+            _refuse(policy, f"decided {_shown(decision)}; decide {form}")
+        pairs = zip(decision, parts, strict=True)
+        return tuple(_array(policy, context, value, part) for value, part in pairs)
+    if form[0].islower():
+        return _array(policy, context, decision, form)
+    cls = getattr(contexts, form)
+    if not isinstance(decision, cls):
+        _refuse(policy, f"decided {_shown(decision)}; decide a {form}")
+    for field in dataclasses.fields(cls):
+        annotated = ARRAY.fullmatch(str(field.type))
+        if annotated is not None:
+            place = f"[{annotated[2]}]" if annotated[2] else ""
+            part = f"{np.dtype(DTYPES[annotated[1]]).name}{place}"
+            _array(policy, context, getattr(decision, field.name), part, f"{field.name} as ")
+    return decision
+
+
+def _array(policy: Policy, context: Context, value: object, form: str, what: str = "") -> ArrayLike:
+    found = _FORM.fullmatch(form)
+    assert found is not None
+    dtype, place = found.groups()
+    shape = _size(context) if place else ()
+    if not (
+        _is_array(value)
+        and jnp.shape(value) == shape
+        and jnp.result_type(value).kind in _DO_AS_WELL[dtype]
+    ):
+        here = f", here {dtype}[{shape[0]}]" if place else ""
+        _refuse(policy, f"decided {what}{_shown(value)}; decide {what}{form}{here}")
+    return value if hasattr(value, "dtype") else jnp.asarray(value, dtype)
+
+
+def _size(context: Context) -> tuple[int, ...]:
+    """Return instances, slots or blocks, whichever the policy decides about."""
+    if isinstance(context, contexts.GatewayContext):
+        return jnp.shape(context.snapshots.is_active)
+    names = ("is_up", "is_eligible", "is_waiting", "is_running", "num_takers")
+    return jnp.shape(next(getattr(context, name) for name in names if hasattr(context, name)))
+
+
+def _is_array(value: object) -> TypeGuard[ArrayLike]:
+    return hasattr(value, "dtype") or isinstance(value, bool | int | float)
+
+
+def _shown(value: object) -> str:
+    """Return an array by dtype and shape, as int32[4] or bool[]; another value as it is written."""
+    if _is_array(value):
+        name = str(value.dtype) if hasattr(value, "dtype") else type(value).__name__
+        return f"{name}[{','.join(map(str, jnp.shape(value)))}]"
+    if value is None or isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_shown, value))})"
+    return f"a {type(value).__name__}"
+
+
+def _refuse(policy: Policy, sentence: str) -> NoReturn:
+    code = getattr(policy.decide, "__code__", None)
+    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+    raise ConfigError(f"{policy.words}{place} {sentence}")

@@ -1,1 +1,0 @@
-"""Scorers: rate every instance for one request, in [0, 1], higher is better; values outside are cut off."""

@@ -1,0 +1,361 @@
+"""The router's prefix index: which blocks of a prompt an instance has been given lately.
+
+The index of an instance holds the blocks touched most recently, up to a capacity. A routing touches all blocks of the
+prompt; where the caches feed the index, an allocation does (index_events.py). Touches are numbered: those of one prompt
+are neighbours, its shared contents in the order of the prompt and its private blocks behind them as one entry.
+The blocks touched at or after an entry only grow in number, so an entry that has left the index comes back by another
+touch alone. One number for each instance, its oldest entry, therefore tells which contents are still there; single
+blocks that the cache has used again since their last touch are gaps in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import as_int, branch
+from blis_jax.core.exact import full_blocks
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import Parts
+from blis_jax.tables.blocks import LOOK_UP_BLOCKS
+from blis_jax.tables.context import Context, failing, row, shared_numbers
+from blis_jax.tables.gateways import index_column, own_columns
+from blis_jax.tables.requests import Nodes, nodes_of
+from blis_jax.tables.router import (
+    ROUTINGS_READ,
+    Entrances,
+    Gaps,
+    PrivateBlocks,
+    RouterIndex,
+    RouterWrite,
+    Routings,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance (BLIS default)
+
+
+def no_touch(ctx: Context, router: RouterIndex) -> RouterWrite:
+    """Return that nothing is touched."""
+    zero = jnp.int32(0)
+    spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
+    nobody = jnp.int32(ctx.shape.num_requests) if PrivateBlocks in router else zero
+    own = (Entrances(jnp.zeros(spare.shape, ctx.clock)),) if Entrances in router else ()
+    counts = router.num_blocks, router.oldest, router.num_sent
+    return RouterWrite(spare, zero, nobody, zero, *counts, Parts(*own))
+
+
+def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"]:
+    return (nodes.start < num_prompt_blocks) & (nodes.length > 0)
+
+
+def matched_blocks(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
+    now: jax.Array,
+) -> Int[Array, "instance"]:
+    """Leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
+
+    Where the index is delayed, entries younger than the delay do not count.
+    """
+    if Gaps in router:
+        return _matched_with_gaps(ctx, router, request, nodes, num_prompt_blocks)
+    touched = own_columns(ctx, router.touched[nodes.node], request)
+    present = touched >= own_columns(ctx, router.oldest, request)[None, :]
+    if Entrances in router:
+        since = own_columns(ctx, router[Entrances].at[nodes.node], request)
+        age = now.astype(jnp.float64) - since.astype(jnp.float64)
+        delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
+        present = present & (age >= delay)
+    present = present & _is_prompt(nodes, num_prompt_blocks)[:, None]
+    reached = jnp.cumprod(as_int(present), axis=0)
+    return jnp.sum(reached * nodes.length[:, None], axis=0, dtype=jnp.int32)
+
+
+def touch(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
+    chosen: jax.Array,
+    now: jax.Array | None = None,
+) -> RouterWrite:
+    """Record the prompt's blocks for the instance that it goes to, or that has room for it now.
+
+    `now` is needed where routings are heard late.
+    """
+    own: tuple[Entrances, ...] = ()
+    chosen = index_column(ctx, request, chosen)
+    is_chosen = lax.iota(jnp.int32, len(router.oldest)) == chosen
+    counts = _is_prompt(nodes, num_prompt_blocks)
+    if PrivateBlocks not in router:
+        is_new = counts & (router.touched[nodes.node, chosen] < router.oldest[chosen])
+        private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
+        new = private + jnp.sum(jnp.where(is_new, nodes.length, 0), dtype=jnp.int32)
+        if Entrances in router and now is not None:
+            since = jnp.where(is_new, now, router[Entrances].at[nodes.node, chosen])
+            own = (Entrances(since),)
+    else:
+        there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
+        private = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
+        new = num_prompt_blocks - jnp.sum(there, dtype=jnp.int32) - private
+    return RouterWrite(
+        path=jnp.where(counts, nodes.node, jnp.int32(ctx.shape.num_nodes)),
+        num_nodes=jnp.sum(counts, dtype=jnp.int32),
+        request=request,
+        instance=chosen,
+        num_blocks=router.num_blocks + jnp.where(is_chosen, new, 0),
+        oldest=router.oldest,
+        num_sent=router.num_sent + 1,
+        own=Parts(*own),
+    )
+
+
+def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax.Array:
+    """The outcome where the index, or its log of touches, cannot hold one more."""
+    if not ctx.shape.has_router_eviction:
+        is_over = jnp.any(done.num_blocks > ROUTER_INDEX_CAPACITY)
+        return failing(outcome, is_over, Outcome.ROUTER_INDEX_FULL)
+    if not (ctx.mechanism.moves_requests or ctx.mechanism.is_precise):
+        return outcome
+    is_over = done.num_sent > ctx.shape.num_routings
+    return failing(outcome, is_over, Outcome.ROUTINGS_FULL)
+
+
+def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
+    """Return the index after a touch."""
+    depth = ctx.shape.path_depth
+    first = router.num_sent * jnp.int32(depth + 1) + 1
+    numbers = first + lax.iota(jnp.int32, depth)
+    own: list[object] = []
+    if PrivateBlocks in router:
+        number, at = first + jnp.int32(depth), own_row(ctx, done.request, done.instance)
+        touched = lax.dynamic_update_slice(router[PrivateBlocks].touched, number[None], (at,))
+        own.append(PrivateBlocks(touched))
+    on_path = _put_on_path(ctx, router.touched, done, numbers)
+    if Routings in router:
+        own.append(_with_routing(router, done))
+    if Entrances in router:
+        since = _put_on_path(ctx, router[Entrances].at, done, done[Entrances].at)
+        own.append(Entrances(since))
+    return dataclasses.replace(
+        router.having(*own),
+        touched=on_path,
+        num_blocks=done.num_blocks,
+        oldest=done.oldest,
+        num_sent=done.num_sent,
+    )
+
+
+def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.Array) -> jax.Array:
+    """The table `[node, instance]` with the values `[path]` for the chosen instance."""
+    if ctx.shape.path_depth == 1:
+        return lax.dynamic_update_slice(table, values[:, None], (done.path[0], done.instance))
+    if ctx.when is not branch:
+        return table.at[done.path, done.instance].set(values)
+
+    def put(place: jax.Array, table: jax.Array) -> jax.Array:
+        node, value = (
+            lax.dynamic_index_in_dim(one, place, keepdims=False) for one in (done.path, values)
+        )
+        return lax.dynamic_update_slice(table, value[None, None], (node, done.instance))
+
+    return lax.fori_loop(0, done.num_nodes, put, table)
+
+
+def _with_routing(router: RouterIndex, done: RouterWrite) -> Routings:
+    """The log with the touch at its number; where nothing is touched, the next one will replace it."""
+    routing, at = jnp.stack([done.request, done.instance])[:, None], router.num_sent
+    return Routings(lax.dynamic_update_slice(router[Routings].sent, routing, (jnp.int32(0), at)))
+
+
+def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = None) -> RouterIndex:
+    """The index once the latest touch has pushed out what is beyond the capacity.
+
+    Unless `is_settled`, it waits: blocks that the latest allocation pops leave the index before.
+    """
+    if Routings not in router:
+        return router
+    instance = router[Routings].sent[1, jnp.maximum(router.num_sent - 1, 0)]
+
+    def is_over(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        excess = carry[1] > ROUTER_INDEX_CAPACITY
+        return excess if is_settled is None else excess & is_settled
+
+    def step(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return _without_oldest(ctx, router, instance, *carry)
+
+    first = router.oldest[instance], router.num_blocks[instance]
+    oldest, num_blocks = lax.while_loop(is_over, step, first)
+    is_it = lax.iota(jnp.int32, len(router.oldest)) == instance
+    return dataclasses.replace(
+        router,
+        num_blocks=jnp.where(is_it, num_blocks, router.num_blocks),
+        oldest=jnp.where(is_it, oldest, router.oldest),
+    )
+
+
+def _without_oldest(
+    ctx: Context,
+    router: RouterIndex,
+    instance: jax.Array,
+    oldest: jax.Array,
+    num_blocks: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The instance's oldest entry and number of blocks, without as much of its oldest touch as must go."""
+    depth = ctx.shape.path_depth
+    stride = jnp.int32(depth + 1)
+    number, place = lax.div(oldest - 1, stride), lax.rem(oldest - 1, stride)
+    sent_to = lax.dynamic_slice(router[Routings].sent[1], (number,), (ROUTINGS_READ,))
+    is_here = sent_to == instance
+    is_found = jnp.any(is_here)
+    ahead = jnp.where(is_found, lax.argmax(is_here, 0, jnp.int32), jnp.int32(ROUTINGS_READ))
+    number, place = number + ahead, jnp.where(ahead > 0, 0, place)
+
+    request = router[Routings].sent[0, number]
+    nodes = nodes_of(ctx.requests, request)
+    num_prompt_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
+    counts = _is_prompt(nodes, num_prompt_blocks)
+    entry = lax.iota(jnp.int32, depth)
+    is_latest = router.touched[nodes.node, instance] == number * stride + entry + 1
+    there = nodes.length
+    if Gaps in router:
+        there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
+    sizes = jnp.where(counts & is_latest & (entry >= place), there, 0)
+    up_to = jnp.cumsum(sizes, dtype=jnp.int32)
+    excess = num_blocks - ROUTER_INDEX_CAPACITY
+    goes = up_to - sizes < excess  # the leading entries: as many as must
+    private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
+    if PrivateBlocks in router:
+        own = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
+        latest = router[PrivateBlocks].touched[own_row(ctx, request, instance)]
+        private = jnp.where(latest == (number + 1) * stride, own, 0)
+    all_go = up_to[-1] < excess
+    gone = jnp.where(
+        all_go, up_to[-1] + private, jnp.sum(jnp.where(goes, sizes, 0), dtype=jnp.int32)
+    )
+    after = jnp.where(all_go, stride, jnp.maximum(place, jnp.sum(goes, dtype=jnp.int32)))
+    return (
+        number * stride + jnp.where(is_found, after, 0) + 1,
+        num_blocks - jnp.where(is_found, gone, 0),
+    )
+
+
+# --- an index with gaps, and one that is touched again --------------------------------------------
+
+
+def _is_there(
+    router: RouterIndex, nodes: Nodes, place: jax.Array, number: jax.Array
+) -> Bool[Array, "block instance"]:
+    """Whether every instance has these shared blocks, given as places on the path and as numbers."""
+    touched = router.touched[nodes.node[place]]
+    removed = router[Gaps].shared[: touched.shape[1], number].T
+    return (touched >= router.oldest[None, :]) & (touched > removed)
+
+
+def _window(
+    ctx: Context, request: jax.Array, start: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Block positions of a request from `start` on, their places on its path, and their numbers."""
+    position = start + lax.iota(jnp.int32, LOOK_UP_BLOCKS)
+    number, _ = shared_numbers(ctx, request, position)
+    starts = row(ctx.requests.path_start, request)
+    place = jnp.sum(starts[None, :] <= position[:, None], axis=1, dtype=jnp.int32) - 1
+    return position, jnp.maximum(place, 0), number
+
+
+def _shared_prompt_blocks(nodes: Nodes, num_prompt_blocks: jax.Array) -> jax.Array:
+    counts = _is_prompt(nodes, num_prompt_blocks)
+    return jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
+
+
+def _matched_with_gaps(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
+) -> Int[Array, "instance"]:
+    """Leading prompt blocks in the index of every instance, up to the first gap."""
+    end = _shared_prompt_blocks(nodes, num_prompt_blocks)
+
+    def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        start, found = carry
+        return jnp.any(found == start) & (start < end)
+
+    def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        start, found = carry
+        position, place, number = _window(ctx, request, start)
+        is_there = _is_there(router, nodes, place, number) & (position < end)[:, None]
+        run = jnp.sum(jnp.cumprod(as_int(is_there), axis=0), axis=0, dtype=jnp.int32)
+        return start + LOOK_UP_BLOCKS, found + jnp.where(found == start, run, 0)
+
+    nothing = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    return lax.while_loop(goes_on, look, (jnp.int32(0), nothing))[1]
+
+
+def _blocks_there(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
+    instance: jax.Array,
+) -> Int[Array, "path"]:
+    """Prompt blocks in the instance's index, by node of the request's path."""
+    counts = _is_prompt(nodes, num_prompt_blocks)
+    if Gaps not in router:
+        is_there = counts & (router.touched[nodes.node, instance] >= router.oldest[instance])
+        return jnp.where(is_there, nodes.length, 0)
+    end = _shared_prompt_blocks(nodes, num_prompt_blocks)
+    entry = lax.iota(jnp.int32, ctx.shape.path_depth)
+
+    def look(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        start, found = carry
+        position, place, number = _window(ctx, request, start)
+        is_there = _is_there(router, nodes, place, number)[:, instance] & (position < end)
+        is_mine = is_there[:, None] & (place[:, None] == entry[None, :])
+        return start + LOOK_UP_BLOCKS, found + jnp.sum(is_mine, axis=0, dtype=jnp.int32)
+
+    first = jnp.int32(0), jnp.zeros_like(nodes.node)
+    return lax.while_loop(lambda carry: carry[0] < end, look, first)[1]
+
+
+def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Where the index keeps private blocks: by request, and where requests move by instance, too.
+
+    The spare instance has the row of the last one.
+    """
+    if not ctx.mechanism.moves_requests:
+        return request
+    rows = ctx.shape.num_instances
+    return request * jnp.int32(rows) + jnp.minimum(instance, jnp.int32(rows - 1))
+
+
+def own_blocks_there(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
+    instance: jax.Array,
+) -> Int[Array, ""]:
+    """Prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
+    first, at = _shared_prompt_blocks(nodes, num_prompt_blocks), own_row(ctx, request, instance)
+    touched, count = router[PrivateBlocks].touched[at], num_prompt_blocks - first
+    if Gaps in router:
+        removed = row(router[Gaps].private, at)
+        position = lax.iota(jnp.int32, removed.shape[0])
+        is_own = (position >= first) & (position < num_prompt_blocks)
+        count = count - jnp.sum(is_own & (removed >= touched), dtype=jnp.int32)
+    return jnp.where(touched >= router.oldest[instance], count, 0)

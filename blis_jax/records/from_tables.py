@@ -1,0 +1,192 @@
+"""Build the records of a run from its `Observation`: a `RunRecord` on the host, parts of it in a compiled call, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.records import latencies, stays
+from blis_jax.records.instance_records import evicted_on, instance_records
+from blis_jax.records.latencies import latency_sums, num_resumed
+from blis_jax.records.record import (
+    BLOCK_LEVEL,
+    NO_EVICTION,
+    PreemptionRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+    StepRecords,
+)
+from blis_jax.records.splits import (
+    SplitRecords,
+    after_moves,
+    answer_lens,
+    has_moved,
+    last_position,
+    split_records,
+    with_parts,
+)
+from blis_jax.records.stays import ended_steps
+from blis_jax.tables.blocks import Eviction
+from blis_jax.tables.journeys import Journey, Reservation
+from blis_jax.tables.raw import BlockRecords
+from blis_jax.tables.state import Dyn, Log, LogTime, Reg
+
+if TYPE_CHECKING:
+    from blis_jax.core.arrays import Values
+    from blis_jax.records.observation import Observation
+
+
+def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
+    """Return everything, as the rest of the package reads it."""
+    requests, splits = request_records(seen)
+    registers = seen.raw.registers
+    return RunRecord(
+        outcome=seen.outcome(),
+        requests=requests,
+        steps=step_records(seen),
+        instances=instance_records(seen, requests, splits),
+        num_iterations=int(registers[Reg.CURSOR]),
+        num_open_ties=seen.num_open_ties(),
+        num_repairs=num_repairs,
+        invariant_failures={"monotone_clock": int(registers[Reg.INVARIANT_FAILURES])},
+        preemptions=preemption_records(seen),
+        kv_model=BLOCK_LEVEL if BlockRecords in seen.raw else NO_EVICTION,
+        is_august=seen.rules.has_order,
+        splits=splits,
+        figures={name: float(figure) for name, figure in seen.raw.figures.items()},
+    )
+
+
+def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | None]:
+    """Return the results of each request, and the parts of split ones where KV is reserved, else None."""
+    columns, splits = _columns(seen), None
+    if Reservation in seen:
+        splits = split_records(seen, seen.status, columns)
+        columns = with_parts(seen, columns, splits)
+    return RequestRecords(**columns, itl_us=latency_sums(seen, columns, splits)), splits
+
+
+def _columns(seen: Observation) -> dict[str, Any]:
+    """Return the columns of requests, none of which is taken for split."""
+    xp, lives, status = seen.xp, seen.lives, seen.status
+    dyn, nothing, is_done = seen.dyn, np.int64(-1), status == int(Status.COMPLETED)
+    is_scheduled = stays.times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
+    in_decode, has_token = lives.in_decode, lives.token_record >= 0
+    is_queued = seen.is_queued & (status != int(Status.DROPPED))
+    scheduled = seen.starts(lives.scheduled_record) - seen.arrival
+    first = seen.starts(dyn[:, Dyn.FIRST_RECORD]) - seen.arrival
+    token_us = seen.ends(lives.token_record)
+    output_time = seen.output_time[xp.maximum(seen.first_instance, 0)]
+    cached = dyn[:, Dyn.CACHED_FIRST] * seen.block_size
+    ttft = xp.where(has_token, token_us + output_time - seen.arrival, 0)
+    cut = answer_lens(seen)
+    final = last_position(seen, seen.output_len if cut is None else cut)
+    steps = final - dyn[:, Dyn.PROGRESS]
+    again = np.int64(seen.defects.double_last_latency)
+    index = dyn[:, Dyn.TOKEN_INDEX]
+    ended = ended_steps(seen.raw, seen.num_requests, xp)
+    decoded = seen.index_left_at(ended) - index + lives.num_handed
+    progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
+    progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
+    num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
+    columns = dict(
+        arrival_us=seen.arrival,
+        input_len=seen.input_len,
+        output_len=seen.output_len,
+        answer_len=cut,
+        slo_class=seen.slo_class,
+        tenant=seen.tenant,
+        admitted=_admitted(seen),
+        instance=seen.instance,
+        status=status,
+        queued_at_us=xp.where(is_queued, seen.queued_us, nothing),
+        sched_delay_us=xp.where(is_scheduled, scheduled, nothing),
+        first_sched_delay_us=xp.where(is_scheduled, first, nothing),
+        ttft_us=xp.where(has_token, ttft, nothing),
+        e2e_us=xp.where(is_done, _e2e(seen, ttft, steps, output_time), nothing),
+        left_us=xp.where(is_done, seen.last_steps[1], nothing),
+        preemptions=lives.num_preempted,
+        num_scheduled=lives.num_scheduled,
+        cached_tokens_first_sched=xp.where(is_scheduled, cached, nothing),
+        expected_cached_tokens=xp.where(
+            seen.is_routed, seen.raw.expected[: seen.num_requests] * seen.block_size, nothing
+        ),
+        scheduled_step_idx=xp.where(is_scheduled, dyn[:, Dyn.SCHEDULED_INDEX], 0),
+        finished_step_idx=xp.where(is_done, index + steps - lives.num_handed, 0),
+        token_step_idx=xp.where(in_decode | is_done, index, nothing),
+        num_itl=num_itl + _earlier_itl(seen),
+        progress_index=xp.where(is_scheduled, progress, 0),
+        ttft_parts_us=seen.first_token_parts(has_token, token_us, output_time),
+        ended_step_idx=ended,
+        **seen.waits,
+        **after_moves(seen),
+    )
+    columns["handed_gap_us"] = latencies.over_transfers(seen, columns, steps, output_time)
+    return columns
+
+
+def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.ndarray) -> np.ndarray:
+    """E2E of completed requests, junk of others; `steps` is the number of those after the last first token."""
+    xp, lives = seen.xp, seen.lives
+    last, left, total = seen.last_steps
+    earlier = lives.past_itl_us + lives.past_num_itl * output_time
+    again = np.int64(seen.defects.double_last_latency) * (last + output_time)
+    e2e = ttft + earlier + total + steps * output_time + again
+    if seen.cluster.post_decode_us is not None:
+        after = xp.asarray(seen.cluster.post_decode_us)[xp.maximum(seen.instance, 0)]
+        e2e = e2e + xp.where(seen.output_len > 0, after, 0) - lives.passed_over_us
+    if Journey in seen and Reservation not in seen:  # else see `with_parts`
+        # steps on two instances, or attempts that count no more
+        whole = left - seen.arrival + output_time * (1 + steps) + again
+        e2e = xp.where(has_moved(seen[Journey]), whole, e2e)
+    if seen.keeps_output:
+        is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(seen.output_len, 1)
+        whole = left - seen.arrival + output_time * num_tokens
+        e2e = xp.where(is_resumed, whole, e2e)
+    return e2e
+
+
+def _earlier_itl(seen: Observation) -> np.ndarray:
+    """Latencies of lives that a preemption ended, and of those that span one."""
+    if not seen.keeps_output:
+        return seen.lives.past_num_itl
+    return seen.lives.past_num_itl + num_resumed(seen, seen.gaps_us)
+
+
+def _admitted(seen: Observation) -> np.ndarray:
+    is_decided = seen.xp.arange(seen.num_requests) < seen.raw.registers[Reg.NEXT_ADMIT]
+    return seen.xp.where(seen.is_rejected, 0, seen.xp.where(is_decided, 1, -1)).astype(np.int64)
+
+
+def step_records(seen: Observation) -> StepRecords:
+    """Return step records in order of execution."""
+    log, time = seen.log, seen.log_time
+    steps, done = log[:, Log.NUM_STEPS], log[:, Log.NUM_COMPLETED]
+    return StepRecords(
+        instance=log[:, Log.INSTANCE],
+        start_us=time[:, LogTime.START],
+        duration_us=time[:, LogTime.DURATION],
+        num_steps=steps,
+        last_index=log[:, Log.LAST_INDEX],
+        running=log[:, Log.RUNNING],
+        waiting=log[:, Log.WAITING],
+        used_blocks=log[:, Log.USED_BLOCKS],
+        sum_used_blocks=log[:, Log.SUM_USED_BLOCKS],
+        num_itl=log[:, Log.NUM_DECODE] * steps + done * seen.defects.double_last_latency,
+        num_completed=done,
+        num_completed_itl=latencies.counts_of_completed(seen),
+    )
+
+
+def preemption_records(seen: Observation) -> PreemptionRecords:
+    """Return every preemption."""
+    lives = seen.lives
+    request = lives.evictions[:, Eviction.REQUEST]
+    record = lives.evictions[:, Eviction.RECORD]
+    time_us = seen.log_time[seen.in_log(record), LogTime.START] if len(seen.log) else record
+    where = evicted_on(seen)
+    gaps = seen.gaps_us if seen.keeps_output else None
+    kept = lives.num_itl, lives.is_forgotten, gaps, latencies.lost_lives(seen)
+    return PreemptionRecords(request, where, time_us, record, *kept)

@@ -1,0 +1,243 @@
+"""Inter-token latencies that step records do not tell: over preemptions and transfers, and August's sums by request.
+
+Outputs that go on after a preemption, as vLLM has it: the token after it is a long latency away, from the step that
+evicts the request to the end of the step in which prompt and earlier tokens are computed again. A token that is made
+after a hand-over follows the first one by the transfer, the wait for a batch and a step. So these latencies are in no
+step record. Latencies of attempts that a stop ended are left out, since TTFT is that of the last one. For every
+completed request the latencies then sum to E2E less TTFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.arrays import clipped, sums
+from blis_jax.lazy import jax
+from blis_jax.records.record import Status
+from blis_jax.records.splits import has_moved
+from blis_jax.tables.blocks import CUT_OFF, PASSED_OVER, Eviction
+from blis_jax.tables.journeys import Journey, Reservation
+from blis_jax.tables.raw import BlockRecords
+from blis_jax.tables.state import Dyn, Log, LogTime
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from jaxtyping import Int
+
+    from blis_jax.core.arrays import Values
+    from blis_jax.records.observation import Observation
+    from blis_jax.records.record import RunRecord
+    from blis_jax.records.splits import SplitRecords
+
+
+def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"]:
+    """Return the time from each preemption to the request's next token, µs, without output processing.
+
+    -1 where there is none: the preemption took no token, another one follows before the next token, or the run
+    ended first. Only where the profile keeps outputs.
+    """
+    xp = seen.xp
+    rows, is_entry = seen.raw[BlockRecords].rows(xp)
+    is_cut = is_entry & (rows[:, Eviction.SCHEDULED_RECORD] == CUT_OFF)
+    decode = rows[:, Eviction.DECODE_RECORD]
+    ends = is_cut | (is_entry & (decode > 0))
+    of = xp.where(is_entry, rows[:, Eviction.REQUEST], 0)
+    current = xp.where(seen.lives.in_decode, seen.dyn[:, Dyn.TOKEN_RECORD], -1)
+    token = _next_tokens(of, decode - 1, ends, current, xp)
+    spent = seen.ends(token) - seen.starts(rows[:, Eviction.RECORD])
+    gaps = xp.where((token >= 0) & ~is_cut, spent, -1)
+    return gaps[~is_cut] if xp is np else gaps  # in numpy only preemptions have rows
+
+
+def num_resumed(seen: Observation, gaps: Values) -> Values:
+    """Return how many such latencies each request has."""
+    of = seen.xp.where(seen.lives.is_eviction, seen.lives.evictions[:, Eviction.REQUEST], -1)
+    return sums(of, (gaps >= 0).astype(np.int64), seen.num_requests)
+
+
+def resumed_latencies(record: RunRecord) -> Int[np.ndarray, "request"]:
+    """Return how many latencies of each request span a preemption, and are in no step record."""
+    evictions, size = record.preemptions, len(record.requests.status)
+    if evictions.gap_us is None:
+        return np.zeros(size, np.int64)
+    return np.bincount(evictions.request[evictions.gap_us >= 0], minlength=size)
+
+
+def _next_tokens(
+    of: Values, token: Values, ends: Values, upcoming: Values, xp: ModuleType
+) -> Values:
+    """Return the step record of the first token after each row of a life that ended, -1: none; rows in order of time.
+
+    `ends` marks the rows whose life has a first token, `token`, or of which it is known that no token follows.
+    """
+    if xp is np:
+        found, upcoming = np.full(len(of), -1, np.int64), upcoming.copy()
+        for row in np.flatnonzero(ends)[::-1]:
+            found[row] = upcoming[of[row]]
+            upcoming[of[row]] = token[row]
+        return found
+
+    def look(upcoming: Any, one: Any) -> tuple[Any, Any]:
+        of, token, ends = one
+        found = upcoming[of]
+        return upcoming.at[of].set(xp.where(ends, token, found)), xp.where(ends, found, -1)
+
+    return jax.lax.scan(look, upcoming, (of, token, ends), reverse=True)[1]
+
+
+def are_own(seen: Observation) -> bool:
+    """Return whether latencies are counted here: where requests move, but not as BLIS's revision of August has it."""
+    return Journey in seen and Reservation not in seen and not seen.rules.turns_away
+
+
+def counts_of_completed(seen: Observation) -> Int[np.ndarray, "record"] | None:
+    """Count the latencies of completed requests in each step record, without those over a transfer.
+
+    None where all of the log's latencies count, or those of unfinished requests can be told from them.
+    """
+    xp, log, size = seen.xp, seen.log, len(seen.log)
+    if not size or not are_own(seen):
+        return None
+    record = xp.arange(size)
+    group = xp.where(log[:, Log.NUM_STEPS] > 0, log[:, Log.INSTANCE], seen.num_instances)
+    order = xp.argsort(group * size + record)
+    place = xp.argsort(order)
+    is_done = seen.status == int(Status.COMPLETED)
+    finish = seen.dyn[:, Dyn.FINISH_RECORD] - 1
+    spans = [(is_done, seen.dyn[:, Dyn.TOKEN_RECORD], finish, 0), *_earlier_lives(seen, is_done)]
+    change = xp.zeros(size, np.int64)
+    for is_one, began, ended, before in spans:
+        # it counts in all records of its instance after the one of its token
+        first = xp.where(is_one, place[clipped(began, size - 1)], -1)
+        last = xp.where(is_one, place[clipped(ended, size - 1)] - before, -1)
+        one = xp.ones(len(is_one), np.int64)
+        change = change + sums(first, one, size) - sums(last, one, size)
+    begun = xp.cumsum(change) - change
+    again = np.int64(seen.defects.double_last_latency)
+    twice = sums(xp.where(is_done, finish, -1), xp.where(is_done, again, 0), size)
+    return begun[place] * log[:, Log.NUM_STEPS] + twice
+
+
+def _earlier_lives(seen: Observation, is_done: Values) -> list[tuple[Values, Values, Values, int]]:
+    """Lives that an eviction ended and whose latencies count: is it one, records of its token and eviction, 1.
+
+    Where outputs are kept, those since the last time that the output was lost; else all of a request that did not
+    move, for the others make their tokens again within the time from the first one to the last.
+    """
+    xp = seen.xp
+    if BlockRecords not in seen.raw:
+        return []
+    rows, is_entry = seen.raw[BlockRecords].rows(xp, whole=True)
+    of = xp.where(is_entry, rows[:, Eviction.REQUEST], 0)
+    began = rows[:, Eviction.DECODE_RECORD]
+    scheduled = rows[:, Eviction.SCHEDULED_RECORD]
+    is_life = is_entry & (scheduled >= 0) & (began > 0) & is_done[of]
+    is_lost = _are_lost(seen, rows) if seen.keeps_output else has_moved(seen[Journey])[of]
+    is_life = is_life & ~is_lost
+    return [(is_life, began - 1, rows[:, Eviction.RECORD], 1)]
+
+
+def lost_lives(seen: Observation) -> Values | None:
+    """Return whether each preemption was in an attempt whose output was lost `[preemption]`; None where none can be."""
+    if not (seen.keeps_output and are_own(seen)):
+        return None
+    return _are_lost(seen, seen.lives.evictions)
+
+
+def _are_lost(seen: Observation, evictions: Values) -> Values:
+    """Return whether each eviction came before the first token that counts, so in an attempt whose output was lost."""
+    first_us = seen.ends(seen.lives.token_record)
+    of = clipped(evictions[:, Eviction.REQUEST], seen.num_requests - 1)
+    return seen.starts(evictions[:, Eviction.RECORD]) < first_us[of]
+
+
+def over_transfers(
+    seen: Observation, columns: dict[str, Values], steps: Values, output_time: Values
+) -> Int[np.ndarray, "request"] | None:
+    """Return the latency that holds each completed request's transfer, µs; -1 where there is none.
+
+    None in a run in which nothing moves, or as BLIS's revision of August has it.
+    It ends with the step that the request joins. Where an eviction has taken the tokens back since, and they are made
+    again, it ends with the token that is made first then. `steps` is the number of those after the last first token.
+    """
+    if not are_own(seen):
+        return None
+    xp, journey = seen.xp, seen[Journey]
+    has_joined = (journey.first_record >= 0) & (journey.joined_record >= 0)
+    is_it = has_joined & (seen.status == int(Status.COMPLETED))
+    if not seen.keeps_output:
+        last, _, total = seen.last_steps
+        again = np.int64(seen.defects.double_last_latency)
+        others = (
+            total + (steps - seen.lives.num_handed) * output_time + again * (last + output_time)
+        )
+        latency = columns["e2e_us"] - columns["ttft_us"] - others
+    else:
+        joined = journey.joined_record
+        first = journey.first_record
+        latency = seen.ends(joined) - seen.ends(first) + output_time
+    return xp.where(is_it, latency, -1)
+
+
+def latency_sums(
+    seen: Observation, columns: Mapping[str, Any], splits: SplitRecords | None
+) -> Int[np.ndarray, "request"] | None:
+    """Return the sum of the latencies that each request has recorded since its last first token, µs.
+
+    Of a split request those of its decode part, the first token's included; 0 where that part has not completed. What
+    BLIS adds to a completed request's E2E behind its last token is in none. None in a compiled call, and before August.
+
+    Args:
+        seen: one run.
+        columns: the columns of its `RequestRecords`, E2E and TTFT as they are reported.
+        splits: the parts of requests, where KV is reserved.
+    """
+    if seen.xp is not np or not seen.rules.has_order:
+        return None
+    is_done = columns["status"] == Status.COMPLETED
+    sums = columns["e2e_us"] - columns["ttft_us"] - _after_decode(seen)
+    is_open = ~is_done & (columns["token_step_idx"] >= 0)
+    if splits is not None:
+        of_part = splits.decode_e2e_us - np.maximum(splits.decode_ttft_us, 0) - _after_decode(seen)
+        sums = np.where(splits.is_split, of_part, sums)
+        is_open = is_open & ~splits.is_split
+    so_far = _so_far(seen, columns["ended_step_idx"]) if is_open.any() else 0
+    return np.where(is_done, sums, np.where(is_open, so_far, 0))
+
+
+def _after_decode(seen: Observation) -> Values | int:
+    after = seen.cluster.post_decode_us
+    if after is None:
+        return 0
+    return np.where(seen.output_len > 0, np.asarray(after)[np.maximum(seen.instance, 0)], 0)
+
+
+def _so_far(seen: Observation, ended: Values | None) -> Int[np.ndarray, "request"]:
+    """Of requests that are in decode, up to the last step of their instance, or the one after which they left."""
+    log, times = seen.log, seen.log_time
+
+    def up_to(index: Values) -> Values:
+        """Return the time of all steps of the request's instance up to one of them."""
+        at = seen.entry_at(index)
+        later = log[at, Log.LAST_INDEX] - index
+        return times[at, LogTime.TOTAL_DURATION] - later * times[at, LogTime.DURATION]
+
+    first, last = seen.dyn[:, Dyn.TOKEN_INDEX], seen.index_left_at(ended)
+    num_steps = last - first - _times_passed_over(seen)
+    output = seen.output_time[np.maximum(seen.instance, 0)]
+    return up_to(last) - up_to(first) - seen.lives.passed_over_us + num_steps * output
+
+
+def _times_passed_over(seen: Observation) -> Values | int:
+    """Steps since each request's first token in which it got nothing."""
+    if BlockRecords not in seen.raw:
+        return 0
+    rows, _ = seen.raw[BlockRecords].rows(np)
+    over = rows[rows[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER]
+    request = over[:, Eviction.REQUEST]
+    is_current = over[:, Eviction.RECORD] > seen.dyn[request, Dyn.TOKEN_RECORD]
+    return np.bincount(request[is_current], minlength=seen.num_requests)

@@ -1,0 +1,286 @@
+"""What is read off the engine's raw tables: in numpy on the host, by the same definitions in JAX in a compiled call.
+
+A lane's rows of no request have no times.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.arrays import clipped
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import REJECTED, UNROUTED
+from blis_jax.lazy import jax
+from blis_jax.records import stays
+from blis_jax.records.latencies import gaps_us
+from blis_jax.records.record import (
+    SETTLED,
+    Status,
+)
+from blis_jax.records.splits import (
+    is_on_its_way,
+)
+from blis_jax.records.stays import Timeouts, final_status, gateway_waits, routed_later
+from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histories
+from blis_jax.tables.blocks import Eviction
+from blis_jax.tables.journeys import Journey, Journeys, Reservation, Reservations
+from blis_jax.tables.raw import BlockRecords, Raw
+from blis_jax.tables.state import Dyn, Inst, Log, LogTime, Reg
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from blis_jax.core.arrays import Values
+    from blis_jax.core.types import EngineShape, Mechanism, Params
+
+
+_IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
+
+
+def unstack(tree: object, row: int) -> Any:
+    """Return one row of a batch, as numpy."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf[row]), tree)
+
+
+class Observation(HasParts):
+    """Hold the raw tables of one run with its requests, and the quantities derived from both.
+
+    `own` has `Timeouts` where requests give up, the `Journey` of each request where some move, and the `Reservation`
+    where KV is reserved.
+    """
+
+    def __init__(
+        self,
+        raw: Raw,
+        table: RequestTable,
+        params: Params,
+        shape: EngineShape,
+        mechanism: Mechanism,
+        xp: ModuleType = np,
+    ) -> None:
+        """Take `raw`, `table` and `params` of one row, as arrays of `xp`: numpy, or JAX in a compiled call.
+
+        A run on the continuous clock has float times.
+        """
+        self.raw, self.cluster, self.xp = raw, params.cluster, xp
+        self.time_type, self.block_size = shape.record_dtype, shape.block_size
+        self.defects, self.rules = mechanism.defects, mechanism.rules
+        self.latency = mechanism.latency
+        arrival = xp.asarray(table.arrival_us)
+        self.is_real = arrival != NEVER_US
+        if xp is np:
+            n = int(np.sum(self.is_real))
+            count = min(int(raw.registers[Reg.NUM_RECORDS]), len(raw.log) - 1)
+            self.num_instances = int(stays.num_instances(raw, self.cluster))
+        else:  # rows beyond the records that were written are zero
+            n, count = arrival.shape[0], raw.log.shape[0] - 1
+            self.num_instances = self.cluster.alpha.shape[0]
+        self.num_requests, self.is_real = n, self.is_real[:n]
+        self.horizon = self.cluster.horizon_us
+        self.input_len = xp.asarray(table.input_len)[:n].astype(np.int64)
+        self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
+        self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
+        self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        own: list[object] = []
+        if hasattr(table, "timeout_us"):
+            own.append(Timeouts(xp.asarray(table.timeout_us)[:n].astype(np.int64)))
+        self.log: np.ndarray = xp.asarray(raw.log)[:count].astype(np.int64)
+        self.dyn: np.ndarray = xp.asarray(raw.dyn)[:n].astype(np.int64)
+        self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
+        self.first_instance = self.instance
+        if Journeys in raw:
+            journey = Journey(raw[Journeys].numbers[:n], raw[Journeys].times[:n])
+            own.append(journey)
+            self.first_instance = xp.where(journey.came_from >= 0, journey.came_from, self.instance)
+        self.is_rejected = raw.instance_of[:n] == REJECTED
+        self.is_unrouted = raw.instance_of[:n] == UNROUTED
+        if Reservations in raw:  # one that is dropped for want of KV has been nowhere since
+            reserved = Reservation(raw[Reservations].numbers[:n], raw[Reservations].times[:n])
+            own.append(reserved)
+            self.instance = xp.where(reserved.is_dropped == 1, reserved.target, self.instance)
+        self.own = Parts(*own)
+        self.is_routed = self.instance >= 0
+        log_time: np.ndarray = xp.asarray(raw.log_time)[:count].astype(self.time_type)
+        self._set_times(self.cluster, arrival[:n].astype(self.time_type), log_time)
+        self.is_queued = self.is_routed & (self.queued_us <= self.horizon)
+
+    def _set_times(self, cluster: Any, arrival: Values, log_time: np.ndarray) -> None:
+        """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
+        xp = self.xp
+        self.arrival, self.log_time = arrival, log_time
+        entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
+        latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
+        self.routed_us, self.waits = gateway_waits(self.raw, entered[0], latency_us, xp)
+        self.routed_us = routed_later(self.raw, self.routed_us, xp)
+        self.queued_us = self.routed_us + self.queueing_us
+        self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
+
+    @cached_property
+    def lives(self) -> stays.Lives:
+        """How often each request was in a batch, and what that leaves."""
+        lives = stays.lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
+        if Journey not in self:
+            return lives
+        return stays.moved(lives, self[Journey], self.xp, Reservation in self, self.keeps_output)
+
+    @property
+    def keeps_output(self) -> bool:
+        """Return whether preempted requests keep their output, so that no token is made twice."""
+        return self.rules.keeps_output and BlockRecords in self.raw
+
+    def record_of(self, column: int, offset: int = 0) -> np.ndarray:
+        """Index of a step record per request, clipped to the log."""
+        return self.in_log(self.dyn[:, column] + offset)
+
+    def in_log(self, record: Values) -> np.ndarray:
+        """Return the index of a step record, clipped to the log."""
+        return clipped(record, max(len(self.log) - 1, 0))
+
+    def time_of(self, column: int, at: Values) -> np.ndarray:
+        """Return one of `LogTime` of the records at these indices, µs; 0 in an empty log."""
+        return self.log_time[at, column] if len(self.log) else np.zeros(at.shape, np.int64)
+
+    @cached_property
+    def status(self) -> np.ndarray:
+        """Where every request was at the end."""
+        xp = self.xp
+        is_scheduled = self.lives.in_batch
+        is_there = self.is_queued
+        if Journey in self:  # or on its way to another instance
+            is_there = is_there & ~is_on_its_way(self[Journey], self[Journey].due.dtype)
+        status = xp.where(is_there, int(Status.WAITING), int(Status.IN_FLIGHT))
+        status = xp.where(is_scheduled, int(Status.RUNNING), status)
+        status = xp.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, int(Status.COMPLETED), status)
+        status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
+        if Journey in self:
+            status = xp.where(self[Journey].is_lost == 1, int(Status.LOST), status)
+        if Reservation in self:
+            reserved = self[Reservation]
+            is_coming = (reserved.ends > self.horizon) & (self[Journey].computed > 0)
+            status = xp.where(is_coming, int(Status.IN_FLIGHT), status)
+            status = xp.where(reserved.is_dropped == 1, int(Status.DROPPED), status)
+        status = final_status(self.raw, self.dyn, status, xp)
+        status = xp.where(self.is_unrouted, int(Status.UNROUTED), status)
+        return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
+
+    def index_left_at(self, ended: Values | None) -> np.ndarray:
+        """Return the last step of each request's instance, or the one after which the request left early."""
+        last = self.last_index()[self.xp.maximum(self.instance, 0)]
+        return last if ended is None else self.xp.where(ended > 0, ended, last)
+
+    @cached_property
+    def gaps_us(self) -> Values:
+        """See `latencies.gaps_us`; where output is kept."""
+        return gaps_us(self)
+
+    @cached_property
+    def last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
+        at_end = self.record_of(Dyn.FINISH_RECORD, -1)
+        last = self.time_of(LogTime.DURATION, at_end)
+        total = self.time_of(LogTime.TOTAL_DURATION, at_end)
+        total = total - self.time_of(LogTime.TOTAL_DURATION, self.record_of(Dyn.TOKEN_RECORD))
+        num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else self.xp.ones_like(last)
+        return last, self.time_of(LogTime.START, at_end) + num_steps * last, total
+
+    def ends(self, record: Values) -> np.ndarray:
+        """End of the step in a record of one step, per request; junk where there is none."""
+        at = self.in_log(record)
+        return self.time_of(LogTime.START, at) + self.time_of(LogTime.DURATION, at)
+
+    def starts(self, record: Values) -> np.ndarray:
+        """Start of the step in a record, likewise."""
+        return self.time_of(LogTime.START, self.in_log(record))
+
+    def last_index(self) -> np.ndarray:
+        """Steps that each instance has begun."""
+        inst: np.ndarray = self.xp.asarray(self.raw.inst)
+        return inst[:, Inst.STEP_INDEX].astype(np.int64)
+
+    def _step_overhead(self) -> Values:
+        """Return what every step costs on each request's instance, µs."""
+        xp, coefficient = self.xp, self.latency.overhead
+        if coefficient is None:
+            return xp.zeros(self.num_requests, self.time_type)
+        beta = xp.asarray(self.cluster.beta)[xp.maximum(self.instance, 0), coefficient]
+        return beta.astype(self.time_type)
+
+    def first_token_parts(
+        self, has_token: Values, token_us: Values, output_time: Values
+    ) -> np.ndarray:
+        """TTFT split into records.TTFT_PARTS; waiting is what the others leave.
+
+        Service is the time from the last scheduling before the first token to that token: the durations of the
+        steps in between, which follow each other without a gap (on two overlapping step chains their sum would
+        count time twice). A first token of an earlier life keeps no count of its chunks.
+        """
+        xp = self.xp
+        service = token_us - self.starts(self.lives.token_scheduled)
+        beta = self._step_overhead()
+        chunks = xp.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
+        # on two step chains there may be more chunks than time
+        overhead = xp.minimum(xp.where(self.lives.is_current_token, chunks, 0) * beta, service)
+        ttft = xp.where(has_token, token_us + output_time - self.arrival, -1)
+        preempted = self.lives.preempted_service_us
+        return self.ttft_parts(ttft, preempted, service - overhead, overhead, output_time)
+
+    def ttft_parts(
+        self, ttft: Values, preempted: Values, compute: Values, overhead: Values, output: Values
+    ) -> np.ndarray:
+        """Return `TTFT_PARTS` of each TTFT, with delays known, and waiting what all others leave; -1 without a TTFT."""
+        xp, nothing = self.xp, self.xp.zeros(self.num_requests, np.int64)
+        delays = [
+            nothing + self.cluster.admission_latency_us,
+            nothing + self.cluster.routing_latency_us,
+            self.queueing_us,
+        ]
+        others = [preempted, compute, overhead, output]
+        parts = [*delays, ttft - sum(delays) - sum(others), *others]
+        return xp.where((ttft >= 0)[:, None], xp.stack(parts, axis=1), -1)
+
+    @cached_property
+    def _log_order(self) -> tuple[Any, Any, Any]:
+        """Entries of the log by instance and index of their step, those two as one ascending number, and its span."""
+        span = self.xp.max(self.log[:, Log.LAST_INDEX]) + 2
+        place = self.log[:, Log.INSTANCE] * span + self.log[:, Log.LAST_INDEX]
+        order = self.xp.argsort(place)
+        return order, place[order], span
+
+    def entry_at(self, index: Values) -> Values:
+        """Return the entry of the log that holds a step, by its index, of each request's instance.
+
+        Where there is no such step it is another one: the next of the log, else its last.
+        """
+        order, places, span = self._log_order
+        wanted = self.xp.maximum(self.instance, 0) * span + index
+        return order[self.xp.minimum(self.xp.searchsorted(places, wanted), len(self.log) - 1)]
+
+    def outcome(self) -> Outcome:
+        """Return the engine's own code, or whether the horizon left requests behind."""
+        code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
+        if code != Outcome.COMPLETED:
+            return code
+        is_settled = bool(_IS_SETTLED[self.status].all())
+        return Outcome.COMPLETED if is_settled else Outcome.HORIZON
+
+    def num_open_ties(self) -> int:
+        """Events of one microsecond whose order nobody has verified."""
+        if self.rules.has_order:  # the engine's own
+            return 0
+        return int(self.raw.registers[Reg.NUM_OPEN_TIES])
+
+    @property
+    def last_step_us(self) -> int:
+        """When the last recorded steps began: everything before that has happened."""
+        return int(self.log_time[:, LogTime.START].max(initial=0))
+
+    def histories(self) -> list[InstanceHistory]:
+        """Return what every instance recorded, from which ties.py replays events of one microsecond."""
+        evicted = self.lives.evictions[:, Eviction.RECORD]
+        times = self.routed_us, self.queued_us
+        return histories(self.log, self.log_time, evicted, self.instance, times, self.num_instances)

@@ -1,0 +1,308 @@
+"""What one run did, on the host: plain numpy arrays with the names of the golden data."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.arrays import namespace
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import Absent
+from blis_jax.lazy import exports
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from jaxtyping import Bool, Float, Int
+
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.records.splits import SplitRecords
+
+
+# other forms of a record, made by what stands above it; pandas and xarray take a second to import
+_FORMS = exports(
+    "blis_jax", {"records.step_records": ("to_dataframe",), "results.dataset": ("run_dataset",)}
+)
+
+
+class Status(enum.IntEnum):
+    """Where a request was when the run ended."""
+
+    COMPLETED = 0
+    REJECTED = 1
+    DROPPED = 2
+    WAITING = 3
+    RUNNING = 4
+    IN_FLIGHT = 5  # not yet in an instance's queue
+    LOST = 6  # its instance stopped, and nobody computed it again
+    QUEUE_FULL = 7  # turned away by the gateway's queue
+    SHED = 8  # it left the gateway's queue for a more urgent one
+    EXPIRED = 9  # it waited too long in the gateway's queue
+    EVICTED = 10  # its instance gave it up for a more urgent one in the gateway's queue
+    IN_GATEWAY = 11  # in the gateway's queue
+    TIMED_OUT = 12  # its time was up before it completed
+    UNROUTED = 13  # no instance was up when it was to be routed
+
+
+# statuses that a request keeps
+SETTLED = (
+    *(Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST),
+    *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED, Status.TIMED_OUT),
+    Status.UNROUTED,
+)
+# metrics that count requests by how they ended
+COUNTED = {
+    "num_completed": Status.COMPLETED,
+    "num_rejected": Status.REJECTED,
+    "num_dropped": Status.DROPPED,
+    "num_lost": Status.LOST,
+    "num_queue_full": Status.QUEUE_FULL,
+    "num_shed": Status.SHED,
+    "num_expired": Status.EXPIRED,
+    "num_evicted": Status.EVICTED,
+    "num_timed_out": Status.TIMED_OUT,
+    "num_unrouted": Status.UNROUTED,
+}
+GAVE_UP = (Status.EVICTED, Status.TIMED_OUT)  # they left their instance before the end
+# what the gateway's queue does with requests that no instance gets
+NOT_DISPATCHED = (Status.QUEUE_FULL, Status.SHED, Status.EXPIRED)
+
+
+TTFT_PARTS = (
+    "admission_delay",
+    "routing_delay",
+    "queueing_time",
+    "waiting",
+    "preempted_service",
+    "prefill_compute",
+    "chunk_overhead",
+    "output_processing",
+)
+# likewise of E2E
+E2E_PARTS = ("first_token", "transfer", "handed_wait", "decode")
+
+
+@dataclass(frozen=True)
+class RequestRecords:
+    """One entry per request, in order of arrival; times in µs, -1 where it never happened."""
+
+    arrival_us: Int[np.ndarray, "request"]
+    input_len: Int[np.ndarray, "request"]
+    output_len: Int[np.ndarray, "request"]
+    slo_class: Int[np.ndarray, "request"]
+    tenant: Int[np.ndarray, "request"]
+    admitted: Int[np.ndarray, "request"]  # 1, 0, or -1: no decision before the end
+    instance: Int[np.ndarray, "request"]
+    status: Int[np.ndarray, "request"]  # see Status
+    queued_at_us: Int[np.ndarray, "request"]  # absolute
+    sched_delay_us: Int[np.ndarray, "request"]  # last scheduling - arrival
+    first_sched_delay_us: Int[np.ndarray, "request"]
+    ttft_us: Int[np.ndarray, "request"]
+    e2e_us: Int[np.ndarray, "request"]  # TTFT + sum of the recorded inter-token latencies
+    left_us: Int[np.ndarray, "request"]  # absolute end of the step that completed it
+    preemptions: Int[np.ndarray, "request"]
+    num_scheduled: Int[np.ndarray, "request"]
+    cached_tokens_first_sched: Int[np.ndarray, "request"]
+    expected_cached_tokens: Int[np.ndarray, "request"]  # what the router's prefix index promised
+    scheduled_step_idx: Int[np.ndarray, "request"]
+    finished_step_idx: Int[np.ndarray, "request"]
+    token_step_idx: Int[np.ndarray, "request"]  # step of the (last) first token, -1 if none
+    num_itl: Int[np.ndarray, "request"]
+    progress_index: Int[np.ndarray, "request"]
+    ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us
+    transfer_us: Int[np.ndarray, "request"]  # of its KV to another instance, -1: none has ended
+    handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
+    hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
+    restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
+    # output tokens that it makes, where a decode instance may cut answers short; None: `output_len`
+    answer_len: Int[np.ndarray, "request"] | Absent = None
+    # blis-2026-08: from arrival to the start of its transfer, -1: none
+    handed_us: Int[np.ndarray, "request"] | Absent = None
+    # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
+    gateway_wait_us: Int[np.ndarray, "request"] | Absent = None
+    # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
+    ended_step_idx: Int[np.ndarray, "request"] | Absent = None
+    # µs: the inter-token latency that holds the transfer, -1: none; None: a run without hand-overs of this kind
+    handed_gap_us: Int[np.ndarray, "request"] | Absent = None
+    # sum of the latencies since its last first token; None: in a compiled call, and before August
+    itl_us: Int[np.ndarray, "request"] | Absent = None
+    # load of the instance it was routed to less the smallest one; -1: not routed; None: the router was not watched
+    regret: Int[np.ndarray, "request"] | Absent = None
+
+    @property
+    def made_len(self) -> Int[np.ndarray, "request"]:
+        """Output tokens of each request once it has completed."""
+        return self.output_len if self.answer_len is None else self.answer_len
+
+    @property
+    def after_first_us(self) -> Any:
+        """Return E2E less TTFT of completed requests, junk of others.
+
+        E2E alone where BLIS has missed the first token: a step that evicts from the middle of the batch visits its last
+        member twice, and one that computes the rest of its prompt then leaps over the prompt's end.
+        """
+        return self.e2e_us - namespace(self.ttft_us).maximum(self.ttft_us, 0)
+
+    @property
+    def is_cut(self) -> Any:
+        """Whether each completed request was cut short; BLIS calls it length-capped."""
+        return (self.status == Status.COMPLETED) & (self.made_len < self.output_len)
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Runs of equal steps, in order of execution; `num_steps` is 1 unless the batch was in pure decode."""
+
+    instance: Int[np.ndarray, "record"]
+    start_us: Int[np.ndarray, "record"]
+    duration_us: Int[np.ndarray, "record"]  # of each of its steps
+    num_steps: Int[np.ndarray, "record"]
+    last_index: Int[np.ndarray, "record"]  # the instance's step counter after the record
+    running: Int[np.ndarray, "record"]
+    waiting: Int[np.ndarray, "record"]
+    used_blocks: Int[np.ndarray, "record"]  # during the last of its steps
+    sum_used_blocks: Int[np.ndarray, "record"]  # over its steps
+    num_itl: Int[np.ndarray, "record"]  # inter-token latencies recorded in it, by any request
+    num_completed: Int[np.ndarray, "record"]
+    # latencies of completed requests that count, without those over a transfer; None: as `num_itl` says
+    num_completed_itl: Int[np.ndarray, "record"] | Absent = None
+
+
+@dataclass(frozen=True)
+class InstanceRecords:
+    """One entry per active instance."""
+
+    completed_requests: Int[np.ndarray, "instance"]
+    dropped_unservable: Int[np.ndarray, "instance"]
+    lost_requests: Int[np.ndarray, "instance"]
+    times_down: Int[np.ndarray, "instance"]  # times that a cluster policy took it down
+    paid_us: Int[np.ndarray, "instance"]  # time for which it is held, or finishes what it was given
+    still_queued: Int[np.ndarray, "instance"]
+    still_running: Int[np.ndarray, "instance"]
+    total_input_tokens: Int[np.ndarray, "instance"]
+    total_output_tokens: Int[np.ndarray, "instance"]
+    gpu_hits: Int[np.ndarray, "instance"]
+    gpu_misses: Int[np.ndarray, "instance"]
+    used_blocks_at_end: Int[np.ndarray, "instance"]
+    peak_kv_blocks_used: Int[np.ndarray, "instance"]
+    kv_blocks_used_integral: Float[np.ndarray, "instance"]  # blocks x µs
+    step_count: Int[np.ndarray, "instance"]
+    waiting_sum: Int[np.ndarray, "instance"]  # wait-queue length summed over steps
+    sim_ended_time_us: Int[np.ndarray, "instance"]
+    output_time_us: Int[np.ndarray, "instance"]  # added to a step's duration to give an ITL
+    preemption_count: Int[np.ndarray, "instance"]
+    kv_allocation_failures: Int[np.ndarray, "instance"]
+    total_kv_blocks: Int[np.ndarray, "instance"]
+    ttft_sum_us: Int[np.ndarray, "instance"]  # first tokens that a preemption took back included
+    cpu_offloads: Int[np.ndarray, "instance"]  # blocks copied to the CPU tier
+    cpu_reloads: Int[np.ndarray, "instance"]  # blocks brought back
+    cpu_misses: Int[np.ndarray, "instance"]  # failed allocations that nothing could be reloaded for
+    # reloads within 1,000 µs of the offload; in August: evictions
+    cpu_thrashing: Int[np.ndarray, "instance"]
+    reload_us: Int[np.ndarray, "instance"]  # time that steps waited for reloads
+
+
+@dataclass(frozen=True)
+class PreemptionRecords:
+    """One entry per preemption, in order of execution."""
+
+    request: Int[np.ndarray, "preemption"]
+    instance: Int[np.ndarray, "preemption"]
+    time_us: Int[np.ndarray, "preemption"]  # start of the step that evicted it
+    step_record: Int[np.ndarray, "preemption"]  # that step among StepRecords
+    num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
+    # the profile has dropped them; None: none of them
+    is_forgotten: Bool[np.ndarray, "preemption"] | Absent = None
+    # see `latencies.gaps_us`; None where outputs are not kept
+    gap_us: Int[np.ndarray, "preemption"] | Absent = None
+    # its output was lost later on; None: none was
+    is_lost: Bool[np.ndarray, "preemption"] | Absent = None
+
+
+def no_preemptions() -> PreemptionRecords:
+    """Of a run without any."""
+    return PreemptionRecords(*(np.zeros(0, np.int64) for _ in range(5)))
+
+
+NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one run did; plain numpy arrays.
+
+    Attributes:
+        outcome: how the run ended; `outcome.sentence` says it in words.
+        requests: one entry for each request, in order of arrival.
+        steps: one entry for each series of equal steps, in order of execution.
+        instances: one entry for each active instance.
+        num_iterations: scan steps that the run took.
+        num_open_ties: events of one µs whose order was not put in BLIS's.
+        num_repairs: how often the run was made again.
+        invariant_failures: broken invariants by name, with the number of breaches.
+        preemptions: one entry for each preemption, in order of execution.
+        kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
+        is_august: whether the reference is its revision of August 2026.
+        has_priorities: whether priority inversions count, see `engine.mechanism.has_priorities`.
+        splits: the parts of requests that were split between the pools of that revision; None without pools.
+        names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
+        figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
+    """
+
+    outcome: Outcome
+    requests: RequestRecords
+    steps: StepRecords
+    instances: InstanceRecords
+    num_iterations: int
+    num_open_ties: int
+    num_repairs: int = 0
+    invariant_failures: dict[str, int] = field(default_factory=dict)
+    preemptions: PreemptionRecords = field(default_factory=no_preemptions)
+    kv_model: str = NO_EVICTION  # memory model that the run was made with
+    is_august: bool = False
+    has_priorities: bool = False
+    splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
+    names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def num_instances(self) -> int:
+        """Instances that were part of the cluster."""
+        return len(self.instances.step_count)
+
+    def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
+        """Return the run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.
+
+        Times are in µs, NaN where something never happened; classes and states are words. TTFT has its parts in
+        columns `ttft_<part>_us`, E2E in columns `e2e_<part>_us`. Raises `ConfigError` for another table.
+        """
+        frame: pd.DataFrame = _FORMS("to_dataframe")(self, table)
+        return frame
+
+    def to_dataset(self, config: ClusterConfig | None = None) -> xr.Dataset:
+        """Return the run's figures as an xarray Dataset, over `slo_class`, `quantile` and `instance`, with units.
+
+        With the run's `config` the attributes hold all settings, and figures of priorities and of the CPU tier are
+        the configuration's; without it they are those of constant priorities and of no tier.
+        """
+        dataset: xr.Dataset = _FORMS("run_dataset")(self, config)
+        return dataset
+
+
+def e2e_parts_us(requests: RequestRecords) -> np.ndarray:
+    """E2E of each request split into `E2E_PARTS` `[request, part]`, µs; −1 for requests that have not completed.
+
+    `first_token` is TTFT; `decode` is what the others leave. A request that is not handed over has no transfer.
+    """
+    first, transfer, wait = (
+        np.maximum(one, 0)
+        for one in (requests.ttft_us, requests.transfer_us, requests.handed_wait_us)
+    )
+    if requests.handed_us is not None:  # TTFT is that of the step after the transfer
+        first = np.where(requests.handed_us >= 0, requests.handed_us, first)
+    parts = np.stack([first, transfer, wait, requests.e2e_us - first - transfer - wait], axis=-1)
+    return np.where((requests.e2e_us >= 0)[..., None], parts, -1)

@@ -1,0 +1,234 @@
+"""The five lines of a comparison: who beats whom in which class, how sure, at what price, and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
+from blis_jax.reports.study import ShownDifference, ShownInterval, Study
+from blis_jax.reports.style import ALL_REQUESTS
+from blis_jax.reports.words import (
+    HEADLINE_METRICS,
+    LATENCIES,
+    POOLED,
+    joined,
+    metric_name,
+    table_title,
+)
+from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
+
+IN_BRIEF = (  # metrics of the short table, where they are there
+    "ttft_mean_ms",
+    "pooled_ttft_p99_ms",
+    "pooled_e2e_p99_ms",
+    "output_tokens_per_s",
+    "goodput_rps",
+    "attainment",
+)
+OF_ALL = ("output_tokens_per_s", "tokens_per_sec")  # said of the whole cluster
+MOST_VERDICTS = 3  # strategies with a sentence each
+MOST_IN_RETURN = 2  # figures of a better class that are worse
+FOR = {
+    BETTER: "better",
+    WORSE: "worse",
+    UNCLEAR: "not told from chance",
+    SAME: "the same",
+    "": "no figure",
+}
+COUNTED = {BETTER: "better", WORSE: "worse", UNCLEAR: "not told from chance", SAME: "equal"}
+IN_PERCENT = ("attainment",)  # shares
+NO_INTERVAL = ShownInterval(None, None, None)
+
+
+def metric_title(metric: str) -> str:
+    """Return a metric's name in a table, with its unit."""
+    return "within targets, %" if metric in IN_PERCENT else table_title(metric)
+
+
+def answer(study: Study) -> Answer:
+    """Return the five lines."""
+    if study.answer is not None:
+        return study.answer
+    counts = Counter(one.verdict if one.num_pairs else "" for one in study.differences)
+    num_runs = study.num_runs
+    if num_runs is None:
+        num_runs = len(study.strategies) * len(study.places) * len(study.seeds)
+    return Answer(
+        asked=study.asked or _asked(study),
+        verdict=study.verdict or tuple(_verdicts(study)),
+        sure=_sure(study, counts),
+        price=Sentence.of(Quantity.whole(num_runs), f" run{'s' * (num_runs != 1)}."),
+        time=study.time,
+        next=study.next or _next(study),
+    )
+
+
+def deciding(study: Study) -> str:
+    """Return the metric that the verdict is about."""
+    metrics = study.metrics or tuple(dict.fromkeys(one.metric for one in study.figures))
+    known = [name for name in HEADLINE_METRICS if name in metrics]
+    return known[0] if known else metrics[0] if metrics else HEADLINE_METRICS[0]
+
+
+def _asked(study: Study) -> str:
+    """Return who is compared with whom, in which metric and on what."""
+    first, *others = study.strategies
+    runs = study.runs.counted(len(study.seeds))
+    places = f", {len(study.places)} places" if len(study.places) > 1 else ""
+    on = f"Workload {study.workload}, {runs}{places}."
+    metric = in_words(deciding(study))
+    if not others:
+        return f"What is the {metric} under {first}? {on}"
+    shown = joined(others) if len(others) <= MOST_VERDICTS else f"any of {len(others)} strategies"
+    verb = "Do" if 1 < len(others) <= MOST_VERDICTS else "Does"
+    return f"{verb} {shown} beat {first} in {metric}? {on}"
+
+
+def in_words(metric: str) -> str:
+    """Return a metric's name for a reader who has not met its short form: `time to first token (pooled P99)`."""
+    is_pooled = metric.startswith(POOLED)
+    name, _, rest = metric.removeprefix(POOLED).removesuffix("_ms").partition("_")
+    if name not in LATENCIES or not rest:
+        return metric_name(metric)
+    kind = rest if rest == "mean" else rest.upper()
+    return f"{LATENCIES[name][0]} ({'pooled ' * is_pooled}{kind})"
+
+
+def _verdicts(study: Study) -> Iterator[Sentence]:
+    metric = deciding(study)
+    strategies = list(dict.fromkeys(one.strategy for one in study.differences))
+    if not strategies:
+        yield _figure_sentence(study, metric)
+        return
+    for strategy in strategies[:MOST_VERDICTS]:
+        name = f"{strategy}: " if len(strategies) > 1 else ""
+        of_strategy = [one for one in study.differences if one.strategy == strategy]
+        yield Sentence.of(name, *by_class(of_strategy, metric), ".")
+    if len(strategies) > MOST_VERDICTS:
+        yield _others(study, metric, strategies[MOST_VERDICTS:])
+
+
+def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
+    counts = Counter(
+        one.verdict
+        for one in study.differences
+        if one.strategy in strategies and one.metric == metric and one.slo_class != ALL_REQUESTS
+    )
+    texts = [f"{count} {COUNTED.get(verdict, verdict)}" for verdict, count in counts.items()]
+    return Sentence.of(
+        f"{len(strategies)} more strategies, by class: {', '.join(texts) or 'no class'}."
+    )
+
+
+def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[str | Quantity]:
+    """Yield classes by verdict with their changes, then the throughput of all requests."""
+    of_metric = [one for one in differences if one.metric == metric]
+    chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
+    separator = ""
+    for verdict, words in FOR.items():
+        classes = [one for one in chosen if (one.verdict if one.num_pairs else "") == verdict]
+        if not classes:
+            continue
+        yield f"{separator}{words}: "
+        yield from _listed(classes)
+        separator = "; "
+    whole = [one for one in differences if one.metric in OF_ALL and one.slo_class == ALL_REQUESTS]
+    if len(whole) == 1 and whole[0].num_pairs and whole[0].metric != metric:
+        yield f"{separator}throughput "
+        yield change_value(whole[0], "bare") if whole[0].verdict != SAME else SAME
+        separator = "; "
+    yield from _in_return(
+        differences, {one.slo_class for one in chosen if one.verdict == BETTER}, separator
+    )
+
+
+def _in_return(
+    differences: Sequence[ShownDifference], classes: Collection[str], separator: str
+) -> Iterator[str | Quantity]:
+    """Yield figures of the short table that are worse in classes which the verdict calls better, by size."""
+    worse = [
+        one
+        for one in differences
+        if one.slo_class in classes and one.metric in IN_BRIEF and one.metric not in OF_ALL
+        if one.verdict == WORSE and one.num_pairs and not one.place
+    ]
+    worse.sort(key=lambda one: -abs(one.percent.mean or 0.0))
+    for at, one in enumerate(worse[:MOST_IN_RETURN]):
+        yield ", " if at else f"{separator}in return worse: "
+        yield f"{metric_name(one.metric)} of {one.slo_class} "
+        yield change_value(one, "bare")
+    if len(worse) > MOST_IN_RETURN:
+        yield f", {len(worse) - MOST_IN_RETURN} more"
+
+
+def _listed(classes: Sequence[ShownDifference]) -> Iterator[str | Quantity]:
+    """Yield each class with its change; where places of a grid differ, in how many it is so."""
+    names = list(dict.fromkeys(one.slo_class for one in classes))
+    for at, name in enumerate(names):
+        of_class = [one for one in classes if one.slo_class == name]
+        word = "all requests" if name == ALL_REQUESTS else name
+        yield f"{', ' * (at > 0)}{word}"
+        if len(of_class) > 1:
+            yield f" at {len(of_class)} places"
+        elif of_class[0].num_pairs and of_class[0].verdict != SAME:
+            yield " "
+            yield change_value(of_class[0], "bare")
+
+
+def _figure_sentence(study: Study, metric: str) -> Sentence:
+    of_metric = [one for one in study.figures if one.metric == metric]
+    chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
+    parts: list[str | Quantity] = [f"{metric_title(metric)}: "]
+    for at, one in enumerate(chosen[:6]):
+        parts += [
+            f"{', ' * (at > 0)}{one.slo_class} ",
+            Quantity.of(scaled(metric, one.value), "half"),
+        ]
+    return Sentence.of(*parts, ".") if chosen else Sentence.of("no run has a figure.")
+
+
+def _sure(study: Study, counts: Counter[str]) -> Sentence:
+    level, total = f"{100 * study.confidence:g} %", sum(counts.values())
+    if not total:
+        return Sentence.of(f"{level} for each mean by itself; nothing is compared.")
+    words = COUNTED | {"": "without a figure"}
+    parts: list[str | Quantity] = [
+        f"{level} for all ",
+        Quantity.whole(total),
+        " differences at once: ",
+    ]
+    if total == 1:
+        parts = [f"{level} for the one difference: "]
+    for at, verdict in enumerate(name for name in words if counts[name]):
+        parts += [", " * (at > 0), Quantity.whole(counts[verdict]), f" {words[verdict]}"]
+    return Sentence.of(*parts, ".")
+
+
+def _next(study: Study) -> str:
+    if not study.differences:
+        return "give a second --strategy to compare with."
+    metric = deciding(study)
+    unclear = [one for one in study.differences if one.metric == metric and one.verdict == UNCLEAR]
+    if any(one.num_pairs == 0 for one in unclear):
+        return "see which runs have no figure and why, with --all."
+    if unclear:
+        many = study.runs.many
+        return f"more {many} tell more: --decide adds them until the verdicts are safe."
+    return (
+        "python -m sweeps.ablate finds which setting does it; --report FILE.html draws all of it."
+    )
+
+
+def scaled(metric: str, interval: ShownInterval | None) -> ShownInterval:
+    """Return a figure as tables show it: shares in %."""
+    by = 100.0 if metric in IN_PERCENT else 1.0
+    return ShownInterval(*(None if end is None else by * end for end in interval or NO_INTERVAL))
+
+
+def change_value(one: ShownDifference, form: Form = "interval") -> Quantity:
+    """Return a difference in %, or in its unit where the reference is 0."""
+    if one.percent.mean is not None:
+        return Quantity.of(one.joint_percent or one.percent, form, unit=" %", is_signed=True)
+    unit = f" {one.unit}" if one.unit not in ("", "1") else ""
+    return Quantity.of(one.joint or one.absolute, form, unit=unit, is_signed=True)

@@ -1,0 +1,228 @@
+"""Pictures of each strategy by itself: distributions of TTFT, what it consists of, what instances did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from blis_jax.reports.pictures import (
+    Axis,
+    Bars,
+    Mark,
+    Panel,
+    Picture,
+    Series,
+    Style,
+    Tiles,
+)
+from blis_jax.reports.study import BAND, Study
+from blis_jax.reports.style import (
+    ALL_REQUESTS,
+    PARTS,
+    STRATEGY_COLOURS,
+    WIDTH,
+    class_words,
+)
+from blis_jax.reports.words import joined
+
+MOST_STRATEGIES = len(STRATEGY_COLOURS)
+
+
+MOST_TIMELINES = 4
+
+
+PANEL_INCHES = 1.3  # at least
+
+
+LONGEST_NAME = 34
+
+
+TAIL = "ttft_p99_ms"  # what the parts in the first picture add up to
+VIEWS = {"mean": "mean", "p99": "P99", "tail": "slowest 1 %"}
+
+
+MEASURES = {
+    "running": ("Running batch", "requests", ("#f3f3f3", "#9ecae1", "#08519c")),
+    "waiting": ("Wait queue", "requests", ("#f3f3f3", "#fdae6b", "#a63603")),
+    "kv_percent": ("KV blocks in use", "%", ("#f3f3f3", "#bcbddc", "#54278f")),
+}
+
+
+def short(name: str) -> str:
+    """Return a name that fits beside an axis."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}…"
+
+
+def choices_of(study: Study, place: str, **further: str) -> tuple[tuple[str, str], ...]:
+    """Return what a reader of the page chooses to see a picture."""
+    chosen = {"place": place} if len(study.places) > 1 else {}
+    return tuple((chosen | further).items())
+
+
+def width_of(num_panels: int) -> float:
+    """Return the width of panels beside each other, in inches."""
+    return max(WIDTH, 1.7 + PANEL_INCHES * num_panels)
+
+
+def part_bars(study: Study, name: str, slo_class: str, view: str, row: float) -> Iterator[Bars]:
+    """Yield the parts of a class's TTFT under one strategy, one after the other."""
+    of_view = {
+        one.group: one.mean_ms
+        for one in study.parts
+        if (one.strategy, one.slo_class, one.view) == (name, slo_class, view)
+    }
+    shown = [
+        group for group in PARTS if any(o.group == group and o.mean_ms > 0 for o in study.parts)
+    ]
+    start = 0.0
+    for group in shown if of_view else ():
+        colour, words = PARTS[group]
+        yield Bars([row], [of_view[group]], Style(colour), words, [start])
+        start += of_view[group]
+
+
+def has_curves(study: Study, place: str) -> bool:
+    """Return whether there are distributions to draw at a place."""
+    return any(one.place in ("*", place) for one in study.curves)
+
+
+def distributions(study: Study, place: str) -> Picture:
+    """Return the TTFT distribution of each class, a line a strategy with a band of the seeds."""
+    names = study.strategies[:MOST_STRATEGIES]
+    classes = [name for name in study.classes if any(one.slo_class == name for one in study.curves)]
+    classes = [name for name in classes if name != ALL_REQUESTS] or classes
+    panels = [
+        _distribution(study, place, names, slo_class, at == 0)
+        for at, slo_class in enumerate(classes)
+    ]
+    words = joined(list(map(short, names)))
+    where = f" At {place}." if place else ""
+    many = study.runs.many
+    caption = (
+        f"Each strategy served the same requests, {study.runs.listed(study.seeds)}. Lines: mean over {many} of the "
+        "time within which a share of the class's requests had their first token. Bands: the middle "
+        f"{BAND[1] - BAND[0]} % of the {many}. Dots: 99th percentile, mean over {many}.{where}"
+    )
+    return Picture(
+        f"Time to first token by SLO class under {words}, workload {study.workload_name}", caption, [panels],
+        [2.6 + 0.16 * len(names)], max(WIDTH, 2.2 * len(classes) + 0.5), "all", "all", name="distributions",
+        choices=choices_of(study, place),
+    )  # fmt: skip
+
+
+def _distribution(
+    study: Study, place: str, names: Sequence[str], slo_class: str, is_first: bool
+) -> Panel:
+    marks: list[Mark] = []
+    notes = []
+    tails = {
+        one.strategy: one.value.mean
+        for one in (*study.figures, *study.tails)
+        if (one.place, one.slo_class, one.metric) == (place, slo_class, TAIL)
+    }
+    percents = {
+        one.strategy: one.percent.mean
+        for one in study.differences
+        if (one.place, one.slo_class, one.metric) == (place, slo_class, TAIL)
+    }
+    for curve in study.curves:
+        if curve.slo_class != slo_class or curve.place not in ("*", place):
+            continue
+        if curve.strategy not in names:
+            continue
+        colour, share = study.colours[curve.strategy], [100 * level for level in study.levels]
+        marks.append(
+            Series(curve.mean, share, Style(colour, line="-", width=1.8), x_low=curve.low,
+                   x_high=curve.high, has_band=True, told=short(curve.strategy))
+        )  # fmt: skip
+        tail, change = tails.get(curve.strategy), percents.get(curve.strategy)
+        marks.append(
+            Series([] if tail is None else [tail], [] if tail is None else [99.0],
+                   Style(colour, "o", "-"), short(curve.strategy))
+        )  # fmt: skip
+        if tail is not None:
+            by = "" if change is None else f" ({change:+.0f} %)".replace("-", "−")
+            notes.append((f"P99 by run {tail:.0f} ms{by}", colour))
+    share_words = study.class_shares.get(slo_class)
+    heading = class_words(slo_class) + (
+        "" if share_words is None else f" ({share_words:.0f} % of requests)"
+    )
+    y = Axis("requests with first token (%)" if is_first else "", limits=(0.0, 101.0))
+    x = Axis("time to first token (ms)", limits=(0.0, None), most_ticks=5)
+    return Panel(marks, x, y, heading, notes=notes)
+
+
+def parts(study: Study) -> Picture:
+    """Return what TTFT consists of: a row a class, a column for the mean, the P99 and the slowest."""
+    classes = [name for name in study.classes if any(o.slo_class == name for o in study.parts)]
+    views = [name for name in VIEWS if any(one.view == name for one in study.parts)]
+    names = [name for name in study.strategies if any(one.strategy == name for one in study.parts)]
+    panels = [
+        [
+            Panel(
+                [bar for row, name in enumerate(names)
+                 for bar in part_bars(study, name, slo_class, view, row)],
+                Axis("ms" if slo_class == classes[-1] else "", limits=(0.0, None), most_ticks=4),
+                Axis(
+                    ticks=[(float(row), short(name) if view == views[0] else "")
+                           for row, name in enumerate(names)],
+                    limits=(len(names) - 0.4, -0.6), has_grid=False,
+                    colours=[study.colours[name] for name in names],
+                ),
+                f"{class_words(slo_class)}, {VIEWS[view]}",
+            )
+            for view in views
+        ]
+        for slo_class in classes
+    ]  # fmt: skip
+    about = (
+        "The time to first token (TTFT) runs from a request's arrival to its first output token: waiting in the "
+        "queue, then computing the prompt (prefill), in one piece or in chunks, and fixed delays. A part that "
+        f"shrinks says by which mechanism a strategy helps. {study.parts_of}"
+    )
+    return Picture(
+        "Time to first token by what it is spent on", about, panels,
+        [0.55 + 0.22 * len(names)] * len(classes), width_of(3), name="parts",
+        heading="What is the time to first token spent on?",
+    )  # fmt: skip
+
+
+def timelines(study: Study) -> Picture:
+    """Return heat maps of instances over time: a row a measure, a column a strategy."""
+    shown = study.timelines[:MOST_TIMELINES]
+    rows = []
+    for measure, (words, unit, colours) in MEASURES.items():
+        most = max(float(getattr(one, measure).max()) for one in shown) or 1.0
+        panels = []
+        for one in shown:
+            values = getattr(one, measure)
+            edges = [at - 0.5 for at in range(len(values) + 1)]
+            tiles = Tiles(
+                list(one.edges_s), edges, values.tolist(), colours, (0.0, most), unit=unit,
+                has_scale=one is shown[-1],
+            )  # fmt: skip
+            last = measure == list(MEASURES)[-1]
+            panels.append(
+                Panel(
+                    [tiles], Axis("simulated time (s)" if last else "", most_ticks=6),
+                    Axis("instance" if one is shown[0] else "", most_ticks=4, is_whole=True),
+                    f"{words}, {short(one.strategy)}", study.colours.get(one.strategy, "black"),
+                )
+            )  # fmt: skip
+        rows.append(panels)
+    span = 1000 * (shown[0].edges_s[1] - shown[0].edges_s[0])
+    counts = " ".join(
+        f"{one.strategy}: {one.num_requests} requests in {one.num_steps} steps." for one in shown
+    )
+    where = f", at {study.places[0]}" if study.places[0] else ""
+    seed = f" ({study.runs.one} {shown[0].seed}{where})" if len(study.seeds) > 1 else ""
+    left = len(study.timelines) - len(shown)
+    more = f" {left} more strategies are not drawn." if left else ""
+    height = 0.45 + min(1.6, 0.35 + 0.08 * max(len(one.running) for one in shown))
+    return Picture(
+        "Instances over time",
+        f"One run of each strategy with the same requests{seed}. A row is one instance, that is one model server; "
+        f"a tile is a mean over {span:.3g} ms. {counts}{more} For every single step and request, write a trace with "
+        "--timeline and open it in Perfetto.",
+        rows, [height] * len(rows), max(WIDTH, 3.2 * len(shown)), name="timelines",
+        heading="What did the instances do, over time?",
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""A comparison's findings: its answer, then the table of its differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from blis_jax.reports.answers import (
+    IN_BRIEF,
+    NO_INTERVAL,
+    OF_ALL,
+    answer,
+    deciding,
+    metric_title,
+    scaled,
+)
+from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Table
+from blis_jax.reports.study import ShownDifference, ShownFigure, ShownInterval, Study
+from blis_jax.reports.study_pictures import pictures
+from blis_jax.reports.style import ALL_REQUESTS
+from blis_jax.reports.words import joined
+from blis_jax.statistics.paired import BETTER, WORSE
+
+MOST_IN_TITLE = 3  # strategies
+MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
+Entry = ShownDifference | ShownFigure
+Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of a difference
+
+
+def findings(study: Study) -> Findings:
+    """Return everything that a comparison has found, the answer first."""
+    table = difference_table(study) if study.differences else figure_table(study)
+    said = study.runs.in_text
+    long = [*(f"{name}: {text}" for name, text in study.descriptions.items() if text)]
+    long += [said(_intervals_line(study)), *map(said, filter(None, (study.verdicts,)))]
+    return Findings(
+        answer(study),
+        (
+            Remarks(tuple(map(said, study.remarks)), is_brief=True),
+            table,
+            *(Remarks(tuple(lines), title, is_brief=True) for title, lines in study.brief.items()),
+            *study.tables,
+            *(Remarks(tuple(lines), title) for title, lines in study.more.items() if lines),
+            Remarks((*long, *study.notes, *study.checks)),
+        ),
+        pictures(study),
+        study.place_title,
+    )
+
+
+def title_of(study: Study) -> str:
+    """Return the title of a comparison's page."""
+    if len(study.strategies) == 1:
+        return f"How {study.strategies[0]} does on the workload {study.workload}"
+    others = list(study.strategies[1:])
+    shown = joined(others) if len(others) <= MOST_IN_TITLE else f"{len(others)} strategies"
+    verb = "compares" if len(others) == 1 else "compare"
+    source = study.source.lower()
+    return f"How {shown} {verb} with {study.strategies[0]} on the {source} {study.workload_name}"
+
+
+def _intervals_line(study: Study) -> str:
+    if not study.differences:
+        return f"Means over {study.runs.many}; intervals: {study.intervals}."
+    joint = f"; those that hold for all differences at once: {study.joint}" if study.joint else ""
+    return f"Means over {study.runs.many}; intervals: {study.intervals}{joint}."
+
+
+def difference_table(study: Study) -> Table:
+    """Return all differences; brief are the clear ones of a few metrics."""
+    keys, means, changes = _keys(study.differences), _mean_columns(study), _change_columns(study)
+    columns = [*keys, *means, *changes]
+    brief = _brief_metrics(study)
+    rows = tuple(
+        Row(
+            (*(shown(one) for _, shown in columns), one.verdict if one.num_pairs else "no figure"),
+            one.metric in brief and _is_told(one, deciding(study)),
+            one.place,
+        )
+        for one in study.differences
+    )
+    headings = [*(heading for heading, _ in columns), ""]
+    percent = [at for at, heading in enumerate(headings) if heading.startswith("in %")][-1]
+    return Table(
+        tuple(headings),
+        rows,
+        num_keys=len(keys),
+        name="differences",
+        brief_columns=(*range(len(keys) + len(means)), percent, len(columns)),
+    )
+
+
+def _is_told(one: ShownDifference, metric: str) -> bool:
+    """Whether a row says something new: a clear difference, and throughput of the whole cluster alone."""
+    is_whole = one.metric not in OF_ALL or one.slo_class == ALL_REQUESTS or one.metric == metric
+    return one.verdict in (BETTER, WORSE) and one.num_pairs > 0 and is_whole
+
+
+def _brief_metrics(study: Study) -> set[str]:
+    """Return the metrics of the short table: the usual ones, or all where none of them was asked for."""
+    if len({(one.strategy, one.place) for one in study.differences}) > MOST_POINTS:
+        return {deciding(study)}
+    entries: Sequence[Entry] = study.differences or study.figures
+    named = {one.metric for one in entries}
+    usual = named & {*IN_BRIEF, *OF_ALL}
+    return usual | {deciding(study)} if usual else named
+
+
+def _keys(entries: Sequence[Entry]) -> list[Column]:
+    """Return the columns that tell entries apart."""
+    keys: list[Column] = [
+        ("class", lambda one: one.slo_class),
+        ("metric", lambda one: metric_title(one.metric)),
+    ]
+    for name in ("place", "strategy"):
+        if len({getattr(one, name) for one in entries}) > 1:
+            keys.insert(0, (name, attrgetter(name)))
+    return keys
+
+
+def _mean_columns(study: Study) -> list[Column]:
+    """Return the means of both sides, with their intervals where the study has them."""
+    known = {
+        (one.strategy, one.place, one.slo_class, one.metric): one.value for one in study.figures
+    }
+
+    def mean(one: ShownDifference, strategy: str, plain: float | None) -> Quantity:
+        interval = known.get((strategy, one.place, one.slo_class, one.metric))
+        return Quantity.of(scaled(one.metric, interval or ShownInterval(plain, None, None)), "half")
+
+    pairs = {(one.reference, one.strategy) for one in study.differences}
+    before, after = next(iter(pairs)) if len(pairs) == 1 else ("reference", "strategy")
+    return [
+        (before, lambda one: mean(one, one.reference, one.reference_mean)),
+        (after, lambda one: mean(one, one.strategy, one.mean)),
+    ]
+
+
+def _change_columns(study: Study) -> list[Column]:
+    """Return differences by themselves and all together, in the unit and in %, as far as there are any."""
+    level = f"{100 * study.confidence:g} %"
+
+    def in_unit(one: ShownDifference, interval: ShownInterval | None) -> Quantity:
+        return Quantity.of(scaled(one.metric, interval), is_signed=True)
+
+    columns: list[tuple[bool, str, Callable[[Any], Cell]]] = [
+        (True, f"difference [{level}]", lambda one: in_unit(one, one.absolute)),
+        (
+            any(one.joint for one in study.differences),
+            f"difference [{level}, all]",
+            lambda one: in_unit(one, one.joint),
+        ),
+        (True, f"in % [{level}]", lambda one: Quantity.of(one.percent, is_signed=True)),
+        (
+            any(one.joint_percent for one in study.differences),
+            f"in % [{level}, all]",
+            lambda one: Quantity.of(one.joint_percent or NO_INTERVAL, is_signed=True),
+        ),
+        (True, study.pairs or study.runs.many, lambda one: Quantity.whole(one.num_pairs)),
+        (
+            any(one.p_adjusted is not None for one in study.differences),
+            "p (Holm)",
+            lambda one: p_text(one.p_adjusted),
+        ),
+    ]
+    return [(heading, shown) for is_there, heading, shown in columns if is_there]
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value, empty where there is none."""
+    if value is None:
+        return ""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def figure_table(study: Study) -> Table:
+    """Return the means of strategies that nothing is compared with; brief are those of a few metrics."""
+    keys, brief = _keys(study.figures), _brief_metrics(study)
+    rows = tuple(
+        Row(
+            (
+                *(shown(one) for _, shown in keys),
+                Quantity.of(scaled(one.metric, one.value), "half"),
+            ),
+            one.metric in brief,
+            one.place,
+        )
+        for one in study.figures
+    )
+    headings = (*(heading for heading, _ in keys), "mean")
+    return Table(headings, rows, num_keys=len(keys), name="differences")

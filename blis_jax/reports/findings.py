@@ -1,0 +1,210 @@
+"""What a command has found, as one document; terminal, page, Markdown and JSON are made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from blis_jax.reports import words
+
+if TYPE_CHECKING:
+    from blis_jax.reports.pictures import Picture
+    from blis_jax.reports.study import ShownInterval
+
+Form = Literal["interval", "half", "bare"]
+
+
+class Quantity(NamedTuple):
+    """A number with its interval, as all outputs show it; None where there is none."""
+
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""  # behind the number: ` %`, ` ms`
+    is_signed: bool = False
+    like: float | None = None  # a number whose decimals this one has
+    form: Form = "interval"
+
+    @classmethod
+    def of(cls, interval: ShownInterval, form: Form = "interval", **further: Any) -> Quantity:
+        """Return a mean with its interval."""
+        return cls(interval.mean, interval.low, interval.high, form=form, **further)
+
+    @classmethod
+    def whole(cls, number: int) -> Quantity:
+        """Return a whole number."""
+        return cls(number, like=1000.0)
+
+    def __str__(self) -> str:
+        """Return the text, such as `−75.7 % [−76.1, −75.3]` or, as half, `302.3 ± 4.3`."""
+        text = words.number(self.mean, self.is_signed, self.like) + self.unit
+        if self.form == "bare" or self.mean is None or self.low is None:
+            return text
+        like = self.mean if self.like is None else self.like
+        if self.form == "half" and self.is_even:
+            assert self.high is not None
+            return f"{text} ± {words.number(self.high - self.mean, like=like)}"
+        low = words.number(self.low, self.is_signed, like)
+        high = words.number(self.high, self.is_signed, like)
+        return f"{text} [{low}, {'∞' if high == words.NOTHING else high}]"
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the interval reaches as far down as up."""
+        if self.mean is None or self.low is None or self.high is None:
+            return False
+        return math.isclose(self.high - self.mean, self.mean - self.low, rel_tol=1e-6, abs_tol=1e-9)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the number, its interval where it has one, and its unit."""
+        ends = {} if self.low is None else {"low": self.low, "high": self.high}
+        return {"mean": self.mean, **ends, "unit": self.unit.strip()}
+
+
+Part = str | Quantity
+Cell = str | Quantity
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text whose numbers are known by themselves as well."""
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, *parts: Part) -> Sentence:
+        """Return the sentence of texts and numbers that follow each other."""
+        return cls(parts)
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return "".join(map(str, self.parts))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the text and its numbers, in their order."""
+        values = [part.to_json() for part in self.parts if isinstance(part, Quantity)]
+        return {"text": str(self), "values": values}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The first five lines of every output."""
+
+    asked: str
+    verdict: tuple[Sentence, ...]  # a sentence for each strategy
+    sure: Sentence
+    price: Sentence  # runs
+    next: str
+    time: Sentence | None = None  # seconds; not in files, which are the same after a resumed run
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return a heading and a text for each line."""
+        time = "" if self.time is None else f" {self.time}"
+        verdicts = [(("Verdict", "")[at > 0], str(one)) for at, one in enumerate(self.verdict)]
+        return [
+            ("Asked", self.asked),
+            *verdicts,
+            ("Sure", str(self.sure)),
+            ("Price", f"{self.price}{time}"),
+            ("Next", self.next),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sentences and their numbers, without the seconds."""
+        return {
+            "asked": self.asked,
+            "verdict": [sentence.to_json() for sentence in self.verdict],
+            "sure": self.sure.to_json(),
+            "price": self.price.to_json(),
+            "next": self.next,
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table; only a brief one is shown unasked."""
+
+    cells: tuple[Cell, ...]
+    is_brief: bool = True
+    place: str = ""  # of a grid, by which a page filters
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below columns; the first `num_keys` columns say what a row is of."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    title: str = ""
+    num_keys: int = 1
+    name: str = ""  # by which JSON and pages know it
+    brief_columns: tuple[int, ...] = ()  # of the short form; () for all
+
+    def brief(self) -> Table:
+        """Return the short form: brief rows, brief columns."""
+        kept = self.brief_columns or tuple(range(len(self.columns)))
+        return Table(
+            tuple(self.columns[at] for at in kept),
+            tuple(
+                Row(tuple(row.cells[at] for at in kept), True, row.place)
+                for row in self.rows
+                if row.is_brief
+            ),
+            self.title,
+            sum(at < self.num_keys for at in kept),
+            self.name,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all rows; a number with its interval, a text as it is."""
+        rows = [
+            [cell.to_json() if isinstance(cell, Quantity) else cell for cell in row.cells]
+            for row in self.rows
+        ]
+        about = {"name": self.name, "title": self.title, "columns": list(self.columns)}
+        return {**about, "rows": rows}
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """Sentences below a title; only brief ones are shown unasked."""
+
+    lines: tuple[str, ...]
+    title: str = ""
+    is_brief: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return title and lines."""
+        return {"title": self.title, "lines": list(self.lines)}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """An answer, then what it rests on, in the order in which it is shown."""
+
+    answer: Answer
+    sections: Sequence[Table | Remarks] = field(default=())
+    pictures: Sequence[Picture] = ()  # the first is the PNG, and opens the page
+    place_title: str = "Place in the grid"  # what a choice of a row's place is called
+
+    @property
+    def filled(self) -> list[Table | Remarks]:
+        """The sections that have something to show, in order."""
+        return [
+            section
+            for section in self.sections
+            if (section.rows if isinstance(section, Table) else section.lines)
+        ]
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables, in order."""
+        return [section for section in self.sections if isinstance(section, Table)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, the long rows too."""
+        sections: list[Mapping[str, Any]] = [section.to_json() for section in self.sections]
+        drawn = [picture.to_json() for picture in self.pictures]
+        return {"answer": self.answer.to_json(), "sections": sections, "pictures": drawn}

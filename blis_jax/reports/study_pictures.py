@@ -1,0 +1,280 @@
+"""Pictures of a comparison: what changes, and on which seeds; with those of each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blis_jax.reports.arm_pictures import (
+    MOST_STRATEGIES,
+    MOST_TIMELINES,
+    TAIL,
+    choices_of,
+    distributions,
+    has_curves,
+    part_bars,
+    parts,
+    short,
+    timelines,
+    width_of,
+)
+from blis_jax.reports.pictures import (
+    Axis,
+    Guide,
+    Mark,
+    Panel,
+    Picture,
+    Series,
+    Style,
+    Words,
+)
+from blis_jax.reports.study import ShownDifference, ShownFigure, Study
+from blis_jax.reports.style import (
+    STRATEGY_COLOURS,
+    class_style,
+    class_words,
+)
+from blis_jax.reports.words import HEADLINE_METRICS, metric_name, table_title
+from blis_jax.statistics.paired import BETTER, WORSE
+
+MOST_PLACES = 8  # of a grid that are drawn
+MOST_METRICS, MOST_SEED_METRICS = 16, 6
+
+
+def pictures(study: Study) -> tuple[Picture, ...]:
+    """Return what a comparison draws; the first is its PNG, and opens its page."""
+    places = study.places[:MOST_PLACES]
+    first = study.own or tuple(changes(study, at) for at in places if _entries(study, at))
+    curves = tuple(distributions(study, at) for at in places if has_curves(study, at))
+    drawn = [*curves, *first] if study.opens_with == "distributions" else [*first, *curves]
+    if study.differences and len(study.seeds) > 1:
+        drawn += seed_by_seed(study, places)
+    if study.parts:
+        drawn.append(parts(study))
+    return (*drawn, *([timelines(study)] if study.timelines else []))
+
+
+# --- changes, and what TTFT P99 is made of --------------------------------------------------------
+
+
+def changes(study: Study, place: str) -> Picture:
+    """Return every metric against the reference's, a panel a class, below the parts of TTFT P99."""
+    entries = _entries(study, place)
+    compared = list(dict.fromkeys(one.strategy for one in entries))[: MOST_STRATEGIES - 1]
+    names = [name for name in study.strategies if name in compared or name == study.strategies[0]]
+    classes = [name for name in study.classes if any(one.slo_class == name for one in entries)]
+    metrics = list(dict.fromkeys(one.metric for one in entries))[:MOST_METRICS]
+    labels = [(float(row), _metric_label(entries, name)) for row, name in enumerate(metrics)]
+    rows = [
+        [
+            _changes_panel(study, [one for one in entries if one.slo_class == name], compared,
+                           metrics, labels if column == 0 else [(at, "") for at, _ in labels],
+                           name, _reach(entries))
+            for column, name in enumerate(classes)
+        ]
+    ]  # fmt: skip
+    heights = [1.0 + len(metrics) * (0.28 + 0.13 * (len(compared) - 1))]
+    if has_parts := _has_tail(study):
+        longest = _longest(study)
+        above = [
+            _tail_panel(study, names, name, longest, column == 0)
+            for column, name in enumerate(classes)
+        ]
+        below = [Panel(one.marks, one.x, one.y) for one in rows[0]]  # titles stand above already
+        rows, heights = [above, below], [0.75 + 0.3 * len(names), *heights]
+    title = f"{', '.join(map(short, compared))} against {study.strategies[0]}"
+    title += f": {place}" if place else ": TTFT P99 and every metric" if has_parts else ""
+    return Picture(
+        title, _changes_caption(study, has_parts, len(compared)), rows, heights, width_of(len(classes)),
+        name="changes", choices=choices_of(study, place),
+    )  # fmt: skip
+
+
+def _entries(study: Study, place: str) -> list[ShownDifference]:
+    return [one for one in study.differences if one.place == place and one.percent.mean is not None]
+
+
+def _metric_label(entries: Sequence[ShownDifference], metric: str) -> str:
+    better = next(one.better for one in entries if one.metric == metric)
+    return f"{metric_name(metric)}\n({better} is better)"
+
+
+def _reach(entries: Sequence[ShownDifference]) -> tuple[float, float]:
+    """Return the same axis for all classes, in %, wide enough for every interval."""
+    intervals = [one for entry in entries for one in (entry.percent, entry.joint_percent) if one]
+    ends = [end for one in intervals for end in one if end is not None]
+    low, high = max(min([-25.0, *ends]), -96.875), min(max([33.0, *ends]), 3100.0)
+    return (100 + low) / 1.1 - 100, (100 + high) * 1.1 - 100
+
+
+def _changes_panel(
+    study: Study,
+    entries: Sequence[ShownDifference],
+    compared: Sequence[str],
+    metrics: Sequence[str],
+    labels: Sequence[tuple[float, str]],
+    slo_class: str,
+    reach: tuple[float, float],
+) -> Panel:
+    marks: list[Mark] = [Guide(0.0)]
+    apart = 0.62 / max(len(compared), 1)
+    for entry in entries:
+        if entry.strategy not in compared or entry.metric not in metrics:
+            continue
+        row = metrics.index(entry.metric)
+        at = row + (compared.index(entry.strategy) - (len(compared) - 1) / 2) * apart
+        colour = study.colours.get(entry.strategy, STRATEGY_COLOURS[1])
+        is_clear = entry.verdict in (BETTER, WORSE)
+        if joint := entry.joint_percent:
+            told = f"{short(entry.strategy)}, interval that holds for all together"
+            marks.append(
+                _interval(joint.low, joint.high, at, Style(colour, width=1, opacity=0.75), told)
+            )
+        marks.append(
+            Series(
+                [entry.percent.mean], [at],
+                Style(colour, "o", width=3, size=5.5, is_hollow=not is_clear, opacity=0.75),
+                short(entry.strategy), [entry.percent.low], [entry.percent.high],
+            )
+        )  # fmt: skip
+    y = Axis(ticks=labels, limits=(len(metrics) - 0.4, -0.6), has_grid=False)
+    x = Axis("change", "percent", limits=reach)
+    return Panel(marks, x, y, class_words(slo_class))
+
+
+def _interval(low: float | None, high: float | None, at: float, style: Style, told: str) -> Series:
+    return Series([low], [at], style, x_low=[low], x_high=[high], told=told)
+
+
+def _has_tail(study: Study) -> bool:
+    has_parts = any(one.view == "p99" for one in study.parts)
+    return study.opens_with == "changes" and has_parts and bool(_tails(study))
+
+
+def _tails(study: Study) -> dict[tuple[str, str], ShownFigure]:
+    return {(one.strategy, one.slo_class): one for one in study.tails if one.metric == TAIL}
+
+
+def _longest(study: Study) -> float:
+    sums: dict[tuple[str, str], float] = {}
+    for one in study.parts:
+        if one.view == "p99":
+            sums[one.strategy, one.slo_class] = (
+                sums.get((one.strategy, one.slo_class), 0) + one.mean_ms
+            )
+    return max(1.0, *sums.values(), *(one.value.high or 0.0 for one in _tails(study).values()))
+
+
+def _tail_panel(
+    study: Study, names: Sequence[str], slo_class: str, longest: float, is_first: bool
+) -> Panel:
+    marks: list[Mark] = []
+    for row, name in enumerate(names):
+        bars = list(part_bars(study, name, slo_class, "p99", row))
+        marks += bars or [Words(0.0, row, "no run ended")]
+        total = sum(bar.length[0] or 0.0 for bar in bars)
+        whole = _tails(study).get((name, slo_class))
+        if bars and whole is not None and whole.value.low is not None:
+            low, high = whole.value.low, whole.value.high
+            marks.append(
+                Series([], [], Style(width=1.2, line="-"), "interval of the P99")
+                if high is None
+                else Series([low, high], [row, row], Style(width=1.2, line="-"), "interval of the P99")
+            )  # fmt: skip
+            total_at = max(total, high or 0.0)
+        else:
+            total_at = total
+        if bars:
+            marks.append(Words(total_at, row, f"{total:.0f}"))
+    ticks = [(float(row), short(name) if is_first else "") for row, name in enumerate(names)]
+    y = Axis(
+        ticks=ticks, limits=(len(names) - 0.4, -0.6), has_grid=False,
+        colours=[study.colours[name] for name in names],
+    )  # fmt: skip
+    x = Axis("TTFT P99 (ms)", limits=(0.0, 1.4 * longest), most_ticks=3)
+    return Panel(marks, x, y, class_words(slo_class))
+
+
+def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
+    level = f"{100 * study.confidence:g} %"
+    has_joint = any(one.joint_percent for one in study.differences)
+    left = len({one.strategy for one in study.differences}) - num_compared
+    sentences = [
+        f"{study.source} {study.workload_name}, the same requests for every strategy, "
+        f"{study.runs.listed(study.seeds)}; means over {study.runs.many}.",
+        "Above: the requests around each class's 99th percentile of time to first token, by what they spent it "
+        "on. Below: each" if has_parts else "Each",
+    ]  # fmt: skip
+    sentences[1] += (
+        f" metric against {study.strategies[0]}, from paired differences, on an axis where halving and doubling are "
+        f"equally far from 0; thick lines: {level} interval of one difference; "
+    )
+    if has_joint:
+        sentences[1] += "thin lines: intervals that hold for all together; "
+    sentences[1] += (
+        "filled dots: a difference after correction for their number (Holm); hollow dots: none that can be told "
+        "from chance."
+    )
+    if left > 0:
+        sentences.append(f"{left} more strategies are in the table.")
+    if not study.pairs and any(one.num_pairs < len(study.seeds) for one in study.differences):
+        sentences.append("Runs that did not come to their end are left out.")
+    return " ".join(sentences)
+
+
+# --- seed by seed ---------------------------------------------------------------------------------
+
+
+def seed_by_seed(study: Study, places: Sequence[str]) -> list[Picture]:
+    """Return the differences on each seed, for a metric of the reader's choice; at many places for one."""
+    metrics = list(dict.fromkeys(one.metric for one in study.values))
+    known = [name for name in HEADLINE_METRICS if name in metrics][:1]
+    of_choice = list(dict.fromkeys([*known, *metrics]))[:MOST_SEED_METRICS]
+    found = (
+        _seeds(study, place, metric)
+        for place in places
+        for metric in (of_choice if len(places) == 1 else of_choice[:1])
+    )
+    return [picture for picture in found if picture is not None]
+
+
+def _seeds(study: Study, place: str, metric: str) -> Picture | None:
+    values = {
+        (one.strategy, one.slo_class): one.values
+        for one in study.values
+        if (one.place, one.metric) == (place, metric)
+    }
+    pairs = dict.fromkeys(
+        (one.strategy, one.reference) for one in study.differences if one.place == place
+    )
+    unit = next((one.unit for one in study.differences if one.metric == metric), "")
+    rows = []
+    for strategy, reference in list(pairs)[:MOST_TIMELINES]:
+        marks: list[Mark] = [Guide(0.0, "y")]
+        for slo_class in study.classes:
+            one, other = values.get((strategy, slo_class)), values.get((reference, slo_class))
+            if one is None or other is None:
+                continue
+            looks = class_style(slo_class)
+            apart = [
+                None if a is None or b is None else a - b for a, b in zip(one, other, strict=True)
+            ]
+            marks.append(
+                Series(list(map(float, study.seeds)), apart,
+                       Style(looks["color"], looks["marker"], size=4.0, opacity=0.8),
+                       class_words(slo_class))
+            )  # fmt: skip
+        if len(marks) > 1:
+            x = Axis(study.runs.one, most_ticks=8, is_whole=True, is_run=True)
+            y = Axis(f"difference ({unit})" if unit else "difference")
+            rows.append([Panel(marks, x, y, f"{short(strategy)} − {short(reference)}")])
+    if not rows:
+        return None
+    about = (
+        f"{study.runs.about} A point is one {study.runs.one} and one class. Where all points of a class lie on one "
+        f"side of 0, the change does not depend on the {study.runs.one}."
+    )
+    choices = choices_of(study, place, metric=table_title(metric))
+    return Picture(
+        f"{table_title(metric)}: differences on each {study.runs.one}", about, rows, [1.9] * len(rows), name="seeds",
+        heading=f"Does it hold on every {study.runs.one}?", choices=choices,
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""What must hold in every run, counted as violations."""

@@ -1,0 +1,181 @@
+"""Compiled programs on disk: a later process neither traces nor lowers what an earlier one has compiled.
+
+They lie in the folder `programs` of JAX's compilation cache and go with it. A program is found by everything that it
+depends on: what it is built of, value by value and function by function; the arguments' shapes; every file of this
+package; JAX's settings and version; XLA's flags; and the machine's processor. What cannot be named so, such as a
+policy of a user's file, is not kept. A file that is damaged is made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import os
+import pickle
+import platform
+import sys
+import zlib
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+from jax.experimental import serialize_executable
+
+from blis_jax import backend
+from blis_jax.files.atomic_write import replacing
+
+MOST_FILES = 200  # the ones used last stay; a program takes some 300 KB
+PACKAGE = Path(__file__).parents[1]
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class UnnamedError(Exception):
+    """A value that has no name which outlives the process."""
+
+
+def name_of(value: Any) -> str:
+    """Return a text that equal values have in every process, and others have not.
+
+    Raises:
+        UnnamedError: a value is neither plain, nor made of plain ones, nor defined in this package.
+    """
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return f"{type(value).__name__}:{value!r}"
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise UnnamedError(repr(value))
+        return f"array:{array.dtype.str}:{array.shape}:{array.tobytes().hex()}"
+    if isinstance(value, type):
+        return _defined(value)
+    if isinstance(value, np.dtype | enum.Enum):
+        return f"{_defined(type(value))}:{value!r}"
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        # two of one line are told apart by their columns
+        place = tuple(value.__code__.co_positions())
+        return (
+            f"{_defined(value)}:{name_of([place, cells, value.__defaults__, value.__kwdefaults__])}"
+        )
+    if isinstance(value, MethodType):
+        return f"method:{name_of(value.__func__)}:{name_of(value.__self__)}"
+    if isinstance(value, functools.partial):
+        return f"partial:{name_of([value.func, value.args, value.keywords])}"
+    return _defined(type(value)) + _members(value)
+
+
+def _members(value: Any) -> str:
+    if isinstance(value, frozenset | set):
+        return f"{{{','.join(sorted(map(name_of, value)))}}}"
+    if isinstance(value, tuple | list):
+        return f"({','.join(map(name_of, value))})"
+    if isinstance(value, Mapping):
+        return _members({(name_of(key), name_of(member)) for key, member in value.items()})
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return _members(fields)
+    raise UnnamedError(repr(value))
+
+
+def _defined(thing: Any) -> str:
+    """Return where a class or a function is defined: in this package, or as a class of Python or numpy."""
+    module = thing.__module__
+    root = module.partition(".")[0]
+    is_ours = root == PACKAGE.name and hasattr(sys.modules.get(module), "__file__")
+    # a user's function may bear the names of one of ours, by `functools.wraps`
+    is_ours &= isinstance(thing, type) or Path(thing.__code__.co_filename).is_relative_to(PACKAGE)
+    if is_ours or (isinstance(thing, type) and root in ("builtins", "numpy", "types")):
+        return f"{module}.{thing.__qualname__}"
+    raise UnnamedError(f"{module}.{thing.__qualname__}")
+
+
+@functools.cache
+def _surroundings() -> str:
+    """Return what every program depends on: the files of the package, versions, flags and the processor."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            stat = path.stat()
+            # a copy may keep the older time of its content
+            if max(stat.st_mtime, stat.st_ctime) > backend.IMPORTED_AT:
+                raise UnnamedError(f"{path} is not what was imported")
+            digest.update(f"{path.relative_to(PACKAGE)}:{stat.st_size}:".encode())
+            digest.update(path.read_bytes())
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    processor = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    names = [name for name in os.environ if name.startswith(("XLA_", "JAX_", "NPROC"))]
+    given = {name: os.environ[name] for name in names if "CACHE" not in name}
+    versions = jax.__version__, jaxlib.__version__, np.__version__, sys.version, platform.platform()
+    device = jax.devices()[0]
+    cores = len(os.sched_getaffinity(0))  # of this process, which XLA shares its work among
+    parts = digest.hexdigest(), processor, given, versions, cores, len(jax.devices())
+    return name_of([*parts, device.device_kind, device.client.platform_version])
+
+
+def _settings() -> str:
+    """Return JAX's settings but for those that say what is logged, dumped and cached."""
+    skipped = ("cache", "log", "dump", "traceback", "explain")
+    settings: Mapping[str, Any] = jax.config.values
+    kept = {name: repr(value) for name, value in settings.items() if not any(
+        word in name for word in skipped)}  # fmt: skip
+    return name_of([kept, bool(jax.config.jax_enable_x64)])  # type: ignore[attr-defined]
+
+
+def folder() -> Path | None:
+    """Return where a command keeps programs; None where JAX keeps none, or the device is no CPU of Linux."""
+    settings: Any = jax.config
+    place = settings.jax_compilation_cache_dir
+    is_kept = settings.jax_enable_compilation_cache and place and Path("/proc/cpuinfo").exists()
+    is_kept = is_kept and backend.keeps_programs
+    return Path(place) / "programs" if is_kept and jax.default_backend() == "cpu" else None
+
+
+def shapes_of(arguments: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """Return shape and type of every array in the arguments, how they are nested, and JAX's settings."""
+    leaves, tree = jax.tree.flatten(arguments)
+    types = [(getattr(x, "dtype", type(x)), getattr(x, "weak_type", False)) for x in leaves]
+    return *zip(map(np.shape, leaves), types, strict=True), tree, _settings()
+
+
+def path_of(built_of: Hashable, shapes: tuple[Hashable, ...]) -> Path | None:
+    """Return the file of a program by what it is built of and the shapes of its arguments; None if it is not kept."""
+    place = folder()
+    try:
+        parts = name_of(built_of), repr(shapes), _surroundings()
+    except (UnnamedError, OSError, ValueError, RecursionError):  # a function may hold itself
+        return None
+    return place and place / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def load(path: Path) -> Any:
+    """Return the compiled program of a file; None if there is none, or it is damaged."""
+    try:
+        content = path.read_bytes()
+        digest, packed = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        if hashlib.sha256(packed).digest() != digest:
+            return None
+        program = serialize_executable.deserialize_and_load(*pickle.loads(zlib.decompress(packed)))
+        os.utime(path)
+    except Exception:  # whatever an old or foreign file does: it is made again
+        return None
+    return program
+
+
+def save(path: Path, program: Any) -> None:
+    """Keep a compiled program; what was not used for longest goes."""
+    try:
+        packed = zlib.compress(pickle.dumps(serialize_executable.serialize(program)), 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as scratch:
+            scratch.write_bytes(hashlib.sha256(packed).digest() + packed)
+        files = sorted(path.parent.iterdir(), key=lambda file: -file.stat().st_mtime)
+        for file in files[MOST_FILES:]:
+            file.unlink(missing_ok=True)
+    except Exception:  # a full or read-only disk, or a program that JAX cannot write
+        return

@@ -1,0 +1,308 @@
+"""A long run by itself: a tie that came in another order sets it back to a checkpoint, not to its beginning.
+
+The run is made in stretches. After each of them the ties that it decided are replayed (ties.py); where the reference
+has another order, the run goes on in that order from the last state in which none of these requests was routed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import EngineShape, Mechanism, Params, never
+from blis_jax.engine.loop import CHUNK, beginning_of, raw_of, stretch_of
+from blis_jax.memory.block_level import LIVELOCK_STEPS
+from blis_jax.records.tied_stretches import InstanceHistory, entry_times, histories, stretches
+from blis_jax.records.ties import TieOrder, correct
+from blis_jax.runs.programs import compiled
+from blis_jax.tables.blocks import Blocks, Eviction, Pool
+from blis_jax.tables.gateways import GatewayQueue, QueueVictims
+from blis_jax.tables.raw import BlockRecords, Raw
+from blis_jax.tables.requests import Req, RequestDeadlines, Requests
+from blis_jax.tables.state import Dyn, InstTime, Lane, Reg, Slot, SlotTime, State, Time
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+STRETCH = 4096  # chunks of scan steps; a checkpoint costs what some 300 of them do
+_IN_ORDER = (0, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)  # if the ties before came in BLIS's
+KEPT = 3  # checkpoints, the beginning beside them
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A state that the run may go on from, and what the host reads of it."""
+
+    state: State
+    num_chunks: int
+    next_route: int  # requests from here on are not routed yet
+    num_records: int
+    num_ties: int  # that nobody has verified
+    outcome: int
+    is_done: int
+    last_event: int  # µs
+
+    @classmethod
+    def of(cls, state: State, num_chunks: int) -> _Checkpoint:
+        """Return the checkpoint of a state after so many chunks."""
+        at = [Reg.NEXT_ROUTE, Reg.NUM_RECORDS, Reg.NUM_OPEN_TIES, Reg.OUTCOME, Reg.IS_DONE]
+        route, records, ties, outcome, is_done = np.asarray(state.lane.numbers)[at].tolist()
+        last_event = int(state.lane.times[Time.LAST_EVENT])
+        return cls(state, num_chunks, route, records, ties, outcome, is_done, last_event)
+
+
+class LongRun:
+    """One run of given requests, stretch by stretch."""
+
+    def __init__(
+        self,
+        shape: EngineShape,
+        mechanism: Mechanism,
+        given: tuple[Params, RequestTable, Any],
+        order: TieOrder,
+        max_scan_steps: int,
+    ) -> None:
+        """`given` is what `beginning_of` is called with; `order` is corrected in place, and holds in the end."""
+        self.given, self.order, self.most_chunks = given, order, max_scan_steps // CHUNK
+        self.has_changed = False
+        self.mechanism = mechanism
+        self.begin = compiled(beginning_of, shape, mechanism)
+        self.go_on = compiled(stretch_of, shape, mechanism)
+        params, table, _ = given
+        n = len(order.queue_rank)
+        self.arrival = np.asarray(table.arrival_us)[:n].astype(np.int64)
+        self.input_len = np.asarray(table.input_len)[:n].astype(np.int64)
+        self.num_instances = int(params.cluster.num_instances)
+
+    def run(self) -> Raw:
+        """What the run leaves behind, as if it had been made at once in the corrected order."""
+        with jax.enable_x64(True):
+            requests, state = self.begin(*self.given)
+            first = last = _Checkpoint.of(state, 0)
+            kept = deque([first], maxlen=KEPT)
+            while True:
+                made = self._stretch(requests, last)
+                if made.outcome not in _IN_ORDER:
+                    break
+                since = kept[-2] if last is kept[-1] and len(kept) > 1 else first
+                changed = self._first_changed(made, last.last_event, since.num_records)
+                if changed is not None:
+                    while len(kept) > 1 and kept[-1].next_route > changed:
+                        kept.pop()
+                    last = kept[-1] if kept[-1].next_route <= changed else first
+                    requests = self._in_order(requests)
+                elif made.outcome or made.is_done or made.num_chunks >= self.most_chunks:
+                    break
+                else:
+                    last = made
+                    kept.append(made)
+            return jax.device_get(raw_of(self.mechanism, made.state, jnp.int32(made.num_chunks)))
+
+    def _stretch(self, requests: Requests, last: _Checkpoint) -> _Checkpoint:
+        most = np.int32(min(self.most_chunks - last.num_chunks, STRETCH))
+        state, chunks = self.go_on(self.given[0], requests, last.state, most)
+        return _Checkpoint.of(state, last.num_chunks + int(chunks))
+
+    def _first_changed(self, made: _Checkpoint, from_us: int, since: int) -> int | None:
+        """The first request whose order was corrected by the ties from a time on; None if all were in order.
+
+        The log is read from a record on, or from its beginning where a tie has no quiet step after that record.
+        """
+        if made.num_ties == 0 and not self.has_changed:  # a corrected tie no longer counts
+            return None
+        before = self.order.queue_rank.copy(), np.maximum(self.order.after_steps, 0)
+        times = from_us, NEVER_US if made.is_done else made.last_event
+        recorded = self._histories(made, since)
+        if since and not all(s.is_quiet_first for one in recorded for s in stretches(one, *times)):
+            recorded = self._histories(made, 0)
+        if correct(recorded, self.order, *times):
+            return None
+        self.has_changed = True
+        after = self.order.queue_rank, np.maximum(self.order.after_steps, 0)
+        return int(np.flatnonzero((before[0] != after[0]) | (before[1] != after[1]))[0])
+
+    def _histories(self, made: _Checkpoint, since: int) -> list[InstanceHistory]:
+        state, n = made.state, len(self.arrival)
+        log, times = (
+            np.asarray(table)[since : made.num_records].astype(np.int64)
+            for table in (state.log.numbers, state.log.times)
+        )
+        evicted = np.zeros(0, np.int64)
+        if Blocks in state:
+            count = int(state[Blocks].num_evictions)
+            evicted = np.asarray(state[Blocks].evictions)[:count, Eviction.RECORD] - since
+            evicted = evicted[(evicted >= 0) & (evicted < len(log))]  # not of the step in progress
+        instance = np.asarray(state.past.places)[:n]
+        cluster = self.given[0].cluster
+        routed, delay = entry_times(cluster, self.arrival, self.input_len, instance)
+        return histories(
+            log, times, evicted, instance, (routed, routed + delay), self.num_instances
+        )
+
+    def _in_order(self, requests: Requests) -> Requests:
+        """The requests with the corrected order."""
+        table, n = np.array(requests.table), len(self.arrival)
+        table[:n, Req.QUEUE_RANK] = self.order.queue_rank
+        table[:n, Req.AFTER_STEPS] = self.order.after_steps
+        return dataclasses.replace(requests, table=jnp.asarray(table))
+
+
+# --- a livelock that a horizon or deadlines end: the run again in stretches -----------------------
+
+# The reference goes on however little its steps achieve. The usual program stops after `LIVELOCK_STEPS` barren
+# steps of an instance; here the host looks then whether anything is still to come, and every barren step is made.
+
+
+MOST_RECORDS = 2**22  # of a run in stretches; one that needs more stays a livelock
+_NO_HORIZON = 2**62 - 1
+
+
+def has_end(horizon_us: int, mechanism: Mechanism, has_deadlines: bool) -> bool:
+    """Return whether a run in stretches reaches the horizon, or the deadlines of its requests, if there are such.
+
+    A policy that is told of completions reads step records that a run in stretches has put away, and where requests
+    move, steps without progress may end from elsewhere.
+    """
+    is_told = mechanism.is_told_at_gateway or mechanism.is_told_in_instance
+    ends = horizon_us < _NO_HORIZON or has_deadlines
+    return ends and not is_told and not mechanism.moves_requests
+
+
+def run_to_horizon(
+    shape: EngineShape, mechanism: Mechanism, arguments: tuple[Any, Any, Any], max_scan_steps: int
+) -> Raw:
+    """Return what the whole run at block level leaves behind, as if it had been made in one piece.
+
+    Args:
+        shape: sizes of the tables; the log and the preemptions may be shorter than what the run records.
+        mechanism: what is compiled in.
+        arguments: numbers, requests and order of one row, as `beginning_of` takes them.
+        max_scan_steps: scan steps after which the run ends with `ITERATIONS_EXHAUSTED`.
+    """
+    return _Stretches(shape, mechanism, arguments, max_scan_steps).run()
+
+
+class _Stretches:
+    """One run, stretch by stretch."""
+
+    def __init__(
+        self,
+        shape: EngineShape,
+        mechanism: Mechanism,
+        arguments: tuple[Any, Any, Any],
+        max_scan_steps: int,
+    ) -> None:
+        self.shape = dataclasses.replace(shape, stall_steps=LIVELOCK_STEPS)
+        self.mechanism, self.arguments = mechanism, arguments
+        self.params: Params = arguments[0]
+        self.most_chunks, self.num_chunks = max_scan_steps // CHUNK, 0
+        self.records: list[tuple[Any, ...]] = []  # log, times and preemptions
+        self.num_records = 0
+        self.done: dict[int, tuple[int, int]] = {}  # by instance, once nothing is to come
+
+    def run(self) -> Raw:
+        """Make stretches to the end of the run."""
+        with jax.enable_x64(True):
+            begin = compiled(beginning_of, self.shape, self.mechanism)
+            go_on = compiled(stretch_of, self.shape, self.mechanism)
+            requests, state = begin(*self.arguments)
+            coming: Requests = jax.device_get(requests)
+            is_over = False
+            while not is_over:
+                left = np.int32(min(self.most_chunks - self.num_chunks, 2**31 - 1))
+                state, chunks = go_on(self.params, requests, state, left)
+                self.num_chunks += int(chunks)
+                state = jax.tree.map(np.array, jax.device_get(state))
+                self._take_records(state)
+                is_over = self._is_over(state, coming)
+            return self._raw(state)
+
+    def _take_records(self, host: State) -> None:
+        """Move what the log and the record of preemptions hold to the host."""
+        registers, blocks = host.lane.numbers, host[Blocks]
+        count = int(registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE])
+        times = host.log.times[:count]
+        clock = np.int64 if np.issubdtype(times.dtype, np.integer) else times.dtype
+        evicted = blocks.evictions[: int(blocks.num_evictions)]
+        self.records.append(
+            (
+                host.log.numbers[:count].astype(np.int64),
+                times.astype(clock),
+                evicted.astype(np.int64),
+            )
+        )
+        self.num_records += count
+        registers[Reg.LOG_BASE] = registers[Reg.NUM_RECORDS]
+        blocks.num_evictions[...] = 0
+
+    def _is_over(self, host: State, coming: Requests) -> bool:
+        """Return whether the run has ended; a stalled one goes on where there is something to wait for."""
+        registers = host.lane.numbers
+        if registers[Reg.OUTCOME] not in (0, Outcome.LIVELOCK):
+            return True
+        if self.num_records > MOST_RECORDS:
+            registers[Reg.OUTCOME] = Outcome.LIVELOCK
+        elif registers[Reg.OUTCOME] == 0:
+            return bool(registers[Reg.IS_DONE]) or self.num_chunks >= self.most_chunks
+        elif self._goes_on(host, coming, int(registers[Reg.ACTIVE])):
+            registers[Reg.OUTCOME] = registers[Reg.IS_DONE] = 0
+        return bool(registers[Reg.OUTCOME])
+
+    def _goes_on(self, host: State, coming: Requests, instance: int) -> bool:
+        """Return whether a stalled instance makes as many barren steps again."""
+        blocks = host[Blocks]
+        if int(self.params.cluster.horizon_us) >= _NO_HORIZON and not _is_awaited(
+            host, coming, instance
+        ):
+            num_done = int(np.count_nonzero(host.past.rows[:, Dyn.FINISH_RECORD]))
+            done = num_done, int(blocks.pool[instance, Pool.BEST_PROGRESS])
+            if self.done.get(instance) == done:
+                return False
+            self.done[instance] = done
+        blocks.pool[instance, Pool.STALLED_STEPS] = 0
+        return True
+
+    def _raw(self, host: State) -> Raw:
+        """Return what a run in one piece leaves behind."""
+        chunks = jnp.int32(min(self.num_chunks, (2**31 - 1) // CHUNK))
+        lane = Lane(jnp.asarray(host.lane.numbers), host.lane.times)
+        host = dataclasses.replace(host, lane=lane)
+        raw = jax.device_get(raw_of(self.mechanism, host, chunks))
+        log, times, evictions = (np.concatenate(parts) for parts in zip(*self.records, strict=True))
+        spare = (0, 1), (0, 0)
+        whole = dataclasses.replace(
+            raw[BlockRecords],
+            evictions=np.pad(evictions, spare),
+            num_evictions=np.int64(len(evictions)),
+        )
+        return dataclasses.replace(
+            raw.having(whole), log=np.pad(log, spare), log_time=np.pad(times, spare)
+        )
+
+
+def _is_awaited(host: State, coming: Requests, instance: int) -> bool:
+    """Return whether an arrival, the gateway or a deadline may still reach the instance."""
+    registers = host.lane.numbers
+    queued = host.slot.times[SlotTime.QUEUED, instance]
+    times = [
+        coming.arrival[registers[Reg.NEXT_ADMIT]],
+        *queued[queued > host.inst.times[instance, InstTime.LAST_START]],
+    ]
+    if GatewayQueue not in host:
+        times.append(coming.arrival[registers[Reg.NEXT_ROUTE]])
+    else:  # requests are not routed in order of arrival
+        queue = host[GatewayQueue]
+        if registers[Reg.NEXT_ROUTE] < queue.num_dispatched:
+            return True
+        times += [queue.tick.min(), queue.expiry.min()]
+        if QueueVictims in host:
+            times.append(host[QueueVictims].due)
+    if RequestDeadlines in coming:
+        there = host.slot.numbers[Slot.REQUEST, instance]
+        times += coming[RequestDeadlines].at[there[there >= 0]].tolist()
+    return min(int(time) for time in times) < int(never(host.slot.times.dtype))

@@ -1,0 +1,380 @@
+"""What every phase of a scan step reads, and an instance in mid-step with the small pieces that phases share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import (
+    Columns,
+    Vector,
+    When,
+    always,
+    apart,
+    as_int,
+    branch,
+    is_apart,
+    once,
+    repeated,
+    tail,
+    with_tail,
+)
+from blis_jax.core.exact import truncate
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never, pytree
+from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.blocks import InstanceMemory, MemoryTask
+from blis_jax.tables.requests import Request, Requests
+from blis_jax.tables.state import Instance, InstTime, Lane, Past, Resident, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+    from blis_jax.engine.phases.departures.pools import Pools
+    from blis_jax.memory.memory import Memory
+
+
+T = TypeVar("T")
+SLOT_BITS = 13  # low bits of a packed key hold the slot
+
+
+@dataclass(frozen=True)
+class Context:
+    """Read-only surroundings of a scan step; built once per compilation, never traced as a whole."""
+
+    shape: EngineShape
+    mechanism: Mechanism
+    params: Params
+    requests: Requests
+    when: When
+    memory: Memory[Any, Any]  # the memory model
+    pools: Pools
+    scorer_shares: jax.Array | None = None  # of many lanes: made once, not in each scan step
+
+    def in_place(self, predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
+        """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
+        return (once if self.when is branch else always)(predicate, change, value)
+
+    def turns(
+        self,
+        holds: Callable[[T], jax.Array],
+        change: Callable[[T, jax.Array], T],
+        value: T,
+        most: int,
+    ) -> T:
+        """`change(value, holds(value))` while it holds, at most so often; once where phases are not skipped."""
+        if self.when is branch:
+            return repeated(holds, change, value, most)
+        return always(holds(value), change, value)
+
+    def vector(self, row: Vector) -> Vector:
+        """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
+        return row if self.when is branch else apart(row)
+
+    def no_past(self) -> Past:
+        """The row of a request that nothing has happened to; place and expected blocks beside it, see joined.py."""
+        beside = 0 if self.when is branch else 2
+        return Past(jnp.zeros((len(Past.columns) + beside,), jnp.int32))
+
+    def request(self, request: jax.Array) -> Request:
+        """What is given of a request."""
+        return Request(row(self.requests.table, request))
+
+    def past(self, state: State, request: jax.Array) -> Past:
+        """What a request has been through."""
+        return Past(self.vector(row(state.past.rows, request)))
+
+    @property
+    def clock(self) -> Any:
+        """The clock's dtype."""
+        return self.shape.clock_dtype
+
+    @property
+    def never(self) -> jax.Array:
+        """A time after every event."""
+        return jnp.asarray(never(self.clock))
+
+    def write(
+        self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """The table with entries of a row replaced; `index` and `value` are scalars or vectors.
+
+        On a CPU in a loop of its own: a scatter would keep the compiler from making one function of the run.
+        """
+        index, value = jnp.atleast_1d(index), jnp.atleast_1d(value)
+        if self.when is not branch:
+            return table.at[(*row, index)].set(value)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            one = lax.dynamic_index_in_dim(value, i, keepdims=True)
+            at = (*row, lax.dynamic_index_in_dim(index, i, keepdims=False))
+            return lax.dynamic_update_slice(table, one.reshape((1,) * table.ndim), at)
+
+        return lax.fori_loop(0, index.shape[0], put, table)
+
+    def write_in_order(
+        self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """Like `write`; of several values for one place the last one stays. The table's last place is a spare."""
+        index = jnp.atleast_1d(index)
+        if self.when is not branch:  # the order of a scatter's writes is open
+            number = lax.iota(jnp.int32, index.shape[0])
+            is_same = index[:, None] == index[None, :]
+            is_over = jnp.any(is_same & (number[None, :] > number[:, None]), axis=1)
+            index = jnp.where(is_over, jnp.int32(table.shape[-1] - 1), index)
+        return self.write(table, row, index, value)
+
+    def write_pairs(
+        self, table: jax.Array, rows: jax.Array, columns: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """The table with the entries at these pairs of row and column replaced; see `write`."""
+        if self.when is not branch:
+            return table.at[rows, columns].set(value)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            row_, column, one = (
+                lax.dynamic_index_in_dim(each, i, keepdims=False) for each in (rows, columns, value)
+            )
+            return lax.dynamic_update_slice(table, one[None, None], (row_, column))
+
+        return lax.fori_loop(0, rows.shape[0], put, table)
+
+    def write_rows(
+        self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
+    ) -> jax.Array:
+        """The table with the rows at `(*lead, index[i])` replaced by `rows[i]`; see `write`."""
+        if self.when is not branch:
+            return table.at[(*lead, index)].set(rows)
+        zero = (jnp.int32(0),) * (rows.ndim - 1)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            one = lax.dynamic_index_in_dim(rows, i, keepdims=False)
+            at = (*lead, lax.dynamic_index_in_dim(index, i, keepdims=False), *zero)
+            return lax.dynamic_update_slice(
+                table, one.reshape((1,) * (len(lead) + 1) + one.shape), at
+            )
+
+        return lax.fori_loop(0, index.shape[0], put, table)
+
+    def truncated(self, value: jax.Array) -> jax.Array:
+        """A float in µs as a time: whole microseconds toward zero, but on the continuous clock as it is."""
+        return value if self.shape.is_continuous else truncate(value, self.clock)
+
+    def is_beyond(self, start: jax.Array, wait: jax.Array) -> jax.Array:
+        """Whether a float64 wait from a time on ends past the clock, whose last time stands for never.
+
+        The sum itself may wrap round, or come out as never and be forgotten.
+        """
+        return start.astype(jnp.float64) + wait >= self.never.astype(jnp.float64)
+
+    def time(self, value: jax.Array) -> jax.Array:
+        """A parameter in µs as a time of the clock's dtype."""
+        return value.astype(self.clock)
+
+
+class SlotRows(Resident):
+    """The slots of one instance, each field `[slot]`; a field is read from the tables when it is asked for."""
+
+    __slots__ = ("instance", "state")
+
+    def __init__(self, state: State, instance: jax.Array) -> None:
+        """The slots of this instance in the tables of `state`."""
+        self.state, self.instance = state, instance
+
+    def _entry(self, part: int, place: int) -> jax.Array:
+        slots = self.state.slot
+        if part and slots.is_joined:  # behind the whole numbers, see joined.py
+            part, place = 0, len(Resident.columns) + place
+        table = slots.parts[part]
+        at = (jnp.int32(place), self.instance, jnp.int32(0))
+        return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
+
+    def view(self) -> RequestView:
+        """What policies may know about the requests in the slots."""
+        return RequestView(
+            slo_class=self.slo_class,
+            input_len=self.input_len,
+            arrival_us=self.arrival,
+            tenant=self.tenant,
+            tie_rank=self.tie_rank,
+            queue_rank=self.queue_rank,
+        )
+
+    def one(self, ctx: Context, slot: jax.Array) -> Resident:
+        """The row of one slot."""
+        slots, at = self.state.slot, (jnp.int32(0), self.instance, slot)
+        table = slots.numbers
+        row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
+        if slots.is_joined:
+            count = len(Resident.columns)
+            return Resident(ctx.vector(row[:count]), ctx.vector(row[count:]))
+        time_row = lax.dynamic_slice(slots.times, at, (slots.times.shape[0], 1, 1))[:, 0, 0]
+        return Resident(ctx.vector(row), ctx.vector(time_row))
+
+
+NO_KEY = jnp.iinfo(jnp.int64).max
+
+
+def least_key(mask: jax.Array, rank: jax.Array) -> jax.Array:
+    """Packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
+    slot = lax.iota(jnp.int64, mask.shape[0])
+    packed = (rank.astype(jnp.int64) << SLOT_BITS) | slot
+    return jnp.min(jnp.where(mask, packed, jnp.int64(NO_KEY)))
+
+
+def slot_of(key: jax.Array) -> jax.Array:
+    """Slot of a packed key."""
+    return (key & jnp.int64((1 << SLOT_BITS) - 1)).astype(jnp.int32)
+
+
+def row(table: jax.Array, index: jax.Array) -> jax.Array:
+    """One row of a two-dimensional table."""
+    return lax.dynamic_slice(table, (index, jnp.int32(0)), (1, table.shape[1]))[0]
+
+
+def shared_numbers(
+    ctx: Context, request: jax.Array, position: Int[Array, "n"]
+) -> tuple[jax.Array, jax.Array]:
+    """Number of the shared block at each block position of a request, and whether it is shared.
+
+    From the start of each node on its path, the number is shifted by so much more against the position.
+    """
+    requests = ctx.requests
+    if ctx.shape.num_nodes == 0:
+        return jnp.zeros_like(position), jnp.zeros(position.shape, bool)
+    start, shift = row(requests.path_start, request), row(requests.path_shift, request)
+    reached = jnp.where(start[None, :] <= position[:, None], shift[None, :], 0)
+    number = position + jnp.sum(reached, axis=1, dtype=jnp.int32)
+    is_shared = position < requests.num_shared[request]
+    return jnp.where(is_shared, number, 0), is_shared
+
+
+def decision_key(
+    ctx: Context, source: RandomSource, *numbers: jax.Array, place: int = 0
+) -> jax.Array:
+    """The key of one decision: of the policy seed, of what draws, and of what the decision is about."""
+    assert isinstance(source.origin, int)
+    key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), source.origin + place)
+    for one in numbers:
+        key = jax.random.fold_in(key, one)
+    return key
+
+
+NO_PARTS = Parts()
+
+
+@pytree
+class Work(HasParts):
+    """An instance in mid-step: what the phases of one scan step hand on."""
+
+    lane: Lane
+    inst: Instance
+    task: MemoryTask  # absent without block-level memory, likewise the next
+    pool: InstanceMemory
+    local: tuple[tuple[object, object], ...] = ()  # states of the instance's policies
+    gateway: tuple[object, ...] = ()  # those of the gateway's, where requests are handed over
+    own: Parts = NO_PARTS  # what else phases change, by the hooks' `carries`
+
+
+def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:
+    """The code where the predicate holds, else the outcome so far."""
+    return jnp.where(predicate, jnp.int32(code), outcome)
+
+
+def count_of(mask: jax.Array) -> jax.Array:
+    """Number of true entries."""
+    return jnp.sum(mask, dtype=jnp.int32)
+
+
+def steps_at(inst: Instance, now: jax.Array) -> jax.Array:
+    """Steps that the instance has made at `now`."""
+    has_stepped = inst.step_index > 0
+    is_now = has_stepped & (inst.last_start == now)
+    return jnp.where(is_now, inst.steps_at_now, 0)
+
+
+def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
+    """Slots whose queueing time has come by the next step at `now`.
+
+    Queueing and a step in one microsecond: queued first, unless the host found that some steps of
+    that microsecond came before.
+    """
+    queued = slots.queued
+    is_before = slots.after_steps <= steps_at_now
+    return (queued < now) | ((queued == now) & is_before)
+
+
+def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
+    """Slots whose request is in the wait queue at the next step at `now`."""
+    in_time = has_entered(slots, now, steps_at_now)
+    return in_time & (slots.oversized == 0)
+
+
+def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.Array:
+    """When a request queued then starts a step on an instance without members.
+
+    In the reference at once, even while the step that emptied the batch still lasts.
+    """
+    if ctx.mechanism.defects.overlapping_steps:
+        return queued
+    return jnp.where(queued == ctx.never, queued, jnp.maximum(queued, busy_until))
+
+
+def take_chain(
+    chains: Vector, now: jax.Array, num_new: jax.Array, never: jax.Array
+) -> tuple[Vector, jax.Array]:
+    """Step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
+    if is_apart(chains):
+        num_at_now = functools.reduce(jnp.add, (as_int(one == now) for one in chains.entries))
+        rest: Vector = Columns(tuple(jnp.where(one == now, never, one) for one in chains.entries))
+    else:
+        at_now = chains == now
+        num_at_now, rest = count_of(at_now), jnp.where(at_now, never, chains)
+    return add_chain(rest, now, num_at_now + num_new - 1, never)
+
+
+def add_chain(
+    chains: Vector, time: jax.Array, count: jax.Array, never: jax.Array
+) -> tuple[Vector, jax.Array]:
+    """Step events with `count` more at `time`; and whether they fit."""
+    if is_apart(chains):
+        place, entries = jnp.int32(0), []
+        for one in chains.entries:
+            place = place + as_int(one == never)
+            entries.append(jnp.where((one == never) & (place <= count), time, one))
+        return Columns(tuple(entries)), count <= place
+    is_free = chains == never
+    place = jnp.cumsum(is_free, dtype=jnp.int32)
+    takes = is_free & (place <= count)
+    return jnp.where(takes, time, chains), count <= place[-1]
+
+
+def chains_of(inst: Instance) -> Vector:
+    """The instance's step events, `never` where there is none."""
+    return tail(inst.times, InstTime.CHAIN)
+
+
+def has_chain(chains: Vector, time: jax.Array) -> jax.Array:
+    """Whether a step event is at this time."""
+    if is_apart(chains):
+        return functools.reduce(jnp.logical_or, (one == time for one in chains.entries))
+    return jnp.any(chains == time)
+
+
+def first_chain(chains: Vector) -> jax.Array:
+    """The next step event."""
+    if is_apart(chains):
+        return functools.reduce(jnp.minimum, chains.entries)
+    return jnp.min(chains)
+
+
+def with_chains(inst: Instance, chains: Vector) -> Instance:
+    """The instance with its step events replaced."""
+    return Instance(inst.numbers, with_tail(inst.times, InstTime.CHAIN, chains))

@@ -1,0 +1,329 @@
+"""Several gateways before one cluster: each knows what it has done itself, and of the others what instances show.
+
+Requests are dealt to the gateways in turn, by their number. A gateway has states of its policies of its own and its
+own prefix index (unless the KV caches feed one for all), and counts only its own requests on the way to an instance.
+Looks at the instances are common to all. Where requests wait at the gateway, each has a queue of its own. With one
+gateway nothing of this is in the compiled program.
+
+The queue of a gateway (flow control) is below: its numbers, its tables, and what one scan step changes in them. What is
+done with them is in phases/flow_control.py. Of several gateways the fields `OWN` have an axis `[gateway]` before their
+others, and who is in whose queue follows from the request's number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never, pytree
+from blis_jax.tables.context import Context
+from blis_jax.tables.joined import lane_of, place_of, queued_times
+from blis_jax.tables.state import Slot, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Real
+
+T = TypeVar("T")
+States = tuple[Any, ...]
+
+
+def gateway_of(ctx: Context, request: jax.Array) -> jax.Array:
+    """The gateway that a request comes to."""
+    return lax.rem(request, jnp.int32(ctx.mechanism.num_gateways))
+
+
+def on_each(mechanism: Mechanism, place: int, start: T) -> T:
+    """The first state of a gateway's policy; of one that decides about requests there is one for each gateway."""
+    count = mechanism.num_gateways
+    if count == 1 or place in mechanism.common_places:
+        return start
+    each: T = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), start)
+    return each
+
+
+def own_states(ctx: Context, states: States, request: jax.Array) -> States:
+    """The states as the request's gateway has them."""
+    if ctx.mechanism.num_gateways == 1:
+        return states
+    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
+
+    def own(leaf: jax.Array) -> jax.Array:
+        return lax.dynamic_index_in_dim(leaf, at, keepdims=False)
+
+    return tuple(
+        state if place in common else jax.tree.map(own, state) for place, state in enumerate(states)
+    )
+
+
+def with_own(ctx: Context, states: States, own: States, request: jax.Array) -> States:
+    """All gateways' states, once the request's gateway has these."""
+    if ctx.mechanism.num_gateways == 1:
+        return own
+    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
+
+    def put(leaf: jax.Array, new: jax.Array) -> jax.Array:
+        return lax.dynamic_update_index_in_dim(leaf, new, at, 0)
+
+    return tuple(
+        new if place in common else jax.tree.map(put, state, new)
+        for place, (state, new) in enumerate(zip(states, own, strict=True))
+    )
+
+
+def own_queue(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
+    """The queue as one gateway has it, in the form of a single gateway's."""
+    if ctx.mechanism.num_gateways == 1:
+        return queue
+
+    def own(name: str) -> Any:
+        return lax.dynamic_index_in_dim(getattr(queue, name), gateway, keepdims=False)
+
+    return dataclasses.replace(queue, **{name: own(name) for name in OWN})
+
+
+def with_own_queue(
+    ctx: Context, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
+) -> QueueWrite:
+    """What changes in all queues, given what changes in one gateway's."""
+    if ctx.mechanism.num_gateways == 1:
+        return own
+
+    def put(name: str) -> Any:
+        new = getattr(own, name)
+        return lax.dynamic_update_index_in_dim(getattr(queue, name), new, gateway, 0)
+
+    return dataclasses.replace(own, **{name: put(name) for name in OWN})
+
+
+def of_own(
+    ctx: Context,
+    mask: Bool[Array, "*at"],
+    gateway: jax.Array,
+    request: Int[Array, "*at"] | None = None,
+) -> Bool[Array, "*at"]:
+    """The mask without requests of other gateways; if `request` is not given, its entries are all requests."""
+    if ctx.mechanism.num_gateways == 1:
+        return mask
+    if request is None:
+        request = lax.iota(jnp.int32, mask.shape[0])
+    return mask & (gateway_of(ctx, request) == gateway)
+
+
+def own_pending(
+    ctx: Context, state: State, now: jax.Array, request: jax.Array
+) -> Int[Array, "instance"]:
+    """Requests that the request's gateway has sent to every instance and that are not queued there yet."""
+    rows = ctx.shape.num_instances
+    times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
+    is_mine = gateway_of(ctx, sent) == gateway_of(ctx, request)
+    return jnp.sum((times >= now) & (times < ctx.never) & is_mine, axis=1, dtype=jnp.int32)
+
+
+def own_rejections(
+    ctx: Context, state: State, num_rejected: jax.Array, request: jax.Array
+) -> Int[Array, ""]:
+    """Requests that the request's gateway has turned away; `num_rejected` counts all, the latest one included."""
+    every = lax.iota(jnp.int32, ctx.shape.num_requests)
+    mine, lane = gateway_of(ctx, request), lane_of(ctx, state)
+    is_mine = (place_of(state, every) == REJECTED) & (gateway_of(ctx, every) == mine)
+    is_latest = gateway_of(ctx, lane.next_admit) == mine
+    latest = jnp.where(is_latest, num_rejected - lane.num_rejected, 0)
+    return jnp.sum(is_mine, dtype=jnp.int32) + latest
+
+
+def index_column(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Where the index of the request's gateway keeps an instance."""
+    if ctx.mechanism.num_indices == 1:
+        return instance
+    return gateway_of(ctx, request) * jnp.int32(ctx.shape.num_instances) + instance
+
+
+def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array:
+    """What the index of the request's gateway holds, `[..., instance]`."""
+    if ctx.mechanism.num_indices == 1:
+        return table
+    rows = ctx.shape.num_instances
+    first = gateway_of(ctx, request) * jnp.int32(rows)
+    return lax.dynamic_slice_in_dim(table, first, rows, axis=table.ndim - 1)
+
+
+class Place(enum.IntEnum):
+    """Where the gateway has a request."""
+
+    OUTSIDE = 0  # not yet there, or turned away by admission
+    QUEUED = 1
+    DISPATCHED = 2
+    REJECTED = 3  # the queue was full
+    SHED = 4  # it made room for a more urgent request
+    EXPIRED = 5  # it waited too long
+    EVICTED = 6  # its instance gave it up for a more urgent request
+    CHOSEN = 7  # dispatched, and chosen to be given up
+
+
+OWN = ("num_queued", "tick", "expiry", "has_band", "last_tenant")
+"""Fields that each of several gateways has for itself."""
+
+
+class Detector(enum.IntEnum):
+    """What saturation is measured by."""
+
+    NEVER = 0
+    UTILIZATION = 1
+    CONCURRENCY = 2
+
+
+@pytree
+class QueueParams:
+    """The numbers of the queue, all traced; 0 stands for no limit."""
+
+    detector: Int[Array, ""]  # see Detector
+    queue_depth_threshold: Float[Array, ""]
+    kv_threshold: Float[Array, ""]
+    max_concurrency: Int[Array, ""]
+    priority: Int[Array, "slo_class"]  # the band of each class; below 0: sheddable
+    band_capacity: Int[Array, ""]
+    max_depth: Int[Array, ""]
+    sheds: Bool[Array, ""]
+    usage_limit: Float[Array, ""]
+    round_robin: Bool[Array, ""]
+    by_deadline: Bool[Array, ""]
+    target_us: Int[Array, "slo_class"]  # from entry to deadline; the largest number: none
+    ttl_us: Int[Array, ""]
+    tick_us: Int[Array, ""]
+
+
+@pytree
+class TenantBudgets:
+    """What tenants may have at the instances, all traced; infinity where there is no bound."""
+
+    limit: Float[Array, "tenant"]  # requests
+    priority: Int[Array, "slo_class"]  # below 0: sheddable
+
+
+@pytree
+class QueueVictims:
+    """The requests that instances are to give up, in the order in which they were chosen."""
+
+    order: Int[Array, "request"]  # a spare place at the end
+    num_chosen: Int[Array, ""]
+    num_gone: Int[Array, ""]
+    due: Real[Array, ""]  # when those that are left are given up
+
+
+@pytree
+class Dispatches:
+    """Where the gateway has each request, and when it was dispatched from its queue; a spare one included."""
+
+    place: Int[Array, "*lane request"]  # see Place
+    at: Real[Array, "*lane request"]  # clock, never() before
+
+
+@pytree
+class GatewayQueue:
+    """The queue, with a spare place in the order."""
+
+    order: Int[Array, "request"]  # the requests in order of dispatch
+    num_dispatched: Int[Array, ""]
+    num_queued: Int[Array, "*gateway"]
+    tick: Real[Array, "*gateway"]  # next attempt without an arrival, never() if none is due
+    # when the oldest request in the queue has waited too long, never() if none does
+    expiry: Real[Array, "*gateway"]
+    has_band: Bool[Array, "*gateway slo_class"]  # classes that have come to the queue
+    last_tenant: Int[Array, "*gateway slo_class"]  # served last in the band of each class, -1: none
+
+
+@pytree
+class LatestTick:
+    """When the queue's latest tick was; only where KV is reserved."""
+
+    at: Real[Array, ""]  # clock, -1: none yet
+
+
+@pytree
+class QueueWrite:
+    """What one scan step changes: up to three places of requests, the others' at the spare request."""
+
+    request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
+    place: Int[Array, "3"]
+    dispatched: Real[Array, ""]  # when the last of them was dispatched, never() if it was not
+    order_at: Int[Array, ""]  # its number in order of dispatch, the spare one if it was not
+    num_dispatched: Int[Array, ""]
+    num_queued: Int[Array, "*gateway"]
+    tick: Real[Array, "*gateway"]
+    expiry: Real[Array, "*gateway"]
+    has_band: Bool[Array, "*gateway slo_class"]
+    last_tenant: Int[Array, "*gateway slo_class"]
+
+
+def empty_queue(shape: EngineShape, num_gateways: int) -> tuple[Dispatches, GatewayQueue]:
+    """Return the queue before the first arrival."""
+    clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
+    forever = jnp.asarray(never(clock), clock)
+    dispatches = Dispatches(jnp.zeros((size,), jnp.int32), jnp.full((size,), forever, clock))
+    queue = GatewayQueue(
+        order=jnp.full((size,), shape.num_requests, jnp.int32),
+        num_dispatched=jnp.int32(0),
+        num_queued=jnp.int32(0),
+        tick=forever,
+        expiry=forever,
+        has_band=jnp.zeros((classes,), bool),
+        last_tenant=jnp.full((classes,), -1, jnp.int32),
+    )
+    return dispatches, _on_each(queue, num_gateways)
+
+
+def _on_each(queue: GatewayQueue, count: int) -> GatewayQueue:
+    if count == 1:
+        return queue
+    own = {name: getattr(queue, name) for name in OWN}
+    each: dict[str, Any] = {
+        name: jnp.broadcast_to(one, (count, *jnp.shape(one))) for name, one in own.items()
+    }
+    return dataclasses.replace(queue, **each)
+
+
+def no_victims(shape: EngineShape) -> QueueVictims:
+    """Return nobody to be given up."""
+    forever = jnp.asarray(never(shape.clock_dtype), shape.clock_dtype)
+    spare = jnp.full((shape.num_requests + 1,), shape.num_requests, jnp.int32)
+    return QueueVictims(spare, jnp.int32(0), jnp.int32(0), forever)
+
+
+def unchanged(dispatches: Dispatches, queue: GatewayQueue) -> QueueWrite:
+    """Return that nothing happens in the queue."""
+    spare, clock = jnp.int32(dispatches.place.shape[0] - 1), dispatches.at.dtype
+    return QueueWrite(
+        request=jnp.broadcast_to(spare, (3,)),
+        place=jnp.zeros((3,), jnp.int32),
+        dispatched=jnp.asarray(never(clock), clock),
+        order_at=spare,
+        **_carried(queue),
+    )
+
+
+def _carried(source: GatewayQueue | QueueWrite) -> dict[str, Any]:
+    """What a write says of the queue as a whole, by the names that both have."""
+    return {name: getattr(source, name) for name in ("num_dispatched", *OWN)}
+
+
+def written(
+    dispatches: Dispatches, queue: GatewayQueue, change: QueueWrite
+) -> tuple[Dispatches, GatewayQueue]:
+    """Return the queue with the change in its places; of several for one request the last one stays."""
+
+    def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice(table, value[None], (at,))
+
+    place = dispatches.place
+    for one in range(3):
+        place = put(place, change.place[one], change.request[one])
+    at = put(dispatches.at, change.dispatched, change.request[2])
+    return Dispatches(place, at), GatewayQueue(
+        order=put(queue.order, change.request[2], change.order_at),
+        **_carried(change),
+    )

@@ -1,0 +1,202 @@
+"""Tables that are written at one place, side by side in one table: one write in each scan step instead of several.
+
+Only in the form for many lanes, where a write is a kernel. Parts that are elsewhere then are None in the state:
+times are columns behind the integer ones where the clock has 32 bits too, the lane's times follow its registers, a
+request's place and expected blocks follow what it has been through, and the copy that a node's table names is the last
+of its copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import Columns, PastTable, RowTable, Vector, apart, branch
+from blis_jax.core.exact import least
+from blis_jax.core.rows import Row
+from blis_jax.policies.routing.pickers import first_where
+from blis_jax.tables.context import Context, row
+from blis_jax.tables.state import (
+    Dyn,
+    Inst,
+    Instance,
+    InstTime,
+    Lane,
+    Log,
+    Reg,
+    SharedBlocks,
+    SlotTime,
+    State,
+    StepRecord,
+)
+from blis_jax.tables.state import Slot as SlotColumn
+
+INSTANCE_OF, EXPECTED = len(Dyn), len(Dyn) + 1  # columns behind those of Dyn
+
+
+def _side_by_side(*parts: jax.Array, axis: int = -1) -> jax.Array:
+    return jnp.concatenate(parts, axis=axis)
+
+
+def joined(state: State) -> State:
+    """Return the state with tables side by side; lanes may be told apart by an axis before all others."""
+    past = state.past
+    rows = _side_by_side(past.rows, past.places[..., None], past.expected[..., None])
+    (kv,) = state.stale.kv
+    stale = state.stale.with_kv(*(kv[..., field, :] for field in range(kv.shape[-2])))
+    tables = dataclasses.replace(state, past=PastTable((rows,)), stale=stale)
+    if SharedBlocks in state:
+        holders, named = state[SharedBlocks].copies
+        copies = _side_by_side(holders, jnp.expand_dims(named, -2), axis=-2)
+        tables = tables.having(SharedBlocks((copies,), state[SharedBlocks].held))
+    if state.slot.times.dtype != state.slot.numbers.dtype:
+        return tables
+    lane = state.lane
+    if SharedBlocks in state:  # the operations of block-level memory read registers and times
+        lane = Lane(_side_by_side(lane.numbers, lane.times))
+    return dataclasses.replace(
+        tables,
+        lane=lane,
+        slot=RowTable((_side_by_side(*state.slot.parts, axis=-3),)),
+        inst=RowTable((_side_by_side(*state.inst.parts),)),
+        log=RowTable((_side_by_side(*state.log.parts),)),
+    )
+
+
+def parted(state: State) -> State:
+    """Return the state with every table by itself."""
+    rows = state.past.rows
+    past = PastTable((rows[..., : len(Dyn)], rows[..., INSTANCE_OF], rows[..., EXPECTED]))
+    stale = state.stale.with_kv(jnp.stack(state.stale.kv, axis=-2))
+    tables = dataclasses.replace(state, past=past, stale=stale)
+    if SharedBlocks in state:
+        (copies,) = state[SharedBlocks].copies
+        apart_ = copies[..., :-1, :], copies[..., -1, :]
+        tables = tables.having(SharedBlocks(apart_, state[SharedBlocks].held))
+    if state.slot.is_joined:
+        split, slot = len(SlotColumn), state.slot.numbers
+        tables = dataclasses.replace(
+            tables,
+            slot=RowTable((slot[..., :split, :, :], slot[..., split:, :, :])),
+            inst=_apart(state.inst, len(Inst)),
+            log=_apart(state.log, len(Log)),
+        )
+    if state.lane.times is None:
+        lane, count = state.lane.numbers, len(Reg)
+        tables = dataclasses.replace(tables, lane=Lane(lane[..., :count], lane[..., count:]))
+    return tables
+
+
+def _apart(table: RowTable, count: int) -> RowTable:
+    return RowTable((table.numbers[..., :count], table.numbers[..., count:]))
+
+
+def lane_of(ctx: Context, state: State) -> Lane:
+    """The lane's row."""
+    if state.lane.times is None:
+        return Lane(*_split(ctx.vector(state.lane.numbers), len(Reg)))
+    return Lane(ctx.vector(state.lane.numbers), ctx.vector(state.lane.times))
+
+
+def instance_of(ctx: Context, state: State, instance: jax.Array) -> Instance:
+    """An instance's row."""
+    inst = ctx.vector(row(state.inst.numbers, instance))
+    if state.inst.is_joined:
+        return Instance(*_split(inst, len(Inst)))
+    return Instance(inst, ctx.vector(row(state.inst.times, instance)))
+
+
+def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
+    entries = apart(vector).entries
+    return Columns(entries[:count]), Columns(entries[count:])
+
+
+def side_by_side(row_: Row) -> Columns:
+    """A row's times behind its whole numbers."""
+    return Columns(apart(row_.numbers).entries + apart(row_.times).entries)
+
+
+def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
+    """The record of a step."""
+    numbers = ctx.vector(row(state.log.numbers, record))
+    if state.log.is_joined:
+        return StepRecord(*_split(numbers, len(Log)))
+    return StepRecord(numbers, ctx.vector(row(state.log.times, record)))
+
+
+def event_times(state: State, num_instances: int) -> jax.Array:
+    """When each instance acts next."""
+    if state.inst.is_joined:
+        return state.inst.numbers[:num_instances, len(Inst) + InstTime.EVENT]
+    times: jax.Array = state.inst.times[:num_instances, InstTime.EVENT]
+    return times
+
+
+def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the time of the next event, and the first instance that has one then."""
+    if ctx.when is branch or events.dtype != jnp.int32:
+        event_time = least(events)
+        return event_time, first_where(events == event_time)
+    # one minimum instead of two: time and instance packed
+    instance = lax.iota(jnp.int64, events.shape[0])
+    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
+    return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
+
+
+def chain_times(state: State, num_instances: int) -> jax.Array:
+    """The step events of each instance `[instance, chain]`."""
+    if state.inst.is_joined:
+        return state.inst.numbers[:num_instances, len(Inst) + InstTime.CHAIN :]
+    times: jax.Array = state.inst.times[:num_instances, InstTime.CHAIN :]
+    return times
+
+
+def busy_times(state: State, num_instances: int) -> jax.Array:
+    """When the last step of each instance ends."""
+    if state.inst.is_joined:
+        return state.inst.numbers[:num_instances, len(Inst) + InstTime.BUSY_UNTIL]
+    times: jax.Array = state.inst.times[:num_instances, InstTime.BUSY_UNTIL]
+    return times
+
+
+def queued_times(state: State, num_instances: int) -> jax.Array:
+    """When the request of each slot is queued, `[instance, slot]`."""
+    return _slot_times(state, num_instances, SlotTime.QUEUED)
+
+
+def with_queued_times(state: State, times: jax.Array) -> State:
+    """The state with other times in `queued_times` of all instances, the spare one included."""
+    if state.slot.is_joined:
+        column = len(SlotColumn) + SlotTime.QUEUED
+        return dataclasses.replace(
+            state, slot=RowTable((state.slot.numbers.at[column].set(times),))
+        )
+    table = state.slot.times.at[SlotTime.QUEUED].set(times)
+    return dataclasses.replace(state, slot=RowTable((state.slot.numbers, table)))
+
+
+def arrival_times(state: State, num_instances: int) -> jax.Array:
+    """When the request of each slot arrived, `[instance, slot]`."""
+    return _slot_times(state, num_instances, SlotTime.ARRIVAL)
+
+
+def _slot_times(state: State, num_instances: int, column: int) -> jax.Array:
+    if state.slot.is_joined:
+        return state.slot.numbers[len(SlotColumn) + column, :num_instances]
+    times: jax.Array = state.slot.times[column, :num_instances]
+    return times
+
+
+def places_of(state: State) -> jax.Array:
+    """`place_of` of every request `[request]`."""
+    return state.past.rows[:, INSTANCE_OF] if state.past.is_joined else state.past.places
+
+
+def place_of(state: State, request: jax.Array) -> jax.Array:
+    """The instance of a request, or why it has none."""
+    if state.past.is_joined:
+        return state.past.rows[request, INSTANCE_OF]
+    return state.past.places[request]

@@ -1,0 +1,252 @@
+"""Requests on their way between instances, instances that are up and what they cost, and who leaves before the end.
+
+A mechanism has of this in its program what it uses: no journeys where nothing moves, no exits where nobody gives up,
+and no paid time without a cluster policy, where every instance is paid from the beginning to the end. A cluster policy
+says which instances are held. One that is let go is paid until the end of its last step. Time is added up whenever the
+policy acts, and once more when the run has ended. What is done with exits is in phases/departures/giving_up.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from blis_jax.core.rows import Moment, Row, Whole
+from blis_jax.core.types import EngineShape, never, pytree
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from jaxtyping import Array, Bool, Int, Real
+
+    from blis_jax.core.arrays import Number, Values
+
+
+@pytree
+class PaidTime:
+    """What has been paid so far; times in µs, clock dtype."""
+
+    is_held: Int[Array, "*lane instance"]  # 1: the cluster policy wants it, or it has been ordered
+    paid_us: Array  # clock[instance]
+    until: Array  # clock: up to here it is added up
+
+
+def nothing_paid(num_rows: int, clock: np.dtype | type) -> PaidTime:
+    """All instances are held from time 0 on."""
+    held = jnp.ones((num_rows,), jnp.int32)
+    return PaidTime(held, jnp.zeros((num_rows,), clock), jnp.zeros((), clock))
+
+
+def is_paid(
+    paid: PaidTime, load: Values, busy_until: Values, now: Number
+) -> Bool[Array, "instance"]:
+    """Instances that cost something at `now`: held, or not yet done with what they were given."""
+    return (paid.is_held == 1) | (load > 0) | (busy_until > now)
+
+
+def paid_until(
+    paid: PaidTime, load: Values, busy_until: Values, now: Number, xp: ModuleType
+) -> Any:
+    """What each instance has been paid for `[instance]` until `now`, in arrays of `xp`: numpy or JAX.
+
+    An instance that is down gets no new request, so one that is empty now has been so since its last step.
+    """
+    is_on = (paid.is_held == 1) | (load > 0)
+    last = xp.minimum(xp.maximum(busy_until, paid.until), now)
+    return paid.paid_us + xp.where(is_on, now, last) - paid.until
+
+
+KEPT, ORPHANED = 1, 2
+
+
+@pytree
+class Exits:
+    """The member that is leaving, and when others have left; a spare row in the tables of requests."""
+
+    leaving: Int[Array, ""]  # request, the spare one: nobody
+    # steps of the instance when it left the batch, 0: it did not; -1: it left the queue
+    step_index: Int[Array, "request"]
+    record: Int[Array, "request"]  # step records of the run then
+    # KEPT: the batch is there though its last member was evicted; ORPHANED: the last event was a step that found nobody
+    keeps_batch: Int[Array, "instance"]
+
+
+@pytree
+class ExitWrite:
+    """Who is leaving now, and who has left."""
+
+    leaving: Int[Array, ""]
+    request: Int[Array, ""]
+    step_index: Int[Array, ""]
+    record: Int[Array, ""]
+    instance: Int[Array, ""]
+    keeps_batch: Int[Array, ""]
+
+
+def no_exits(shape: EngineShape) -> Exits:
+    """Nobody has left."""
+    nothing = jnp.zeros((shape.num_requests + 1,), jnp.int32)
+    keeps = jnp.zeros((shape.num_instances + 1,), jnp.int32)
+    return Exits(jnp.int32(shape.num_requests), nothing, nothing, keeps)
+
+
+def no_exit(exits: Exits) -> ExitWrite:
+    """Return that the same one is leaving, if anybody."""
+    spare = jnp.int32(exits.record.shape[0] - 1)
+    nowhere = jnp.int32(exits.keeps_batch.shape[0] - 1)
+    return ExitWrite(exits.leaving, spare, jnp.int32(0), jnp.int32(0), nowhere, jnp.int32(0))
+
+
+def exits_after(exits: Exits, change: ExitWrite) -> Exits:
+    """Return the tables with the change in its place."""
+
+    def put(table: jax.Array, value: jax.Array, at: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice(table, value[None], (at,))
+
+    return Exits(
+        change.leaving,
+        put(exits.step_index, change.step_index, change.request),
+        put(exits.record, change.record, change.request),
+        put(exits.keeps_batch, change.keeps_batch, change.instance),
+    )
+
+
+class Journey(Row):
+    """Where a request has been, in a mechanism whose requests move."""
+
+    came_from: Whole  # instance that it was routed to first and has left, -1: none
+    computed: Whole  # tokens whose KV moves with it
+    first_record: Whole  # step record of a first token that was made elsewhere, -1: none
+    scheduled_record: Whole  # step record in which it was scheduled there
+    joined_record: Whole  # step record in which it joined the batch after that, -1: not yet
+    joins: Whole  # times that it joined a batch with its KV
+    ended: Whole  # times in a batch that a hand-over or a stop ended
+    restarts: Whole  # attempts that a stop ended
+    past_itl: Whole  # inter-token latencies recorded in these
+    is_lost: Whole  # 1: a stop has ended it for good
+    due: Moment  # when it is routed again, never() while it has a place
+    delay: Moment  # from the end of the step that makes its first token to `due`; never(): it stays
+    link: Moment  # the part of `delay` that it spends on its instance's link, alone there
+    transfer: Moment  # how long the transfer of its KV took, or takes; 0 without one
+
+
+class Reservation(Row):
+    """A request that is split, in a mechanism with `reserves_decode`."""
+
+    target: Whole  # the instance that makes its tokens, -1: it is not split
+    turn: Whole  # of its transfer among all transfers
+    is_dropped: Whole  # 1: there was no room for its KV
+    ends: Moment  # its transfer, never() before it begins
+
+
+@pytree
+class Availability:
+    """Instances that are up, and what of them leaves when."""
+
+    is_up: Int[Array, "instance"]
+    leave_at: Real[Array, "instance+1"]  # clock: when the queue leaves, never() if it stays
+    leave_delay: Array  # clock[instance], likewise: until its requests are routed again
+    stop_at: Array  # clock[instance], likewise: when what it runs leaves, never() if it goes on
+    stop_loses: Int[Array, "instance+1"]  # likewise, 1: what it runs is lost, not routed again
+    loses_kv: Int[Array, "instance+1"]  # likewise, 1: KV that was transferred here is gone, too
+
+    @classmethod
+    def first(cls, shape: EngineShape) -> Availability:
+        """Return the instances before anything happens: all are up."""
+        clock, rows = shape.clock_dtype, shape.num_instances
+        return cls(
+            is_up=jnp.ones((rows,), jnp.int32),
+            leave_at=jnp.full((rows + 1,), never(clock), clock),
+            leave_delay=jnp.zeros((rows + 1,), clock),
+            stop_at=jnp.full((rows + 1,), never(clock), clock),
+            stop_loses=jnp.zeros((rows + 1,), jnp.int32),
+            loses_kv=jnp.zeros((rows + 1,), jnp.int32),
+        )
+
+
+@pytree
+class Downs:
+    """How often each instance has gone down."""
+
+    count: Int[Array, "*lane instance"]
+
+
+@pytree
+class Journeys:
+    """Requests on their way from one instance to another: `Journey` of each, a spare row included."""
+
+    numbers: Int[Array, "*lane request column"]
+    times: Real[Array, "*lane request _"]
+
+    def of(self, request: Int[Array, ""]) -> Journey:
+        """Return the journey of a request."""
+        return Journey(self.numbers[request], self.times[request])
+
+    @classmethod
+    def first(cls, shape: EngineShape) -> Journeys:
+        """Return the journeys before anything happens: nobody is on the way."""
+        clock, size = shape.clock_dtype, shape.num_requests + 1
+        numbers = jnp.zeros((size, len(Journey.columns)), jnp.int32)
+        for name in ("CAME_FROM", "FIRST_RECORD", "JOINED_RECORD"):
+            numbers = numbers.at[:, Journey.columns[name]].set(-1)
+        times = jnp.full((size, len(Journey.time_columns)), never(clock), clock)
+        return cls(numbers, times.at[:, Journey.time_columns.TRANSFER].set(0))
+
+
+@pytree
+class Reservations:
+    """Requests that are split, where KV is reserved: `Reservation` of each, a spare row included."""
+
+    numbers: Int[Array, "*lane request column"]
+    times: Real[Array, "*lane request _"]
+
+    def of(self, request: Int[Array, ""]) -> Reservation:
+        """Return what is reserved for a request."""
+        return Reservation(self.numbers[request], self.times[request])
+
+    @classmethod
+    def first(cls, shape: EngineShape) -> Reservations:
+        """Return the reservations before anything happens: there is none."""
+        clock, size = shape.clock_dtype, shape.num_requests + 1
+        numbers = jnp.zeros((size, len(Reservation.columns)), jnp.int32)
+        numbers = numbers.at[:, Reservation.columns.TARGET].set(-1)
+        return cls(numbers, jnp.full((size, 1), never(clock), clock))
+
+
+@pytree
+class Transfers:
+    """Transfers of reserved KV that have begun."""
+
+    num_begun: Int[Array, ""]
+
+
+@pytree
+class FirstRoutings:
+    """When each request was first routed, where that waits for an instance to come up; a spare one included."""
+
+    at: Real[Array, "*lane request"]  # clock, never() before
+
+
+@pytree
+class Emptied:
+    """The latest event that left each instance without work, where instances are made while the run goes on."""
+
+    at: Real[Array, "instance"]  # clock, -1: none
+
+
+@pytree
+class Orders:
+    """The number of the order for each instance, likewise."""
+
+    number: Int[Array, "*lane instance"]  # 0: none
+
+
+@pytree
+class Dismissals:
+    """When each instance was told to go, where KV is reserved, too."""
+
+    at: Real[Array, "instance"]  # clock, never() before

@@ -1,0 +1,82 @@
+"""What the engine leaves behind, before any interpretation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import pytree
+from blis_jax.tables.blocks import Blocks
+from blis_jax.tables.gateways import Dispatches
+from blis_jax.tables.journeys import (
+    Downs,
+    Exits,
+    FirstRoutings,
+    Journeys,
+    Orders,
+    PaidTime,
+    Reservations,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from jaxtyping import Array, Int, Real
+
+    from blis_jax.tables.state import State
+
+
+@pytree
+class BlockRecords:
+    """What is recorded of block-level memory."""
+
+    life: Int[Array, "*lane request life_column"]  # BlockLife, a spare row included
+    pool: Int[Array, "*lane instance pool_column"]  # InstanceMemory
+    evictions: Int[Array, "*lane eviction eviction_column"]  # EvictionRecord, likewise
+    num_evictions: Int[Array, "*lane"]
+
+    def rows(self, xp: ModuleType, whole: bool = False) -> tuple[Any, Any]:
+        """Return the rows of `evictions` as int64, and which of them hold one, in arrays of `xp`: numpy or JAX.
+
+        In numpy those without one are left out, unless they are asked for.
+        """
+        room = self.evictions.shape[0] - 1
+        count = min(int(self.num_evictions), room) if xp is np and not whole else room
+        return self.evictions[:count].astype(np.int64), xp.arange(count) < self.num_evictions
+
+
+@pytree
+class Regrets:
+    """What the first choice of a watched router has cost, see `WatchedState`."""
+
+    of: Int[Array, "*lane _"]
+
+
+_READ = Journeys, Downs, Reservations, Dispatches, Exits, PaidTime, Orders, FirstRoutings
+"""The state's sub-trees that results read as they are."""
+
+
+@pytree
+class Raw(HasParts):
+    """The tables of a run; `own` has what results read of the state's sub-trees."""
+
+    registers: Int[Array, "*lane register"]
+    instance_of: Int[Array, "*lane request"]
+    dyn: Int[Array, "*lane request dyn_column"]
+    log: Int[Array, "*lane record log_column"]
+    log_time: Real[Array, "*lane record _"]
+    inst: Int[Array, "*lane instance inst_column"]
+    inst_time: Real[Array, "*lane instance _"]
+    expected: Int[Array, "*lane request"]
+    own: Parts
+    figures: dict[str, jax.Array]  # of a user's source, by name
+
+
+def parts_of(state: State, *more: object) -> Parts:
+    """Return what results read of the state's sub-trees, and more."""
+    blocks = [state[Blocks]] if Blocks in state else []
+    records = [BlockRecords(one.life, one.pool, one.evictions, one.num_evictions) for one in blocks]
+    return Parts(*records, *(state[kind] for kind in _READ if kind in state), *more)

@@ -1,0 +1,254 @@
+"""What the router knows: how old its signals are, and the tables of its prefix index.
+
+The age of signals is ours, beyond BLIS, where only the KV fields may be old. A mechanism that asks for none of it has
+none of it in its compiled program, see `Mechanism.ages_signals`, `.delays_index` and `.loses_index`. What the tables of
+the index mean is in router_index.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Self
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.core.exact import exact_product, exact_quotient
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import Absent, ClusterParams, EngineShape, Mechanism, pytree
+from blis_jax.policies.contexts import Outstanding
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Real
+
+
+@pytree
+class SeenPrompts:
+    """The prompts of one look, and the request that held each slot then."""
+
+    holder: Int[Array, "*lane instance slot"]
+    prompts: Outstanding
+
+
+@pytree
+class SignalParams:
+    """The numbers of the signals, all traced."""
+
+    # between two looks at queue depth and batch size, 0: always fresh
+    load_interval_us: Int[Array, ""]
+    index_delay_us: Int[Array, ""]  # from a routing to the router's index
+    index_loss: Float[Array, ""]  # probability that the index never hears of it
+    # share of an interval by which an instance's looks come earlier
+    phase: Float[Array, "instance"]
+    # looks have fixed times: one interval after the other from the first on
+    has_phases: Bool[Array, ""]
+    counts_in_flight: Int[Array, ""]  # 1: pending requests are part of the load
+    # between two copies of the caches, where the profile has them
+    cache_delay_us: Int[Array, ""] | Absent = None
+
+
+@pytree
+class CopiedCaches:
+    """The router's copy of the caches, where a policy reads it, and when it was made."""
+
+    # leading blocks of each shared content that are registered
+    blocks: Int[Array, "*lane instance node"]
+    seen_us: Float[Array, "*lane"]
+
+
+@pytree
+class View(HasParts):
+    """What the router has last seen of the KV caches: one table `[field, instance]`, in many lanes a row each."""
+
+    kv: tuple[jax.Array, ...]  # float64
+    own: Parts  # of an AgedView: CopiedCaches, SeenPrompts
+
+    @property
+    def fields(self) -> jax.Array | tuple[jax.Array, ...]:
+        """Return the fields of every instance, by their numbers."""
+        return self.kv[0] if len(self.kv) == 1 else self.kv
+
+    def with_kv(self, *kv: jax.Array) -> Self:
+        """Return the same view with other KV fields."""
+        return dataclasses.replace(self, kv=kv)
+
+
+@pytree
+class AgedView(View):
+    """What the router has last seen of every instance, and when."""
+
+    queue_depth: Int[Array, "*lane instance"]
+    batch_size: Int[Array, "*lane instance"]
+    kv_seen_us: Float[Array, "*lane instance"]
+    load_seen_us: Float[Array, "*lane instance"]
+
+
+def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], own: Parts) -> AgedView:
+    """Return an empty cluster, last looked at before time zero by each instance's share of an interval."""
+    signals = cluster.signals
+    nothing = jnp.zeros(signals.phase.shape, jnp.int32)
+
+    def seen(interval: jax.Array) -> jax.Array:
+        return -jnp.floor(exact_product(signals.phase, interval.astype(jnp.float64)))
+
+    of_kv, of_load = cluster.snapshot_refresh_interval_us, signals.load_interval_us
+    return AgedView(kv, own, nothing, nothing, seen(of_kv), seen(of_load))
+
+
+def looked_again(
+    signals: SignalParams, interval_us: jax.Array, seen_us: jax.Array, now: jax.Array
+) -> tuple[Bool[Array, "instance"], Float[Array, "instance"]]:
+    """Where a look is due at `now`, and the times of the last looks then.
+
+    As in BLIS the interval counts from the last look, which the router takes when it has a decision to make. With
+    phases that would let instances fall into step, so there it counts from the time at which the look was due.
+    """
+    interval = interval_us.astype(jnp.float64)
+    age = now.astype(jnp.float64) - seen_us
+    is_due = (interval <= 0) | (age >= interval)
+    periods = jnp.floor(exact_quotient(age, jnp.maximum(interval, 1.0)))
+    due_us = seen_us + exact_product(periods, interval)
+    last = jnp.where(signals.has_phases & (interval > 0), due_us, now.astype(jnp.float64))
+    return is_due, jnp.where(is_due, last, seen_us)
+
+
+ROUTINGS_READ = 32  # routings that are looked at together for the next one to an instance
+NEWS_FIELDS = 3  # of a message: its instance, a request, and what it says
+
+
+@pytree
+class RemovedNames:
+    """Contents that are used again, by name, where some ever are."""
+
+    of: Int[Array, "*place window"]
+
+
+@pytree
+class VoidNews:
+    """Messages told before an instance lost its cache, which nobody hears; only where instances stop."""
+
+    before: Int[Array, "instance"]
+
+
+@pytree
+class LateNews(HasParts):
+    """Messages of the caches that the router has not heard of yet, in the order of telling; see news.py.
+
+    A ring, behind which there is a spare place. With `num_told` messages the next one has place `num_told % size`.
+    """
+
+    told_us: Real[Array, "place"]  # of the clock
+    # instance; request that it is about, the spare one if a prompt's message is lost; `NewsKind`
+    about: Int[Array, "field place"]
+    num_told: Int[Array, ""]
+    num_heard: Int[Array, ""]
+    own: Parts  # RemovedNames, VoidNews
+
+
+@pytree
+class Routings:
+    """The touches in their order, where the index evicts: request and instance."""
+
+    sent: Int[Array, "2 routing"]
+
+
+@pytree
+class PrivateBlocks:
+    """The latest touch of each request's private blocks, see `own_row`, where the caches feed the index."""
+
+    touched: Int[Array, "own_row"]
+
+
+@pytree
+class Gaps:
+    """Number of touches when a block was used again, where the caches tell of that."""
+
+    shared: Int[Array, "_ shared_block"]  # by instance
+    private: Int[Array, "own_row position"]
+
+
+@pytree
+class Entrances:
+    """When entries came in, clock, where routings are heard late."""
+
+    at: Real[Array, "node *instance"]
+
+
+@pytree
+class RouterIndex(HasParts):
+    """What the router has sent where, see router_index.py; the node axis has a spare row.
+
+    With several gateways each has columns of its own for the instances, one gateway's after the other's.
+    """
+
+    touched: Int[Array, "node instance"]  # number of the latest touch, 0: never
+    num_blocks: Int[Array, "instance"]  # what the latest touch has pushed out included
+    oldest: Int[Array, "instance"]  # number of the oldest entry
+    num_sent: Int[Array, ""]  # routings, or allocations of prompts, so far
+    own: Parts  # Routings, PrivateBlocks, Gaps, Entrances
+
+
+@pytree
+class RouterWrite(HasParts):
+    """What touching one prompt changes; none of it where nothing is touched."""
+
+    path: Int[Array, "path"]  # nodes, then the spare one
+    num_nodes: Int[Array, ""]
+    request: Int[Array, ""]
+    instance: Int[Array, ""]
+    num_blocks: Int[Array, "instance"]
+    oldest: Int[Array, "instance"]
+    num_sent: Int[Array, ""]
+    own: Parts  # Entrances of the path
+
+
+@pytree
+class LateWrite(HasParts):
+    """One message more, or none."""
+
+    place: Int[Array, ""]
+    told_us: Real[Array, ""]
+    about: Int[Array, "field"]
+    num_told: Int[Array, ""]
+    own: Parts  # RemovedNames
+
+
+def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
+    """Return the router's index before anything is routed."""
+    i32, rows = jnp.int32, shape.num_instances * mechanism.num_indices
+    requests = (shape.num_requests + 1) * (shape.num_instances if mechanism.moves_requests else 1)
+    size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
+    shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
+    own: list[object] = []
+    if shape.has_router_eviction:
+        own.append(Routings(jnp.full((2, size), -1, i32)))
+    if mechanism.is_precise:
+        own.append(PrivateBlocks(jnp.zeros((requests,), i32)))
+        if shape.num_blocks > 0:
+            gaps = jnp.zeros((rows + 1, shared), i32), jnp.zeros((requests, positions), i32)
+            own.append(Gaps(*gaps))
+    elif mechanism.delays_index:
+        own.append(Entrances(jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)))
+    return RouterIndex(
+        touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
+        num_blocks=jnp.zeros((rows,), i32),
+        oldest=jnp.ones((rows,), i32),
+        num_sent=jnp.int32(0),
+        own=Parts(*own),
+    )
+
+
+def no_late_news(shape: EngineShape, mechanism: Mechanism) -> LateNews:
+    """Return that no message is on its way."""
+    places, own = shape.num_routings + 1, list[object]()
+    if shape.num_blocks > 0:
+        own.append(RemovedNames(jnp.zeros((places, shape.window), jnp.int64)))
+    if mechanism.cluster is not None:
+        own.append(VoidNews(jnp.zeros((shape.num_instances,), jnp.int32)))
+    return LateNews(
+        told_us=jnp.zeros((places,), shape.clock_dtype),
+        about=jnp.zeros((NEWS_FIELDS, places), jnp.int32),
+        num_told=jnp.int32(0),
+        num_heard=jnp.int32(0),
+        own=Parts(*own),
+    )

@@ -1,0 +1,155 @@
+"""What one scan step changes, as one row for each table; the slot that a phase changes first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.types import LAST, NO_REQUEST, pytree
+from blis_jax.tables.blocks import InstanceMemory, MemoryTask
+from blis_jax.tables.context import Context, Work
+from blis_jax.tables.journeys import (
+    Availability,
+    Dismissals,
+    Downs,
+    Journey,
+    Orders,
+    PaidTime,
+    Reservation,
+    Transfers,
+)
+from blis_jax.tables.router import View
+from blis_jax.tables.state import Instance, Lane, Past, Resident, StepRecord
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Real
+
+
+R = TypeVar("R")
+
+
+@pytree
+class SlotWrite(Generic[R]):
+    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
+
+    instance: Int[Array, ""]
+    slot: Int[Array, ""]
+    row: Resident
+    memory: R  # what the memory model changes besides
+    request: Int[Array, ""]
+    past: Past
+
+
+def free_slot(ctx: Context) -> Resident:
+    """The row of a free slot."""
+    values = {"REQUEST": NO_REQUEST, "ORDER": LAST, "FINISH": LAST}
+    numbers = jnp.array([values.get(one.name, 0) for one in Resident.columns], jnp.int32)
+    times = jnp.full((len(Resident.time_columns),), ctx.never, ctx.clock)
+    return Resident(numbers, times)
+
+
+def no_slot(ctx: Context) -> SlotWrite[Any]:
+    """Rows for the spare instance; a slot that is given up gets the same ones."""
+    return SlotWrite(
+        instance=jnp.int32(ctx.shape.num_instances),
+        slot=jnp.int32(0),
+        row=free_slot(ctx),
+        memory=ctx.memory.no_rows(ctx),
+        request=jnp.int32(ctx.shape.num_requests),
+        past=ctx.no_past(),
+    )
+
+
+@pytree
+class RecordWrite:
+    """One step record; past the log's end if there is none."""
+
+    record: Int[Array, ""]
+    row: StepRecord
+
+
+@pytree
+class NewsWrite:
+    """A completion to be told later, or one that has been told; at the spare request if there is none."""
+
+    request: Int[Array, ""]
+    due: jax.Array
+    latencies: jax.Array  # float64[2]
+
+
+@pytree
+class Cold:
+    """The instances whose caches are emptied."""
+
+    is_it: Bool[Array, "instance"]
+
+
+@pytree
+class JourneyWrite:
+    """One request's journey; the spare request's if nobody moves."""
+
+    request: Int[Array, ""]
+    journey: Journey
+
+
+@pytree
+class ReservationWrite:
+    """What is reserved for the request of the `JourneyWrite`."""
+
+    row: Reservation
+
+
+@pytree
+class FirstRouting:
+    """When the request that is routed is so for the first time, else never()."""
+
+    at: Real[Array, ""]
+
+
+@pytree
+class Return:
+    """Whether the request that is routed may have been on its instance before."""
+
+    is_back: Bool[Array, ""]
+
+
+@pytree
+class HandedOver:
+    """What the router hands over with the request that is routed."""
+
+    value: Float[Array, ""]
+
+
+OF_MOVES: tuple[type, ...] = (
+    *(Availability, Downs, PaidTime, Cold, JourneyWrite, ReservationWrite, Transfers),
+    *(Orders, Return, FirstRouting, Dismissals),
+)
+"""What is written where requests move."""
+
+
+@pytree
+class Writes(HasParts):
+    """Everything one scan step changes: the lane's scalars, one row per table, and what changes in the sub-trees."""
+
+    lane: Lane
+    stale: View
+    gateway: tuple[object, ...]
+    local: tuple[tuple[object, object], ...]
+    own: Parts  # see writing.py
+    task: MemoryTask
+    pool: InstanceMemory
+    turned_away: Int[Array, ""]
+    routed: Int[Array, ""]
+    routed_to: Int[Array, ""]
+    instance: Int[Array, ""]
+    inst: Instance
+    slot: SlotWrite
+    record: RecordWrite
+
+    @property
+    def work(self) -> Work:
+        """Return the instance in mid-step with what changes of it so far."""
+        return Work(self.lane, self.inst, self.task, self.pool, self.local)

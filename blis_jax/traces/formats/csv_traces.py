@@ -1,0 +1,390 @@
+"""Traces that are CSV: the published ones of Azure, BurstGPT and vidur, with arrival times and lengths, and BLIS's.
+
+Azure LLM inference traces (2023, 2024) have TIMESTAMP, ContextTokens and GeneratedTokens. Times are wall-clock
+date-times, with up to nine fractional digits and maybe a time zone (UTC if none is named); the earliest one becomes 0,
+and what remains below a microsecond is cut off.
+
+BurstGPT has Timestamp (seconds), Request tokens, Response tokens, Model and Log Type. A response of 0 tokens is a
+failed request: it is left out, as in the published files "without fails", and counted apart from malformed rows. Model
+becomes the client, Log Type the tenant. Releases with Session ID give sessions, whose turns are numbered by time.
+
+Vidur traces have arrived_at (seconds), num_prefill_tokens and num_decode_tokens, the older ones Time, PromptTokenCount
+and CompletionTokenCount. Seconds are rounded to whole microseconds.
+
+BLIS's have arrival_time (seconds), request_id, model, prefill_tokens and decode_tokens. The tokens are JSON lists, so
+contents are known: two requests share what their sequences of prompt and output begin with alike. As in the reference,
+columns are taken by place, seconds are cut to whole microseconds, request_id and model are ignored, and reading ends at
+the first arrival after the horizon.
+
+Otherwise there are no classes, tenants, sessions or contents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.lazy import pandas
+from blis_jax.traces.columns import (
+    Check,
+    Column,
+    counts,
+    header_names,
+    plain_name,
+    read_columns,
+    read_header,
+    seconds,
+)
+from blis_jax.traces.read import Sniff
+from blis_jax.traces.rows import NO_CODE, Reading, TraceRows, make_rows, segments_of
+from blis_jax.workload.contents import Segments, chain_numbers
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class CsvTrace(NamedTuple):
+    """A format as the module of another one is: how it is known, read and written."""
+
+    matches: Callable[[Sniff], bool]
+    read: Callable[[Path, Reading], TraceRows]
+    write: Callable[[TraceRows, Path], None]
+
+
+def _write(path: Path, table: dict[str, object]) -> None:
+    with replacing(path) as written:
+        pandas.DataFrame(table).to_csv(written, index=False)
+
+
+def _seconds(rows: TraceRows) -> list[str]:
+    """Arrivals with six digits behind the point."""
+    return [f"{time // 10**6}.{time % 10**6:06}" for time in rows.arrival_us.tolist()]
+
+
+# --- Azure ----------------------------------------------------------------------------------------
+
+_FIRST_YEAR, _LAST_YEAR = 1900, 2200  # nanoseconds in 64 bits reach from 1678 to 2261
+_EPOCH = np.datetime64("2023-11-16T18:00:00", "us")  # of the traces that we write
+
+
+def _nanoseconds(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    times = pandas.to_datetime(values, utc=True, format="ISO8601", errors="coerce")
+    is_good = (times.dt.year >= _FIRST_YEAR) & (times.dt.year <= _LAST_YEAR)
+    filled = times.where(is_good, pandas.Timestamp(0, tz="UTC"))
+    return filled.dt.as_unit("ns").astype(np.int64).to_numpy(), is_good.to_numpy()
+
+
+_TIMESTAMP = "a date and time like 2023-11-16 18:17:03.9799600"
+_AZURE = {
+    "ns": Column(("TIMESTAMP",), parse=_nanoseconds, wanted=_TIMESTAMP, is_text=True),
+    "input": counts(1, "ContextTokens"),
+    "output": counts(0, "GeneratedTokens"),
+}
+
+
+def _read_azure(path: Path, reading: Reading) -> TraceRows:
+    found = read_columns(path, _AZURE, reading)
+    ns = found["ns"]
+    return make_rows((ns - ns.min()) // 1000 if len(ns) else ns, found["input"], found["output"])
+
+
+def _write_azure(rows: TraceRows, path: Path) -> None:
+    """Write arrival times and lengths; the first request arrives at a fixed date."""
+    times = _EPOCH + rows.arrival_us.astype("timedelta64[us]")
+    texts = [str(time).replace("T", " ") + "0" for time in times]
+    lengths = {"ContextTokens": rows.input_len, "GeneratedTokens": rows.output_len}
+    _write(path, {"TIMESTAMP": texts, **lengths})
+
+
+AZURE = CsvTrace(
+    lambda sniff: sniff.has_columns("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    _read_azure,
+    _write_azure,
+)
+
+# --- BurstGPT -------------------------------------------------------------------------------------
+
+_BURSTGPT = {
+    "seconds": seconds("Timestamp"),
+    "input": counts(1, "Request tokens"),
+    "output": counts(0, "Response tokens"),
+    "client": Column(("Model",), is_text=True, default=""),
+    "tenant": Column(("Log Type",), is_text=True, default=""),
+    "session": Column(("Session ID",), is_text=True, default=""),
+}
+_HAS_RESPONSE = Check(
+    "failed requests (no response tokens)", lambda found: found["output"] > 0, is_fault=False
+)
+
+
+def _read_burstgpt(path: Path, reading: Reading) -> TraceRows:
+    """Return the requests that got a response, in the order of the file."""
+    found = read_columns(path, _BURSTGPT, reading, [_HAS_RESPONSE])
+    rows = make_rows(
+        np.rint(found["seconds"] * 1e6).astype(np.int64),
+        found["input"],
+        found["output"],
+        texts={name: found[name] for name in ("client", "tenant", "session")},
+    )
+    rows.round_index[:] = _turns(rows)
+    return rows
+
+
+def _write_burstgpt(rows: TraceRows, path: Path) -> None:
+    """Write times, lengths, models, log types and, if there are any, sessions."""
+    sessions = np.array([*rows.session_names, ""], object)
+    has_sessions = {"Session ID": sessions[rows.session]} if rows.session_names else {}
+    table = {
+        "Timestamp": _seconds(rows),
+        **has_sessions,
+        "Model": np.array(rows.client_names, object)[rows.client],
+        "Request tokens": rows.input_len,
+        "Response tokens": rows.output_len,
+        "Total tokens": rows.input_len.astype(np.int64) + rows.output_len,
+        "Log Type": np.array(rows.tenant_names, object)[rows.tenant],
+    }
+    _write(path, table)
+
+
+def _turns(rows: TraceRows) -> np.ndarray:
+    """Number of each request within its session, by time; 0 without a session."""
+    order = np.lexsort((np.arange(len(rows)), rows.arrival_us, rows.session))
+    session = rows.session[order]
+    begins = np.concatenate([[True], session[1:] != session[:-1]])[: len(order)]
+    position = np.arange(len(order))
+    turn = np.empty(len(order), np.int32)
+    turn[order] = position - np.maximum.accumulate(np.where(begins, position, 0))
+    return np.where(rows.session == NO_CODE, 0, turn)
+
+
+BURSTGPT = CsvTrace(
+    lambda sniff: sniff.has_columns("Timestamp", "Request tokens", "Response tokens"),
+    _read_burstgpt,
+    _write_burstgpt,
+)
+
+# --- vidur ----------------------------------------------------------------------------------------
+
+_VIDUR = {
+    "seconds": seconds("arrived_at", "Time"),
+    "input": counts(1, "num_prefill_tokens", "PromptTokenCount"),
+    "output": counts(0, "num_decode_tokens", "CompletionTokenCount"),
+}
+
+
+def _is_vidur(sniff: Sniff) -> bool:
+    return sniff.has_columns("num_prefill_tokens", "num_decode_tokens") or sniff.has_columns(
+        "Time", "PromptTokenCount", "CompletionTokenCount"
+    )
+
+
+def _read_vidur(path: Path, reading: Reading) -> TraceRows:
+    names = {plain_name(name) for name in read_header(path).names}
+    if not names & {plain_name(name) for name in _VIDUR["seconds"].names}:
+        raise ConfigError(
+            f"{path} has lengths but no arrival times (arrived_at); add the column, "
+            "since a simulation needs to know when requests come"
+        )
+    found = read_columns(path, _VIDUR, reading)
+    arrival_us = np.rint(found["seconds"] * 1e6).astype(np.int64)
+    return make_rows(arrival_us, found["input"], found["output"])
+
+
+def _write_vidur(rows: TraceRows, path: Path) -> None:
+    lengths = {"num_prefill_tokens": rows.input_len, "num_decode_tokens": rows.output_len}
+    _write(path, {"arrived_at": _seconds(rows), **lengths})
+
+
+VIDUR = CsvTrace(_is_vidur, _read_vidur, _write_vidur)
+
+
+# --- BLIS's: tokens in cells -----------------------------------------------------------------------
+
+NO_BRANCH = -1
+HEADER = "arrival_time,request_id,model,prefill_tokens,decode_tokens"
+
+
+def _is_blis(sniff: Sniff) -> bool:
+    """Return whether the fourth and fifth column are token lists, whatever their names."""
+    has_names = sniff.has_columns("arrival_time", "prefill_tokens", "decode_tokens")
+    return has_names or any(_has_lists(line) for line in sniff.lines[1:])
+
+
+def _has_lists(line: str) -> bool:
+    cells = header_names(line)
+    return len(cells) >= 5 and all(
+        cell.startswith("[") and cell.endswith("]") for cell in cells[3:5]
+    )
+
+
+def _read_blis(path: Path, reading: Reading) -> TraceRows:
+    """Return the requests in the order of the file."""
+    found = read_columns(
+        path,
+        {
+            "seconds": seconds("arrival_time", place=0),
+            "input": Column(
+                ("prefill_tokens",),
+                place=3,
+                parse=_prompts,
+                wanted="a JSON list of at least one whole number",
+                is_text=True,
+            ),
+            "output": Column(
+                ("decode_tokens",),
+                place=4,
+                parse=_outputs,
+                wanted="a JSON list of whole numbers",
+                is_text=True,
+            ),
+        },
+        reading,
+    )
+    arrival_us = (found["seconds"] * 1e6).astype(np.int64)
+    num_rows = len(arrival_us)
+    if reading.horizon_us is not None and (arrival_us > reading.horizon_us).any():
+        num_rows = int(np.argmax(arrival_us > reading.horizon_us))
+    prompts, outputs = found["input"][:num_rows], found["output"][:num_rows]
+    # as bytes that differ where tokens do
+    sequences = [
+        np.concatenate(each).astype(">i8").tobytes() for each in zip(prompts, outputs, strict=True)
+    ]
+    return make_rows(
+        arrival_us[:num_rows],
+        np.array([len(tokens) for tokens in prompts], np.int64),
+        np.array([len(tokens) for tokens in outputs], np.int64),
+        segments=common_beginnings(sequences),
+    )
+
+
+def _write_blis(rows: TraceRows, path: Path) -> None:
+    """Write times and tokens; the tokens are made up, equal where contents are shared."""
+    tokens = _made_up_tokens(rows)
+    with replacing(path) as written, written.open("w", encoding="utf-8") as file:
+        file.write(HEADER + "\n")
+        for row, (seconds, sequence) in enumerate(zip(_seconds(rows), tokens, strict=True)):
+            prompt, output = np.split(sequence, [rows.input_len[row]])
+            # half a microsecond more, so that cutting to whole ones does not lose one
+            file.write(f'{seconds}5,request_{rows.request_id[row]},,"{prompt.tolist()}",')
+            file.write(f'"{output.tolist()}"\n')
+
+
+BLIS = CsvTrace(_is_blis, _read_blis, _write_blis)
+
+
+# --- tokens in cells ------------------------------------------------------------------------------
+
+
+def _prompts(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    lists, is_good = _outputs(values)
+    return lists, is_good & np.array([len(tokens) > 0 for tokens in lists], bool)
+
+
+def _outputs(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    lists = np.empty(len(values), object)
+    is_good = np.zeros(len(values), bool)
+    for row, text in enumerate(values):
+        tokens = _tokens(text)
+        is_good[row] = tokens is not None
+        lists[row] = np.zeros(0, np.int64) if tokens is None else tokens
+    return lists, is_good
+
+
+def _tokens(text: str) -> np.ndarray | None:
+    try:
+        tokens = json.loads(text)
+        tokens = [] if tokens is None else tokens
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            return None
+        return np.array(tokens, np.int64)
+    except (ValueError, RecursionError, OverflowError):
+        return None
+
+
+# --- shared beginnings ----------------------------------------------------------------------------
+
+
+def common_beginnings(sequences: list[bytes]) -> Segments:
+    """Segments by which any two sequences share exactly the tokens they begin with alike.
+
+    The sequences are of 8 bytes a token. Sorted, those that share a beginning are neighbours, and
+    the branches of their tree follow from how much each shares with the one before.
+    """
+    order = sorted(range(len(sequences)), key=sequences.__getitem__)
+    branches = _Branches()
+    branch_of = [NO_BRANCH] * len(order)
+    for place, row in enumerate(order):
+        is_last = place + 1 == len(order)
+        common = 0 if is_last else _num_common(sequences[row], sequences[order[place + 1]])
+        branch_of[row] = branches.move_on(common)
+    paths = [branches.path(branch) for branch in branch_of]
+    numbers = [number for path in paths for number in path]
+    return Segments(
+        ptr=np.cumsum([0, *(len(path) for path in paths)]),
+        content=np.array(numbers, np.int64),
+        end=np.array([branches.ends[number] for number in numbers], np.int64),
+    )
+
+
+class _Branches:
+    """The tree of common beginnings, grown along the sorted sequences."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []  # tokens that the sequences of a branch share
+        self.parents: list[int] = []
+        self.open: list[int] = []  # branches of the sequence at hand, outermost first
+
+    def move_on(self, common: int) -> int:
+        """Return the innermost branch of a sequence that shares `common` tokens with the next one."""
+        innermost = self.open[-1] if self.open else NO_BRANCH
+        closed = NO_BRANCH
+        while self.open and self.ends[self.open[-1]] > common:
+            closed = self.open.pop()
+            self.parents[closed] = self.open[-1] if self.open else NO_BRANCH
+        if common > (self.ends[self.open[-1]] if self.open else 0):
+            number = len(self.ends)
+            self.ends.append(common)
+            self.parents.append(self.open[-1] if self.open else NO_BRANCH)
+            if closed != NO_BRANCH:
+                self.parents[closed] = number
+            self.open.append(number)
+            innermost = number if closed == NO_BRANCH else innermost
+        return innermost
+
+    def path(self, branch: int) -> list[int]:
+        """Return the branch and all around it, outermost first."""
+        path = []
+        while branch != NO_BRANCH:
+            path.append(branch)
+            branch = self.parents[branch]
+        return path[::-1]
+
+
+def _num_common(first: bytes, second: bytes) -> int:
+    length = min(len(first), len(second)) // 8
+    differ = np.frombuffer(first, np.int64, length) != np.frombuffer(second, np.int64, length)
+    return int(np.argmax(differ)) if differ.any() else length
+
+
+def _made_up_tokens(rows: TraceRows) -> list[np.ndarray]:
+    """Return a sequence for every request with the same common beginnings."""
+    segments = segments_of(rows)
+    start, chain = chain_numbers(segments)
+    longest = np.zeros(int(chain.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(longest, chain, segments.end - start)
+    base = np.cumsum(longest) - longest
+    next_token = int(longest.sum())
+    sequences = []
+    for row in range(len(rows)):
+        part = range(segments.ptr[row], segments.ptr[row + 1])
+        shared = [base[chain[each]] + np.arange(segments.end[each] - start[each]) for each in part]
+        num_private = int(rows.input_len[row]) + int(rows.output_len[row]) - sum(map(len, shared))
+        sequences.append(np.concatenate([*shared, next_token + np.arange(num_private)]))
+        next_token += num_private
+    return sequences

@@ -1,0 +1,146 @@
+"""The clients that a workload comes down to, in the order in which BLIS draws them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.files.strict_yaml import sentence
+from blis_jax.workload.inference_perf import Pace, revised_clients
+from blis_jax.workload.length_laws import REVISED_LAW_TYPES
+from blis_jax.workload.revised_spec import (
+    CohortSpec,
+    DiurnalSpec,
+    DrainSpec,
+    RevisedClient,
+    RevisedLifecycle,
+    RevisedSource,
+    RevisedWindow,
+    RevisedWorkload,
+    SpikeSpec,
+)
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec
+
+HOURS = 24
+HOUR_US = 3_600_000_000
+DRAIN_PARTS = 10
+LATEST_US = 2**63 - DRAIN_PARTS  # a span of a drain is 1 us at least
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """All clients of a workload, and the rate that they share."""
+
+    clients: tuple[ClientSpec, ...]
+    paces: tuple[Pace | None, ...]  # one per client; None: that of its arrival law
+    aggregate_rate: float  # requests/s
+
+
+def expanded(spec: WorkloadSpec) -> Expansion:
+    """Return the workload as clients.
+
+    Raises:
+        UnsupportedError: requests come from ServeGen data, or need LoRA adapters.
+    """
+    if spec.servegen_data is not None and not spec.clients:
+        raise UnsupportedError(
+            "servegen_data: is not read here; blis-jax convert servegen --path FOLDER makes cohorts of it"
+        )
+    if not isinstance(spec, RevisedWorkload):
+        assert spec.clients and spec.aggregate_rate is not None
+        return Expansion(spec.clients, (None,) * len(spec.clients), spec.aggregate_rate)
+    _check_adapters(spec)
+    rate = spec.aggregate_rate
+    clients: list[ClientSpec] = list(spec.clients)
+    paces: list[Pace | None] = [None] * len(clients)
+    if spec.inference_perf is not None:
+        rate, users = revised_clients(spec.inference_perf)
+        clients = [_client("inference_perf", user.document) for user in users]
+        paces = [user.pace for user in users]
+    members = [
+        member
+        for index, cohort in enumerate(spec.cohorts)
+        for member in _members(cohort, f"cohorts[{index}]")
+    ]
+    return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
+
+
+def _check_adapters(spec: RevisedWorkload) -> None:
+    for name in ("clients", "cohorts"):
+        for index, source in enumerate(getattr(spec, name)):
+            if source.adapter:
+                raise UnsupportedError(
+                    f"{name}[{index}].adapter: LoRA adapters are not simulated; leave adapter out"
+                )
+
+
+def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:
+    """Return a client that `source` comes down to; what it must not say is said of the source."""
+    try:
+        return RevisedClient.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {sentence(error, REVISED_LAW_TYPES)}") from None
+
+
+def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:
+    """Clients that differ in their ids and, if asked for, in their prefixes."""
+    shared = {name: getattr(cohort, name) for name in RevisedSource.model_fields}
+    windows = _windows(cohort, place)
+    shared["lifecycle"] = RevisedLifecycle(windows=windows) if windows else None
+    shared["rate_fraction"] = cohort.rate_fraction / cohort.population
+    for member in range(cohort.population):
+        own = {"id": f"{cohort.id}-{member}"}
+        if cohort.prefix_sharing == "per_member":
+            own["prefix_group"] = f"{cohort.prefix_group}-{member}"
+        yield _client(place, shared | own)
+
+
+def _windows(cohort: CohortSpec, place: str) -> tuple[RevisedWindow, ...]:
+    """Spans of the day, the spike and the drain, in this order."""
+    for name, span in (("spike", "duration_us"), ("drain", "ramp_duration_us")):
+        part = getattr(cohort, name)
+        if part is not None and part.start_time_us + getattr(part, span) >= LATEST_US:
+            raise ConfigError(
+                f"{place}.{name}: start_time_us and {span} add up to 2^63 or more; lower one of them"
+            )
+    windows: list[RevisedWindow] = []
+    if cohort.diurnal is not None:
+        windows += _diurnal_windows(cohort.diurnal)
+    if cohort.spike is not None:
+        windows.append(_spike_window(cohort.spike, cohort.population))
+    if cohort.drain is not None:
+        windows += _drain_windows(cohort.drain)
+    return tuple(windows)
+
+
+def _diurnal_windows(diurnal: DiurnalSpec) -> Iterator[RevisedWindow]:
+    """A part of every hour, whole at the peak and least twelve hours from it."""
+    least = 1.0 / diurnal.peak_to_trough_ratio
+    for hour in range(HOURS):
+        angle = 2.0 * math.pi * float(hour - diurnal.peak_hour) / float(HOURS)
+        part = (1.0 + math.cos(angle)) / 2.0 * (1.0 - least) + least
+        active_us = max(min(int(float(HOUR_US) * part), HOUR_US), 1)
+        yield RevisedWindow(start_us=hour * HOUR_US, end_us=hour * HOUR_US + active_us)
+
+
+def _spike_window(spike: SpikeSpec, population: int) -> RevisedWindow:
+    rate = None if spike.trace_rate is None else spike.trace_rate / population
+    end_us = spike.start_time_us + spike.duration_us
+    return RevisedWindow(start_us=spike.start_time_us, end_us=end_us, trace_rate=rate)
+
+
+def _drain_windows(drain: DrainSpec) -> Iterator[RevisedWindow]:
+    """Everything before the drain, then ten spans of equal distance and falling length."""
+    if drain.start_time_us > 0:
+        yield RevisedWindow(start_us=0, end_us=drain.start_time_us)
+    span_us = max(drain.ramp_duration_us // DRAIN_PARTS, 1)
+    for part in range(DRAIN_PARTS):
+        fraction = float(DRAIN_PARTS - part) / float(DRAIN_PARTS)
+        start_us = drain.start_time_us + part * span_us
+        active_us = max(int(float(span_us) * fraction), 1)
+        yield RevisedWindow(start_us=start_us, end_us=start_us + active_us)

@@ -1,1 +1,0 @@
-"""The random numbers of Go's `math/rand`, seed by seed and draw by draw, on the host."""

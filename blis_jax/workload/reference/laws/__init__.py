@@ -1,1 +1,0 @@
-"""Laws that the reference draws from: gaps, lengths, rates, deadlines."""

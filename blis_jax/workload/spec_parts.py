@@ -1,0 +1,306 @@
+"""The YAML workload specification (version "2" of the reference): its parts, checked; and what a client sees.
+
+Every key of the reference's format is known here, also those that no generator of ours supports
+yet. `measure` is an addition of ours: the reference refuses a file that has it. What BLIS's later
+revision reads differently is in `blis_jax.workload.revised_spec`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import field_validator, model_validator
+
+from blis_jax.files.strict_yaml import LAW_TYPES
+from blis_jax.workload.inference_perf import InferencePerfSpec
+from blis_jax.workload.length_laws import (
+    ConstantLaw,
+    Count,
+    EmpiricalLaw,
+    LengthLaw,
+    NonNegative,
+    Positive,
+    Strict,
+    Whole,
+    problem_at,
+)
+from blis_jax.workload.source import FIRST_REVISION
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+
+DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
+LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
+# cv by law: of weibull the reference's; of gamma, 1/cv² must be a number
+CV_RANGES = {"weibull": (0.01, 10.4), "gamma": (1e-150, math.inf)}
+
+
+class ArrivalSpec(Strict):
+    """Law of the gaps between a client's requests; cv is their coefficient of variation."""
+
+    process: Literal["poisson", "gamma", "weibull", "constant"]
+    cv: Positive | None = None
+
+    @model_validator(mode="after")
+    def _solvable(self) -> ArrivalSpec:
+        self.check_cv()
+        return self
+
+    def check_cv(self) -> None:
+        """Refuse a cv for which the law has no shape."""
+        low, high = CV_RANGES.get(self.process, (0.0, math.inf))
+        if self.cv is not None and not low <= self.cv <= high:
+            most = f" to {high:g}" if high < math.inf else " or more"
+            raise problem_at(
+                ["cv"], f"got {self.cv:g}, allowed for {self.process} is {low:g}{most}"
+            )
+
+
+class NetworkSpec(Strict):
+    """Path between client and cluster; shifts client-side latencies only."""
+
+    rtt_ms: NonNegative
+    bandwidth_mbps: NonNegative = 0.0  # 0: unlimited
+
+
+class ActiveWindow(Strict):
+    """A span in which the client sends requests."""
+
+    start_us: Count
+    end_us: Count  # exclusive
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ActiveWindow:
+        if self.end_us < self.start_us:
+            raise problem_at(
+                ["end_us"], f"got {self.end_us}, allowed is start_us = {self.start_us} or more"
+            )
+        return self
+
+
+class LifecycleSpec(Strict):
+    """Spans outside of which the client is silent; without any it never sends."""
+
+    windows: tuple[ActiveWindow, ...]
+
+
+class MultiTurnSpec(Strict):
+    """Sessions: each arrival of the client begins one and is its first round."""
+
+    max_rounds: Count  # every session has as many; 0: the client never sends
+    think_time_us: Count = 0  # the next round also waits 1 us for each output token
+    context_growth: Literal["", "accumulate"] = ""  # accumulate: prompts begin with earlier rounds
+
+
+class ReasoningSpec(Strict):
+    """Share of reasoning tokens, which changes nothing, and sessions."""
+
+    reason_ratio_distribution: LengthLaw | None = None
+    multi_turn: MultiTurnSpec | None = None
+
+
+class MultimodalSpec(Strict):
+    """Token counts of the parts of a multimodal prompt."""
+
+    text_distribution: LengthLaw | None = None
+    image_distribution: LengthLaw | None = None
+    image_count_distribution: LengthLaw | None = None
+    audio_distribution: LengthLaw | None = None
+    audio_count_distribution: LengthLaw | None = None
+    video_distribution: LengthLaw | None = None
+    video_count_distribution: LengthLaw | None = None
+
+    @property
+    def modalities(self) -> tuple[tuple[LengthLaw | None, LengthLaw | None], ...]:
+        """Laws of how many images, recordings and videos there are, and of the tokens of each."""
+        return (
+            (self.image_count_distribution, self.image_distribution),
+            (self.audio_count_distribution, self.audio_distribution),
+            (self.video_count_distribution, self.video_distribution),
+        )
+
+
+class ClientSpec(Strict):
+    """One source of requests."""
+
+    # whether sessions take no shared prefix and go on outside the windows and past the horizon
+    sessions_are_bare: ClassVar[bool] = True
+
+    id: str = ""
+    tenant_id: str = ""
+    slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
+    model: str = ""
+    rate_fraction: Positive  # normalised over clients
+    arrival: ArrivalSpec
+    input_distribution: LengthLaw
+    output_distribution: LengthLaw
+    prefix_group: str = ""
+    prefix_length: Count = 0  # tokens; 0: DEFAULT_PREFIX_LENGTH
+    streaming: bool = False
+    network: NetworkSpec | None = None
+    lifecycle: LifecycleSpec | None = None
+    multimodal: MultimodalSpec | None = None
+    reasoning: ReasoningSpec | None = None
+
+    @property
+    def multi_turn(self) -> MultiTurnSpec | None:
+        """The client's kind of sessions; None if its requests are single-turn, or none are sent."""
+        turns = self.reasoning.multi_turn if self.reasoning else None
+        return turns if turns and turns.max_rounds else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the client never sends: its sessions have no round, or no window is ever open."""
+        turns = self.reasoning.multi_turn if self.reasoning else None
+        if turns:
+            return not turns.max_rounds
+        return self.lifecycle is not None and not any(
+            window.start_us < window.end_us for window in self.lifecycle.windows
+        )
+
+    @property
+    def has_bare_sessions(self) -> bool:
+        """Whether the client sends sessions to which prefix, windows and horizon do not apply."""
+        return self.sessions_are_bare and self.multi_turn is not None
+
+    @property
+    def has_single_session(self) -> bool:
+        """Whether the client begins one session only."""
+        return False
+
+    @property
+    def active_windows(self) -> tuple[ActiveWindow, ...]:
+        """Spans in which the client sends; none if always. Bare sessions ignore them."""
+        if self.is_silent:
+            return (ActiveWindow(start_us=0, end_us=0),)
+        return self.lifecycle.windows if self.lifecycle and not self.has_bare_sessions else ()
+
+    @model_validator(mode="after")
+    def _positive_lengths(self) -> ClientSpec:
+        for name in ("input_distribution", "output_distribution"):
+            law = getattr(self, name)
+            if isinstance(law, ConstantLaw) and law.params.value < 1:
+                raise problem_at(
+                    [name, "params", "value"], f"got {law.params.value}, allowed is 1 token or more"
+                )
+            if isinstance(law, EmpiricalLaw) and min(law.params) < 1:
+                raise problem_at(
+                    [name, "params"],
+                    f"has token count {min(law.params)}, allowed is 1 token or more",
+                )
+        return self
+
+
+class ServeGenSpec(Strict):
+    """Recorded ServeGen data to take clients from."""
+
+    path: str
+    span_start: Count = 0
+    span_end: Count = 0
+
+
+class MeasureSpec(Strict):
+    """Spans at the ends of the arrivals that are simulated but left out of the metrics (ours)."""
+
+    warm_up_s: NonNegative = 0.0
+    cool_down_s: NonNegative = 0.0
+
+
+class WorkloadSpec(Strict):
+    """A whole workload: an aggregate rate shared out among clients."""
+
+    revision: ClassVar[str] = FIRST_REVISION  # of BLIS, whose rules apply
+    law_types: ClassVar[tuple[str, ...]] = LAW_TYPES
+
+    version: Literal["2"]
+    seed: Whole = 0
+    category: Literal["", "language", "multimodal", "reasoning"] = ""
+    aggregate_rate: Positive | None = None  # requests/s
+    num_requests: Count = 0  # 0: no limit but the horizon
+    horizon: Count = 0  # microseconds, exclusive; 0: none
+    clients: tuple[ClientSpec, ...] = ()
+    servegen_data: ServeGenSpec | None = None
+    inference_perf: InferencePerfSpec | None = None
+    measure: MeasureSpec = MeasureSpec()
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _version_two(cls, version: object) -> object:
+        if isinstance(version, bool) or str(version) != "2":
+            raise ValueError(f"got {version!r}, allowed is a text such as '2'")
+        return "2"
+
+    @model_validator(mode="after")
+    def _has_source(self) -> WorkloadSpec:
+        if self.servegen_data is None and self.inference_perf is None:
+            if self.aggregate_rate is None:
+                raise problem_at(
+                    ["aggregate_rate"], "missing, but it must be given (requests per second)"
+                )
+            if not self.clients:
+                raise problem_at(["clients"], "no client is given, allowed is one or more")
+        return self
+
+    @property
+    def slo_classes(self) -> tuple[str, ...]:
+        """The classes of its clients, `default` for none, in order of their first use."""
+        return tuple(dict.fromkeys(client.slo_class or "default" for client in self.clients))
+
+    def content(self) -> dict[str, Any]:
+        """Return everything that its requests depend on besides the seed, as plain data."""
+        rules = {} if self.revision == FIRST_REVISION else {"revision": self.revision}
+        return rules | self.model_dump(mode="json")
+
+    def about(self) -> dict[str, Any]:
+        """Return what results say of it, as plain data: everything but defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def is_gamma_too_bursty(cv: float | None) -> bool:
+    """Return whether the reference draws exponential gaps for a gamma law of this coefficient."""
+    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
+
+
+def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
+    """Return the tokens of each prefix group's one prefix, given by the group's first client."""
+    lengths: dict[str, int] = {}
+    for client in clients:
+        if client.prefix_group:
+            lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
+    return lengths
+
+
+BITS_PER_TOKEN = 32
+
+
+def client_ttft_us(
+    ttft_us: Int[np.ndarray, " request"],
+    input_len: Int[np.ndarray, " request"],
+    network: NetworkSpec,
+) -> Float[np.ndarray, " request"]:
+    """Return the time to first token at the client: the cluster's, a round trip and the prompt's transfer."""
+    round_trip_us = network.rtt_ms * 1000.0
+    return ttft_us + round_trip_us + _transfer_us(input_len, network)
+
+
+def client_e2e_us(
+    e2e_us: Int[np.ndarray, " request"],
+    input_len: Int[np.ndarray, " request"],
+    output_len: Int[np.ndarray, " request"],
+    network: NetworkSpec,
+) -> Float[np.ndarray, " request"]:
+    """End-to-end latency at the client: that to the first token's way and the output's transfer."""
+    return client_ttft_us(e2e_us, input_len, network) + _transfer_us(output_len, network)
+
+
+def _transfer_us(
+    num_tokens: Int[np.ndarray, " request"], network: NetworkSpec
+) -> Float[np.ndarray, " request"]:
+    if network.bandwidth_mbps <= 0.0:
+        return np.zeros(num_tokens.shape)
+    bits = num_tokens.astype(np.float64) * BITS_PER_TOKEN
+    return bits / (network.bandwidth_mbps * 1e6) * 1e6

@@ -1,0 +1,74 @@
+"""How papers and benchmarks hand over their tables: on stdout, as CSV, and in pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from blis_jax.commands import cli
+from blis_jax.files.atomic_write import replacing
+from blis_jax.reports.findings import Answer, Sentence
+from blis_jax.reports.render import answer_lines
+
+ROOT = Path(__file__).parent.parent
+
+
+def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:
+    """Return the five lines with which a command begins, and an empty one."""
+    sentences = tuple(Sentence.of(text) for text in verdict)
+    said = Answer(asked, sentences, Sentence.of(sure), Sentence.of(price), next)
+    return [*answer_lines(said), ""]
+
+
+def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:
+    """Return rows as CSV; the columns are those of the first row if none are named."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file; none if there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with cli.writing(path), replacing(path) as written:
+        written.write_text(text, encoding="utf-8")
+
+
+def write_between_markers(page: Path, name: str, text: str) -> None:
+    """Put the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; the rest of the page stays.
+
+    Raises:
+        SystemExit: the page lacks a marker.
+    """
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise SystemExit(f"{page} has no {begin} followed by {end}; put both where the table goes")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def hand_over(text: str, page: Path | None, name: str) -> int:
+    """Print the table and write it into the page, if one is given; the exit code."""
+    print(text)
+    if page is not None:
+        write_between_markers(page, name, text)
+    return 0
+
+
+def refuse(sentence: str) -> int:
+    """Say why the command does nothing; the exit code."""
+    print(sentence, file=sys.stderr)
+    return 2

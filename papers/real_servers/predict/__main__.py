@@ -1,0 +1,122 @@
+"""`python -m papers.real_servers.predict RUNS.csv`: what real servers would measure, with intervals."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options import OverwriteSwitch, option, word
+from blis_jax.commands.options.outputs import output_path
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import pandas
+from papers.real_servers.predict.scene import FITTED, MODELS
+
+if TYPE_CHECKING:
+    from papers.real_servers.predict.files import RunsFile
+
+NAME = "papers.real_servers.predict"
+_DESCRIPTION = """\
+Predict the latencies of real servers. RUNS.csv has a row for each run, or for each figure of a run, in the
+columns of one of three public collections, by which it is recognised: vLLM runs (run, model, hardware, tp,
+stage_index, metric_name), llm-d clusters (model, hw, arch, config, isl, osl, conc), and vLLM deployments
+at several concurrencies (model_path, system, precision, isl, osl, tp_size, concurrency). Every row becomes a
+server and a load, which are simulated. The same columns are written with predictions in them, _low and _high
+hold an interval; what the file had measured moves to _measured and is not used. A row that cannot be predicted
+says why in the column not_predicted.
+"""
+_EXAMPLES = """\
+examples:
+  predictions beside the file, in runs_predicted.csv:
+    %(prog)s runs.csv
+
+  with the coefficients that BLIS publishes, nothing fitted:
+    %(prog)s runs.csv --model trained-physics --output out/plain.csv
+"""
+
+
+class RunPredictOptions(
+    OverwriteSwitch, title="prediction",
+    command=NAME, usage="%(prog)s RUNS.csv [options]", description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    runs: str | None = word("RUNS.csv", "the runs")
+    model: str = option(
+        cli.one_of(*MODELS), FITTED, "NAME", "fitted: step and client times fitted to public runs of such "
+        "servers; trained-physics: as BLIS publishes it",
+    )  # fmt: skip
+    model_configs: str | None = option(
+        str, None, "FOLDER", "config.json of models that are not shipped: FOLDER/NAME/config.json"
+    )
+    output: str | None = option(
+        str, None, "FILE", "CSV file to write (default: RUNS_predicted.csv)"
+    )
+    log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    options = RunPredictOptions.read(arguments)
+    if options.runs is None:
+        raise ConfigError("RUNS.csv is missing; give a file of runs, see --help")
+    source = Path(options.runs)
+    usual = source.with_name(f"{source.stem}_predicted.csv")
+    output = output_path(options.output or usual, "--output", (), options.overwrite)
+    prepare_backend()
+    notes = Notes(NAME, options.log)
+
+    from papers.real_servers.predict.files import filled, read_runs_file
+    from papers.real_servers.predict.learned import learned
+    from papers.real_servers.predict.prediction import predict, with_configs
+
+    file = read_runs_file(source)
+    units = file.collection.units(file.rows)
+    if options.model_configs is not None:
+        units = with_configs(units, Path(options.model_configs))
+    with progress.phase("predicting", len(units), "runs") as work:
+        found = predict(units, learned(file.collection.NAME, options.model), work.show)
+    for problem in dict.fromkeys(one.problem for one in found if one.problem):
+        notes.warn(problem)
+    table = filled(file, found)
+    from blis_jax.files.atomic_write import replacing
+
+    with cli.writing(output), replacing(output) as scratch:
+        table.to_csv(scratch, index=False)
+    print(summary(file, table))
+    print(f"Written: {output}")
+    return 0
+
+
+def summary(file: RunsFile, table: pandas.DataFrame) -> str:
+    """How many rows were predicted, and how far off they are where the file has measured values."""
+    from papers.real_servers.predict.files import MEASURED, REASON
+
+    number = int((table[REASON] == "").sum())
+    lines = [f"{number} of {len(table)} rows predicted as {file.collection.NAME}."]
+    by = "metric_name" if "metric_name" in table.columns else None
+    for column in file.collection.VALUES:
+        if f"{column}{MEASURED}" not in table.columns:
+            continue
+        measured = pandas.to_numeric(table[f"{column}{MEASURED}"], errors="coerce")
+        off = (table[column] / measured - 1).abs() * 100
+        groups = off.groupby(table[by]) if by else [(column, off)]
+        for name, values in groups:
+            if values.notna().any():
+                lines.append(
+                    f"  {name}: median error {values.median():.1f} %, worst {values.max():.1f} %"
+                )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""What was learned from public measured runs: coefficients, what clients see, and how far predictions were off.
+
+`served_fits.yaml` holds numbers that `python -m papers.real_servers` fitted, and none of the data."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from blis_jax.latency.deployment import GpuDescription, gpu_description
+from papers.real_servers.predict.closed import LoopView
+from papers.real_servers.predict.figures import ClientView
+from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene
+
+COVERAGE = 0.90  # of an interval
+OF_POOLS = "_pools"  # behind a kind of runs held out
+REFERENCE_GPU = "H100"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the runs of one collection say of one model of step times."""
+
+    # coefficients of `served-physics` with the pace of the reference GPU, 1; None: `trained-physics` as published
+    beta: tuple[float, ...] | None
+    pace: Mapping[str, float]  # of other GPUs in the runs
+    client: ClientView
+    models: frozenset[str]  # in the runs, lower case
+    gpus: frozenset[str]
+    # by figure and kind of run held out: half of an interval, in logarithms
+    errors: Mapping[str, Mapping[str, float]]
+    # closed loops alone
+    view: LoopView = field(default_factory=LoopView)
+    effects: Effects = field(default_factory=dict)
+    layouts: frozenset[str] = frozenset()  # in the runs, as `layout_key` writes them
+
+    def client_of(self, scene: Scene) -> ClientView:
+        """The client of a scene."""
+        ttft, itl = (factor(self.effects, name, scene) for name in ("ttft", "itl"))
+        return replace(self.client, ttft_factor=ttft, itl_factor=itl)
+
+    def beta_on(self, hardware: str) -> tuple[float, ...] | None:
+        """The coefficients on such GPUs.
+
+        Raises:
+            ConfigError: the GPU has no description.
+        """
+        if self.beta is None:
+            return None
+        pace = 1.0 if hardware == REFERENCE_GPU else self.pace.get(hardware)
+        return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
+
+    def interval(self, figure: str, value: float, scene: Scene) -> tuple[float, float]:
+        """An interval that held the share `COVERAGE` of figures of runs that were held out; NaN where none is known.
+
+        Args:
+            figure: its name, such as `ttft_mean`.
+            value: the prediction.
+            scene: what the fit has not seen of it says which runs held out count.
+        """
+        if figure not in self.errors:
+            return math.nan, math.nan
+        half = max(self._half(figure, kind, scene) for kind in self.unseen(scene))
+        return (value * math.exp(-half), value * math.exp(half)) if half else (math.nan, math.nan)
+
+    def _half(self, figure: str, kind: str, scene: Scene) -> float:
+        """Half of an interval in logarithms; pools have their own, where the runs have pools."""
+        known = self.errors[figure]
+        usual = known.get(kind, 0.0)
+        return known.get(f"{kind}{OF_POOLS}", usual) if scene.server.pools else usual
+
+    def unseen(self, scene: Scene) -> list[str]:
+        """The kinds of runs held out that are like the scene."""
+        server = scene.server
+        found = [] if server.hardware in self.gpus else ["other_hardware"]
+        if server.model.lower() not in self.models:
+            return [*found, "other_model"]
+        if not isinstance(scene.load, ClosedLoad) or layout_key(scene) in self.layouts:
+            return [*found, "same"]
+        key = deployment_key(server)
+        is_known = any(one.startswith(f"{key}, ") for one in self.layouts)
+        return [*found, "other_layout" if is_known else "other_deployment"]
+
+
+def deployment_key(server: RealServer) -> str:
+    """A text for a model on such GPUs."""
+    pools = " pools" if server.pools else ""
+    return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}{pools}"
+
+
+def layout_key(scene: Scene) -> str:
+    """A text for a closed loop but for its concurrency."""
+    server, load = scene.server, scene.load
+    pools = " ".join(f"{one.count}{one.role[0].upper()}-TP{one.tp}" for one in server.pools)
+    return f"{deployment_key(server)}, {pools or server.num_instances}, {load.prompt}/{load.output}"
+
+
+def usual_pace(gpu: GpuDescription) -> float:
+    """The pace of a GPU that was not measured: overheads shrink with bandwidth and arithmetic alike."""
+    base = gpu_description(REFERENCE_GPU)
+    ratio = base.bandwidth_tbs / gpu.bandwidth_tbs * base.peak_tflops / gpu.peak_tflops
+    return math.sqrt(ratio)
+
+
+@functools.cache
+def learned(collection: str, model: str) -> Learned:
+    """What is shipped with the package for the runs of this collection; `model` is one of `MODELS`."""
+    text = resources.files(__package__).joinpath("served_fits.yaml").read_text("utf-8")
+    return from_document(yaml.safe_load(text)[collection][model])
+
+
+def from_document(found: Mapping[str, Any]) -> Learned:
+    """The form of the file."""
+    return Learned(
+        tuple(found["beta"]) if found["beta"] else None,
+        found["pace"],
+        ClientView(**found["client"]),
+        frozenset(found["models"]),
+        frozenset(found["gpus"]),
+        found["errors"],
+        LoopView(**found.get("view", {})),
+        found.get("effects", {}),
+        frozenset(found.get("layouts", [])),
+    )
+
+
+def to_document(learned: Learned) -> dict[str, Any]:
+    """The inverse of `from_document`, with five digits."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: short(one) for key, one in sorted(value.items())}
+        if isinstance(value, list | tuple):
+            return [short(one) for one in value]
+        if isinstance(value, bool):
+            return value
+        return float(f"{value:.5g}")
+
+    client = learned.client
+    return {
+        "beta": [short(one) for one in learned.beta] if learned.beta else None,
+        "pace": short(learned.pace),
+        "client": {
+            "first_token_ms": short(client.first_token_ms),
+            "first_token_steps": short(client.first_token_steps),
+            "token_share": short(client.token_share),
+            "spread": short(client.spread),
+        },
+        "models": sorted(learned.models),
+        "gpus": sorted(learned.gpus),
+        "errors": short(learned.errors),
+        "view": short(asdict(learned.view)),
+        "effects": short(learned.effects),
+        "layouts": sorted(learned.layouts),
+    }
+
+
+# --- factors by groups of deployments -------------------------------------------------------------
+# What closed loops say beyond the step law. The logarithm of a factor of TTFT or ITL is a sum over the groups that a
+# run belongs to, from all runs of a model down to one deployment, of a few numbers times features of the load. A group
+# that was never measured adds nothing.
+
+FIGURES = ("ttft", "itl")
+USUAL_LENGTH = 2048  # tokens
+USUAL_CONCURRENCY = 16
+Effects = Mapping[
+    str, Mapping[str, Sequence[float]]
+]  # by figure and group, one number for each feature
+
+
+def features(load: ClosedLoad) -> tuple[float, ...]:
+    """Level; requests at once, their square; prompt, output; requests times prompt: logarithms about usual values."""
+    many = math.log2(load.concurrency / USUAL_CONCURRENCY) / 3
+    prompt = math.log2(load.prompt / USUAL_LENGTH) / 2
+    output = math.log2(load.output / USUAL_LENGTH) / 2
+    return 1.0, many, many * many, prompt, output, many * prompt
+
+
+def groups(server: RealServer) -> dict[str, str]:
+    """The groups of a server, by level, from the widest to the narrowest; levels differ in what they leave open."""
+    model = server.model.lower()
+    base = base_model(model)
+    split = "pools" if server.pools else "equal"
+    gpus = f"{server.hardware} tp{server.tp} dp{server.data_parallel}"
+    return {
+        "all": split,
+        "gpu": f"{server.hardware} {split}",
+        "model": f"{base} {split}",
+        "precision": f"{model} {split}",
+        "model on gpu": f"{model} {server.hardware} {split}",
+        "variant": f"{model} {server.hardware} {server.variant}",
+        "deployment": f"{model} {gpus} {split}",
+    }
+
+
+def base_model(model: str) -> str:
+    """The model's name without the precision of its weights."""
+    for suffix in ("-fp8", "-w4a16"):
+        model = model.removesuffix(suffix)
+    return model
+
+
+def factor(effects: Effects, figure: str, scene: Scene) -> float:
+    """The factor of a figure, `ttft` or `itl`; 1 where nothing is known."""
+    if not isinstance(scene.load, ClosedLoad):
+        return 1.0
+    known = effects.get(figure, {})
+    values = features(scene.load)
+    total = 0.0
+    for level, group in groups(scene.server).items():
+        numbers = known.get(f"{level}: {group}", ())
+        total += sum(one * value for one, value in zip(numbers, values, strict=False))
+    return math.exp(total)

@@ -1,0 +1,256 @@
+"""A scene simulated: when its requests arrive, get their first token and end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.core.outcome import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks, kv_bytes_per_token
+from blis_jax.latency.model_description import model_description
+from blis_jax.records.record import Status
+from blis_jax.runs.closed_loop import follow
+from blis_jax.runs.options import Options, default_form
+from blis_jax.runs.simulation import simulate
+from blis_jax.workload.reference.follow_up_table import NO_PARENT, ClosedLoop
+from blis_jax.workload.table import NEVER_US, RequestTable, WorkloadNames
+from papers.real_servers.predict.scene import PUBLISHED, ClosedLoad, RealServer, Scene, StagedLoad
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    from blis_jax.records.record import RunRecord
+
+BLOCK_TOKENS = 16
+SERVED = "served-physics"
+ENGINE_ROUNDS = 4  # requests for each of those at once in a closed loop, at most
+LINK_LATENCY_US, LINK_GB_PER_S = 5000.0, 25.0  # of a hand-over between pools
+
+
+@dataclass(frozen=True)
+class SimulatedRequests:
+    """The requests of a run, by arrival; times in ms."""
+
+    arrival_s: Float[np.ndarray, " request"]
+    ttft_ms: Float[np.ndarray, " request"]
+    e2e_ms: Float[np.ndarray, " request"]
+    itl_ms: Float[np.ndarray, " request"]  # mean of the request; 0 for one token
+    output: int  # tokens of every request
+    round_index: Int[np.ndarray, " request"]  # 0 but in closed loops
+    run_s: float | None = (
+        None  # time of all runs that these are of; None: one, from arrivals to ends
+    )
+
+
+def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig:
+    """The cluster of a server.
+
+    Args:
+        server: what serves.
+        beta: coefficients of `served-physics`; None: `trained-physics` as BLIS publishes it.
+
+    Raises:
+        ConfigError: the model or the GPU is not known, or the model does not fit.
+    """
+    given: dict[str, Any] = {
+        "model": server.model.lower(),
+        "hardware": server.hardware,
+        "tp": server.tp,
+        "dp": server.data_parallel,
+        "model_config": server.model_config,
+        "num_instances": server.num_instances,
+        "max_num_running_reqs": server.max_num_running_reqs,
+        "max_num_scheduled_tokens": server.max_num_scheduled_tokens,
+        "gpu_memory_utilization": server.memory_utilization,
+        "routing_policy": "least-loaded",
+        "snapshot_refresh_interval": 0,
+    }
+    if server.total_kv_blocks:
+        given["total_kv_blocks"] = server.total_kv_blocks
+    if beta is None:
+        given |= _august_pools(server) if server.pools else {}
+        return ClusterConfig(revision="blis-2026-08", latency_model=PUBLISHED, **given)
+    given.setdefault("total_kv_blocks", max(kv_blocks_of(server), 1))
+    if server.pools:
+        del given["num_instances"]
+        given |= _pools(server)
+    return ClusterConfig(
+        corrected=True,
+        latency_model=SERVED,
+        alpha_coeffs=(0.0, 0.0, 0.0),
+        beta_coeffs=tuple(beta),
+        **given,
+    )
+
+
+def _pools(server: RealServer) -> dict[str, Any]:
+    """Groups with roles, and the policy that hands requests over; a transfer has the KV of all GPUs of an instance."""
+    alone = [replace(server, tp=one.tp, pools=()) for one in server.pools]
+    groups = [
+        InstanceGroup(one.count, role=one.role, tp=one.tp, total_kv_blocks=kv_blocks_of(single))
+        for one, single in zip(server.pools, alone, strict=True)
+    ]
+    numbers = {
+        "link_latency_us": LINK_LATENCY_US,
+        "link_gb_per_s": LINK_GB_PER_S,
+        "kv_bytes_per_token": kv_bytes_per_token(deployment_of(server)) * server.tp,
+    }
+    return {
+        "instances": tuple(groups),
+        "hand_over_policy": "pools",
+        "policy_numbers": tuple((f"hand_over.{name}", one) for name, one in numbers.items()),
+    }
+
+
+def _august_pools(server: RealServer) -> dict[str, Any]:
+    """The settings that BLIS of 2026-08 has for pools."""
+    found: dict[str, Any] = {
+        "pd_decider": "always",
+        "pd_transfer_base_latency": LINK_LATENCY_US / 1e3,
+        "pd_transfer_bandwidth": LINK_GB_PER_S,
+    }
+    for one in server.pools:
+        found |= {f"{one.role}_instances": one.count, f"{one.role}_tp": one.tp}
+    return found
+
+
+def kv_blocks_of(server: RealServer) -> int:
+    """Blocks that fit beside the weights. BLIS counts the memory of all GPUs, and of a block what one of them holds."""
+    served = deployment_of(server)
+    found = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
+    if found is None:
+        raise ConfigError(f"model {server.model}: how many experts it has is not known")
+    return found // server.tp
+
+
+def deployment_of(server: RealServer) -> Deployment:
+    """What one instance serves.
+
+    Raises:
+        ConfigError: the model or the GPU is not known.
+    """
+    model = model_description(server.model, server.model_config)
+    gpu = gpu_description(server.hardware)
+    return Deployment(model, gpu, server.tp, server.data_parallel)
+
+
+def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
+    """One run of the scene; `beta` as in `config_of`.
+
+    Raises:
+        ConfigError: as in `config_of`, or the run does not complete.
+    """
+    config = config_of(scene.server, beta)
+    if isinstance(scene.load, ClosedLoad):
+        return _closed(config, scene)
+    table = staged_table(scene.load)
+    record = simulate(config, table, _options(scene.server, scene.load))
+    return _requests(record, table.arrival_us, scene.load.output, np.zeros(table.num_rows, int))
+
+
+def _options(server: RealServer, load: StagedLoad | ClosedLoad) -> Any:
+    """Slots by the server's limit, so that runs of one server share a compiled program."""
+    slots = server.max_num_running_reqs
+    if isinstance(load, ClosedLoad):  # in powers of two
+        slots = min(slots, max(8, 1 << (load.concurrency - 1).bit_length()))
+    return Options(num_slots=slots, form=default_form(), resolve_ties=False)
+
+
+def staged_table(load: StagedLoad) -> RequestTable:
+    """Constant arrivals; every user's prompt is one node of full blocks."""
+    start_s, parts = 0.0, []
+    for stage in load.stages:
+        parts.append(start_s + np.arange(int(stage.rate * stage.duration_s)) / stage.rate)
+        start_s += stage.duration_s
+    arrival_us = np.round(np.concatenate(parts) * 1e6).astype(np.int64)
+    user = (np.arange(len(arrival_us)) % load.num_users).astype(np.int32)
+    blocks = load.prompt // BLOCK_TOKENS
+    if not blocks:
+        return _table(arrival_us, load, np.full((len(user), 1), -1), 0)
+    return _table(arrival_us, load, user[:, None], load.num_users)
+
+
+def _table(
+    arrival_us: np.ndarray, load: StagedLoad | ClosedLoad, path: np.ndarray, num_nodes: int
+) -> RequestTable:
+    """Requests that are alike but for their arrivals and the node of their prompt, of which there are so many."""
+    number = len(arrival_us)
+
+    def all_of(value: int) -> Any:
+        return np.full(number, value, np.int32)
+
+    rows = np.arange(number, dtype=np.int32)
+    return RequestTable(
+        arrival_us=arrival_us,
+        input_len=all_of(load.prompt),
+        output_len=all_of(load.output),
+        slo_class=all_of(0),
+        tenant=all_of(0),
+        client=all_of(0),
+        session=all_of(-1),
+        round_index=all_of(0),
+        tie_rank=rows,
+        path_nodes=path.astype(np.int32),
+        prompt_key=path[:, 0].astype(np.int32) if num_nodes else rows,
+        node_start=np.zeros(num_nodes, np.int32),
+        node_blocks=np.full(num_nodes, load.prompt // BLOCK_TOKENS, np.int32),
+    )
+
+
+def _closed(config: ClusterConfig, scene: Scene) -> SimulatedRequests:
+    """Users who wait for their answers, each with a few requests."""
+    load = scene.load
+    assert isinstance(load, ClosedLoad)
+    load = replace(load, rounds=min(load.rounds, ENGINE_ROUNDS))
+    run = follow(config, closed_loop(load), _options(scene.server, load))
+    rounds = np.asarray(run.loop.table.round_index)[run.rows]
+    return _requests(run.record, run.table.arrival_us, load.output, rounds)
+
+
+def closed_loop(load: ClosedLoad) -> Any:
+    """The load as sessions without thought: the table of all requests, and who follows whom."""
+    number = load.concurrency * load.rounds
+    arrival_us = np.full(number, NEVER_US, np.int64)
+    arrival_us[: load.concurrency] = 0
+    table = _table(arrival_us, load, np.full((number, 1), -1), 0)
+    rows = np.arange(number, dtype=np.int32)
+    user, turn = rows % load.concurrency, rows // load.concurrency
+    return ClosedLoop(
+        table=dataclasses.replace(table, session=user, round_index=turn),
+        names=WorkloadNames(),
+        requests=(),
+        session_names=tuple(map(str, range(load.concurrency))),
+        parent=np.where(turn > 0, rows - load.concurrency, NO_PARENT).astype(np.int32),
+        think_time_us=np.zeros(number, np.int64),
+        timeout_us=np.zeros(number, np.int64),
+        is_growing=np.zeros(number, bool),
+        id_rank=rows,
+        is_cut=np.zeros(number, bool),
+        budget=None,
+        horizon_us=None,
+    )
+
+
+def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> SimulatedRequests:
+    if record.outcome is not Outcome.COMPLETED:
+        raise ConfigError(f"the run does not complete: {record.outcome.sentence}")
+    requests = record.requests
+    done = np.asarray(requests.status) == Status.COMPLETED
+    if not done.any():
+        raise ConfigError("no request completes; the prompts may be longer than the server allows")
+    ttft, e2e = requests.ttft_us[done] / 1e3, requests.e2e_us[done] / 1e3
+    return SimulatedRequests(
+        np.asarray(arrival_us)[done] / 1e6,
+        ttft,
+        e2e,
+        (e2e - ttft) / max(output - 1, 1),
+        output,
+        np.asarray(rounds)[done],
+    )

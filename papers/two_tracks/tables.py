@@ -1,0 +1,318 @@
+"""The tables beside the joint one: iterations, searches and parts of the routing track, and regimes of two maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import read_json
+from blis_jax.metrics.metric import split_name
+from blis_jax.metrics.scalars import lookup
+from blis_jax.statistics.paired import Pair, differences
+from sweeps.ledger.book import Ledger, LedgerRow
+from sweeps.ledger.trial import REFERENCE, STRATEGY
+from sweeps.robustness.cells import KINDS
+from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
+
+TRACK = "sweeps/tracks/routing"
+METRICS = ("worst_ttft_p99_ms", "ttft_p99_ms", "slo_miss_rate", "reject_rate")
+DESIGNS = ("added alone", "left out")  # of contributions that every design has
+SHARES = ("slo_miss_rate", "reject_rate")
+
+
+def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[str, str]]:
+    """Each row's strategy against its reference on every metric; verdicts hold for all of them (Holm).
+
+    Changes are in %, of shares in points; intervals are the family's.
+    """
+    rows = [row for row in Ledger(folder).rows() if row.result is not None]
+    asked = [(row, metric) for row in rows for metric in metrics]
+    found = differences([_pair(row, metric) for row, metric in asked])
+    table = []
+    for (row, metric), difference in zip(asked, found, strict=True):
+        is_share = split_name(metric)[0] in SHARES
+        shown = difference.simultaneous if is_share else difference.simultaneous_percent
+        scale = 100 if is_share else 1
+        hypothesis = row.hypothesis
+        assert hypothesis.workload is not None and row.result is not None
+        table.append(
+            {
+                "row": row.id,
+                "name": hypothesis.name,
+                "hypothesis": hypothesis.statement,
+                "strategy": hypothesis.arms[STRATEGY].text,
+                "reference": hypothesis.arms[REFERENCE].text,
+                "workload": hypothesis.workload.name,
+                "seeds": str(len(hypothesis.seeds)),
+                "verdict": str(row.result["status"]),
+                "metric": metric,
+                "reference mean": f"{difference.first_mean:.6g}",
+                "mean": f"{difference.second_mean:.6g}",
+                "change": f"{scale * shown.mean:+.4g}",
+                "low": f"{scale * shown.low:+.4g}",
+                "high": f"{scale * shown.high:+.4g}",
+                "p": f"{difference.p_adjusted:.3g}",
+                "judged": difference.verdict,
+            }
+        )
+    return table
+
+
+def _pair(row: LedgerRow, metric: str) -> Pair:
+    assert row.result is not None
+    runs = row.result["runs"]
+    first, second = (_values(runs[role]["figures"][metric]) for role in (REFERENCE, STRATEGY))
+    return Pair(first, second, lookup(metric)[0].direction)
+
+
+def _values(kept: Iterable[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in kept], float)
+
+
+def search_rows(folder: Path) -> list[dict[str, str]]:
+    """What each search of a folder found, from the files of `sweeps.optimize`."""
+    rows = []
+    for path in sorted(folder.glob("routing*.json")):
+        document: dict[str, Any] = read_json(path, "a result of sweeps.optimize")
+        if document["best_score"] is None:
+            continue
+        numbers = document["best_parameters"].items()
+        objective = document["objectives"][0]["metric"]
+        rows.append(
+            {
+                "row": _row_of(path),
+                "strategy": path.stem,
+                "workload": _workload_of(path.stem),
+                "calls": str(document["n_calls"]),
+                "best call": str(document["best_call"] + 1),
+                "objective": objective,
+                "best score": f"{document['best_score']:.4g}",
+                "parameters": ", ".join(f"{name} {_short(value)}" for name, value in numbers),
+            }
+        )
+    return rows
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _row_of(path: Path) -> str:
+    """The row of the track's ledger whose strategy a file is named as."""
+    found = [
+        row.id
+        for row in Ledger(Path(TRACK)).rows()
+        if row.hypothesis.arms[STRATEGY].text.partition("@")[0] == path.stem
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"{path}: {path.stem} is the strategy of {len(found)} rows of {TRACK}")
+    return found[0]
+
+
+def _workload_of(strategy: str) -> str:
+    from sweeps.strategies.file import load_strategy
+
+    return str(load_strategy(strategy).workload)
+
+
+def part_rows(folder: Path) -> list[dict[str, str]]:
+    """What each component contributes, from the files of `sweeps.ablate` in a folder."""
+    rows = []
+    for path in sorted(folder.glob("routing*.json")):
+        for entry in read_json(path, "a result of sweeps.ablate")["contributions"]:
+            if entry["class"] != "all" or entry["kind"] not in DESIGNS:
+                continue
+            is_share = entry["metric"] in SHARES
+            shown = entry["simultaneous" if is_share else "simultaneous_percent"]
+            scale = 100 if is_share else 1
+            numbers = {name: _number(shown[key], scale) for name, key in _ENDS.items()}
+            rows.append(
+                {
+                    "row": _row_of(path),
+                    "component": entry["component"],
+                    "kind": entry["kind"],
+                    "metric": entry["metric"],
+                    **numbers,
+                    "p": f"{entry['p_adjusted']:.3g}",
+                    "verdict": entry["verdict"],
+                }
+            )
+    return rows
+
+
+_ENDS = {"change": "mean", "low": "low", "high": "high"}
+
+
+def _number(value: float | None, scale: float) -> str:
+    return "" if value is None else f"{scale * value:+.4g}"
+
+
+# --- regimes --------------------------------------------------------------------------------------
+
+Cell = Mapping[str, Any]
+NONE = "none"  # where no arm is feasible
+DEPTH = 2
+RULE_COLUMNS = (
+    "regime",
+    "recommended",
+    "cells",
+    "with that label",
+    "check cells",
+    "feasible",
+    "best",
+    "mean excess %",
+)
+CHECK_COLUMNS = (
+    "policy",
+    "cells",
+    "feasible",
+    "best or within 5 %",
+    "mean excess %",
+    "worst excess %",
+)
+NEAR_PERCENT = 5.0
+
+
+def holds(rule: MapRule, cell: Cell) -> bool:
+    """Whether a cell lies in the regime of a rule."""
+    return all(_is_met(condition, cell[condition.axis]) for condition in rule.where)
+
+
+def _is_met(condition: RuleCondition, value: Any) -> bool:
+    if condition.sign == "is":
+        return bool(value == condition.value)
+    if condition.sign == "is not":
+        return bool(value != condition.value)
+    return bool(value >= condition.value if condition.sign == "≥" else value < condition.value)
+
+
+@dataclass(frozen=True)
+class RegimeJudgement:
+    """How a choice of arms fares on cells: where it keeps the constraints, and how far from the best."""
+
+    num_cells: int
+    num_feasible: int
+    num_near: int
+    mean_excess: float  # % over the best feasible arm, of the cells where both are feasible
+    worst_excess: float
+
+
+class RobustnessMap:
+    """A map as `sweeps.robustness` writes it in JSON."""
+
+    def __init__(self, path: Path) -> None:
+        document = read_json(path, "the .json of a robustness map")
+        if "cells" not in document or "strategies" not in document:
+            raise ConfigError(
+                f"{path} is not the .json of a robustness map; give that of sweeps.robustness"
+            )
+        self.document = document
+        self.arms: list[str] = document["strategies"]
+        self.objective: str = document["objective"]
+        self.cells: list[Cell] = document["cells"]
+        self.seeds: list[int] = document["seeds"]
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The tree that says which arm to take; see `label`."""
+        import xarray as xr
+
+        axes = {kind.name: ("cell", [cell[kind.name] for cell in self.cells]) for kind in KINDS}
+        return rules_of(xr.Dataset(coords=axes), [self.label(cell) for cell in self.cells], DEPTH)
+
+    def label(self, cell: Cell) -> str:
+        """The first arm, in the map's order, that is feasible and within 5 % of the best."""
+        limit = self._best(cell) * (1 + NEAR_PERCENT / 100)
+        near = [arm for arm in self.arms if self.value(cell, arm) <= limit < math.inf]
+        return near[0] if near else NONE
+
+    def value(self, cell: Cell, arm: str) -> float:
+        """An arm's objective in a cell; infinite where it fails or breaks a constraint."""
+        if arm == NONE:
+            return math.inf
+        found = cell[f"{arm}: {self.objective}"]
+        if found is None or cell[f"{arm}: breaks"] or cell[f"{arm}: failures"]:
+            return math.inf
+        return float(found)
+
+    def judged(self, chosen: Sequence[tuple[Cell, str]]) -> RegimeJudgement:
+        """How the chosen arms fare; cells in which no arm is feasible are left out."""
+        able = [(cell, arm) for cell, arm in chosen if math.isfinite(self._best(cell))]
+        excesses = [
+            100 * (self.value(cell, arm) / self._best(cell) - 1)
+            for cell, arm in able
+            if math.isfinite(self.value(cell, arm))
+        ]
+        near = sum(excess <= NEAR_PERCENT for excess in excesses)
+        mean = sum(excesses) / len(excesses) if excesses else math.nan
+        return RegimeJudgement(
+            len(able), len(excesses), near, mean, max(excesses, default=math.nan)
+        )
+
+    def _best(self, cell: Cell) -> float:
+        return min(self.value(cell, arm) for arm in self.arms)
+
+
+def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
+    """Refuses a check on what the tree was built from."""
+    if built.arms != other.arms or built.objective != other.objective:
+        raise ConfigError(
+            "the two maps have other strategies or another objective; make both with the same"
+        )
+    if set(built.seeds) & set(other.seeds):
+        raise ConfigError("the two maps share seeds; make one of them with another --first-seed")
+    names = [kind.name for kind in KINDS]
+
+    def places(one: RobustnessMap) -> set[tuple[Any, ...]]:
+        return {tuple(cell[name] for name in names) for cell in one.cells}
+
+    if places(built) & places(other):
+        raise ConfigError("the two maps share cells; make one of them with another --random-state")
+
+
+def policies(built: RobustnessMap, cells: Sequence[Cell]) -> dict[str, list[tuple[Cell, str]]]:
+    """The tree's choice in every cell, then every arm everywhere."""
+    leaves = built.rules.leaves
+
+    def chosen(cell: Cell) -> str:
+        return next(leaf.label for leaf in leaves if holds(leaf, cell))
+
+    found = {"the tree": [(cell, chosen(cell)) for cell in cells]}
+    return found | {arm: [(cell, arm) for cell in cells] for arm in built.arms}
+
+
+def check_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
+    """How the tree and every single arm fare on the cells of the other map."""
+    rows = []
+    for name, chosen in policies(built, other.cells).items():
+        found = other.judged(chosen)
+        values = (found.num_cells, found.num_feasible, found.num_near)
+        excess = (f"{found.mean_excess:.1f}", f"{found.worst_excess:.1f}")
+        rows.append(dict(zip(CHECK_COLUMNS, (name, *map(str, values), *excess), strict=True)))
+    return rows
+
+
+def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
+    """Every regime with the arm to take, and how that fares on the other map's cells."""
+    rows = []
+    for leaf in built.rules.leaves:
+        found = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
+        values = (
+            leaf.words(),
+            leaf.label,
+            str(leaf.num_cells),
+            str(leaf.num_right),
+            str(found.num_cells),
+            str(found.num_feasible),
+            str(found.num_near),
+            f"{found.mean_excess:.1f}",
+        )
+        rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
+    return rows

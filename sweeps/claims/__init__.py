@@ -1,0 +1,1 @@
+"""Claims about metrics: one grammar, one judge, and the words of its verdicts."""

@@ -1,0 +1,235 @@
+"""An ablation as a report: what each component contributes, beside the change as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.metrics.summaries import ALL, VIEWS, grouped
+from blis_jax.reports.answers import answer, by_class, change_value, deciding, in_words
+from blis_jax.reports.findings import Findings, Quantity, Remarks, Sentence
+from blis_jax.reports.study import (
+    EVERYWHERE,
+    SeedValues,
+    ShownDifference,
+    Study,
+    TtftShare,
+    words_of,
+)
+from blis_jax.reports.study_pictures import pictures
+from blis_jax.reports.words import target_line
+from sweeps.compare.ablation import report as words
+from sweeps.compare.ablation.document import ADDED, LEFT_OUT, MAIN, SHAPLEY, Ablation
+from sweeps.compare.document import part_table
+from sweeps.compare.report import token_rate_lines
+from sweeps.compare.study import (
+    common_seed,
+    difference_of,
+    seconds_sentence,
+    values_of,
+    with_runs,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.records.record import RunRecord
+    from sweeps.runs.bench import Bench
+
+Document = Mapping[str, Any]
+
+
+def write_reports(
+    document: Document, ablation: Ablation, bench: Bench, paths: OutputPaths, command: str
+) -> None:
+    """The page and the trace; one run of the base and one of the arm are made again."""
+    ends = {ablation.base.name: ablation.base.config, ablation.arm.name: ablation.arm.config}
+    runs = _runs_of_ends(ablation)
+    seed = common_seed(document["seeds"], list(runs.values()))
+    records = {} if seed is None else {
+        name: bench.record(config, seed) for name, config in ends.items()
+    }  # fmt: skip
+    study = _with_ends(study_of(document, command), runs, records, seed)
+    write_files(study, records, ends, seed, paths, findings_of(document))
+
+
+def _runs_of_ends(ablation: Ablation) -> dict[str, Sequence[RunSummary]]:
+    whole = 2 ** len(ablation.components) - 1
+    return {ablation.base.name: ablation.runs(0), ablation.arm.name: ablation.runs(whole)}
+
+
+def findings_of(document: Document, seconds: float | None = None) -> Findings:
+    """Return what an ablation has found, for every output; `seconds` are what the command took."""
+    study = replace(study_of(document), time=seconds_sentence(seconds))
+    deciding_metric = deciding(study)
+    metrics = words.metrics_of(document)
+    is_small = len(document["combinations"]) <= words.MOST_ROWS
+    said = study.runs.in_text
+    return Findings(
+        answer(study),
+        (
+            Remarks(study.remarks, is_brief=True),
+            Remarks(tuple(words.component_lines(document)), "Components", is_brief=True),
+            *(
+                words.contribution_table(document, slo_class, metric, metric == deciding_metric)
+                for slo_class, metric in metrics
+            ),
+            *([words.combination_table(document)] if is_small else []),
+            words.interaction_table(document),
+            Remarks(
+                (
+                    words.design_line(document),
+                    said(
+                        f"Intervals of differences hold for the whole family together: {study.joint}."
+                    ),
+                    said(
+                        f"Those of one difference by itself are in the result: {study.intervals}."
+                    ),
+                    "The changes as a whole, at the head of each table, are a family of their own.",
+                    said(
+                        f"{study.verdicts} Interactions: {document['inference']['family_of_interactions']}."
+                    ),
+                    *study.notes,
+                )
+            ),
+        ),
+        pictures(study),
+        study.place_title,
+    )
+
+
+def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
+    """Return the change as a whole by class, then which component does most of it."""
+    metric, arm = deciding(study), document["arm"]
+    whole = [one for one in study.differences if one.strategy == arm]
+    sentences = [Sentence.of("in all ", *by_class(whole, metric), ".")]
+    kinds = dict.fromkeys(entry["kind"] for entry in document["contributions"])
+    kind = SHAPLEY if SHAPLEY in kinds else ADDED
+    parts: list[str | Quantity] = []
+    for slo_class in document["classes"] or [ALL]:
+        clear = [
+            one
+            for one in study.differences
+            if (one.place, one.metric, one.slo_class) == (kind, metric, slo_class)
+            and one.strategy != arm
+            and one.verdict in words.CLEAR
+        ]
+        if clear:
+            most = max(clear, key=lambda one: abs(one.absolute.mean or 0))
+            parts += [
+                ", " * bool(parts),
+                f"{slo_class} {most.strategy} ",
+                change_value(most, "bare"),
+            ]
+    if parts:
+        return (*sentences, Sentence.of(f"most of it ({kind}): ", *parts, "."))
+    return (*sentences, Sentence.of("no single component is told from chance."))
+
+
+def study_of(document: Document, command: str = "") -> Study:
+    """Return an ablation as a report, without what only its runs know."""
+    inference = document["inference"]
+    base, arm = document["base"], document["arm"]
+    differences = [difference_of(entry, arm, base) for entry in document["total"]]
+    differences = [replace(one, place=ADDED) for one in differences]
+    differences += [_contribution(entry, base, arm) for entry in document["contributions"]]
+    components = [one["name"] for one in document["components"]]
+    runs_are = words_of(document)
+    source = "trace" if document.get("trace") else "workload"
+    runs = runs_are.counted(len(document["seeds"]))
+    study = Study(
+        command=command,
+        workload=document["workload"],
+        strategies=(base, arm, *components),
+        title=f"What makes {arm} differ from {base} on the {source} {document['workload']}",
+        places=tuple(dict.fromkeys(one.place for one in differences)),
+        place_title="Kind of contribution",
+        own=(words.picture(document),) if document["contributions"] else (),
+        descriptions={},
+        classes=(ALL, *document["classes"]),
+        seeds=tuple(document["seeds"]),
+        runs=runs_are,
+        differences=tuple(differences),
+        confidence=inference["confidence"],
+        intervals=inference["intervals"],
+        joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
+        verdicts="A change is called better or worse where Holm's method, which corrects for the "
+        f"number of contributions, tells it from chance ({inference['family']}).",
+        num_runs=len(document["seeds"])
+        * sum(entry["error"] is None for entry in document["combinations"]),
+        values=tuple(_values(document)),
+        parts_of=f"Means over all {runs_are.many}, of the base and of the arm; the parts add up to the TTFT.",
+        notes=(
+            f"“{ADDED}” is {base} with one component added; “{LEFT_OUT}” is {arm} against {arm} without "
+            f"the component; “{SHAPLEY}” averages over all orders in which components can be added; "
+            f"“{MAIN}” averages over all combinations of the others.",
+            target_line(document["targets"]),
+            *token_rate_lines(document["contributions"]),
+        ),
+        remarks=tuple(words.failure_lines(document)),
+        more={"The components": words.component_lines(document)},
+        provenance={
+            **document["versions"],
+            "random stream": document["rng"],
+            runs_are.many: ", ".join(map(str, document["seeds"])),
+            "components": {one["name"]: one["settings"] for one in document["components"]},
+        },
+    )
+    of = in_words(deciding(study))
+    return replace(
+        study,
+        asked=f"Which part of {arm} makes it differ from {base} in {of}? {len(components)} components, {runs}.",
+        verdict=_verdict(study, document),
+        next="python -m sweeps.compare judges an arm without what does nothing; --report FILE.html draws it.",
+    )
+
+
+def _with_ends(
+    study: Study,
+    runs: Mapping[str, Sequence[RunSummary]],
+    records: Mapping[str, RunRecord],
+    seed: int | None,
+) -> Study:
+    """Return the report with the distributions and one run over time of the base and of the arm."""
+    study = with_runs(study, runs, records, seed)
+    return replace(
+        study,
+        curves=tuple(replace(one, place=EVERYWHERE) for one in study.curves),
+        parts=tuple(_parts(runs, study.classes)),
+    )
+
+
+def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> ShownDifference:
+    component, kind = entry["component"], entry["kind"]
+    reference = f"{arm} without {component}" if kind == LEFT_OUT else base
+    return replace(difference_of(entry, component, reference), place=kind)
+
+
+def _values(document: Document) -> Iterator[SeedValues]:
+    """Every combination's seeds under the names and kinds that the differences use."""
+    components = [one["name"] for one in document["components"]]
+    by_parts = {frozenset(one["on"]): one["figures"] for one in document["combinations"]}
+    base, arm, whole = document["base"], document["arm"], frozenset(components)
+    named = {(ADDED, base): frozenset[str](), (ADDED, arm): whole}
+    for component in components:
+        named[ADDED, component] = frozenset([component])
+        named[LEFT_OUT, component] = whole
+        named[LEFT_OUT, f"{arm} without {component}"] = whole - {component}
+    for (kind, name), on in named.items():
+        for value in values_of(name, by_parts.get(on, {})):
+            yield replace(value, place=kind)
+
+
+def _parts(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> Iterator[TtftShare]:
+    for name, of_arm in runs.items():
+        for slo_class in classes:
+            for view in VIEWS:
+                table = part_table(of_arm, slo_class, view)
+                table = table[np.isfinite(table).all(axis=1)]
+                if len(table):
+                    for group, value in grouped(table.mean(axis=0)).items():
+                        yield TtftShare(name, slo_class, view, group, float(value))

@@ -1,0 +1,259 @@
+"""A comparison of arms as a report: its document's numbers, distributions of its runs, one run of each arm again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.arm_pictures import TAIL
+from blis_jax.reports.differences import findings
+from blis_jax.reports.findings import Findings, Quantity, Sentence
+from blis_jax.reports.runs import timelines_of
+from blis_jax.reports.study import (
+    CURVE_LEVELS,
+    Curve,
+    SeedValues,
+    ShownDifference,
+    ShownFigure,
+    ShownInterval,
+    Study,
+    TtftShare,
+    words_of,
+)
+from blis_jax.reports.words import target_line
+from sweeps.compare import coefficient_draws
+from sweeps.compare import report as words
+from sweeps.compare.ranking import ranking_lines
+from sweeps.compare.seeds import stopping_lines
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.records.record import RunRecord
+    from sweeps.runs.bench import Bench
+
+Document = Mapping[str, Any]
+
+
+def write_reports(
+    document: Document,
+    arms: Mapping[str, tuple[ClusterConfig, Sequence[RunSummary]]],
+    bench: Bench | None,
+    paths: OutputPaths,
+    command: str,
+) -> None:
+    """The page and the trace, as far as they are asked for; one run of each arm is made again if a bench can."""
+    seed = common_seed(document["seeds"], [runs for _, runs in arms.values()])
+    records = {} if seed is None or bench is None else {
+        name: bench.record(config, seed) for name, (config, _) in arms.items()
+    }  # fmt: skip
+    runs = {name: of_arm for name, (_, of_arm) in arms.items()}
+    study = with_runs(study_of(document, command), runs, records, seed)
+    write_files(study, records, {name: config for name, (config, _) in arms.items()}, seed, paths)
+
+
+def write_files(
+    study: Study,
+    records: Mapping[str, RunRecord],
+    configs: Mapping[str, ClusterConfig],
+    seed: int | None,
+    paths: OutputPaths,
+    found: Findings | None = None,
+) -> None:
+    """A study's page, and the trace of its records."""
+    if paths.report is not None:
+        from blis_jax.reports.page import write_study
+
+        with cli.writing(paths.report):
+            write_study(study, paths.report, found)
+    if paths.timeline is not None:
+        from blis_jax.reports.perfetto import TracedRun, write_trace
+
+        traced = [
+            TracedRun(name, record, configs[name].block_size_in_tokens)
+            for name, record in records.items()
+        ]
+        with cli.writing(paths.timeline):
+            write_trace(traced, paths.timeline, {"command": study.command, "seed": str(seed)})
+
+
+def common_seed(seeds: Sequence[int], arms: Sequence[Sequence[RunSummary]]) -> int | None:
+    """The first on which every arm came to its end."""
+    whole = (all(runs[at].is_whole for runs in arms) for at in range(len(seeds)))
+    return next((seed for seed, is_whole in zip(seeds, whole, strict=True) if is_whole), None)
+
+
+def findings_of(document: Document, seconds: float | None = None) -> Findings:
+    """Return what a comparison has found, for every output; `seconds` are what the command took."""
+    return findings(replace(study_of(document), time=seconds_sentence(seconds)))
+
+
+def seconds_sentence(seconds: float | None) -> Sentence | None:
+    """Return how long a command took; None where it is not known."""
+    return None if seconds is None else Sentence.of(Quantity(seconds, like=10.0), " s in all.")
+
+
+def study_of(document: Document, command: str = "") -> Study:
+    """Return a comparison as a report, without what only its runs know."""
+    inference, arms = document["inference"], document["arms"]
+    runs_are = words_of(document)
+    ranked = ranking_lines(document)
+    has_parts = any(any(arm["ttft_parts"].values()) for arm in arms)
+    return Study(
+        command=command,
+        workload=document["workload"],
+        strategies=tuple(arm["name"] for arm in arms),
+        descriptions={},
+        kinds={arm["name"]: arm["strategy"] or "" for arm in arms},
+        classes=(ALL, *document["classes"]),
+        seeds=tuple(document["seeds"]),
+        runs=runs_are,
+        pairs="blocks" if inference.get("block_s") else "",
+        differences=tuple(
+            difference_of(entry, entry["arm"], entry["reference"])
+            for entry in document["comparisons"]
+        ),
+        confidence=inference["confidence"],
+        intervals=inference["intervals"],
+        verdicts="A change is called better or worse where Holm's method, which corrects for the "
+        f"number of comparisons ({inference['family_size']}: a family of {inference['family']}), tells it from "
+        f"chance. P-values: {inference['p_values']}.",
+        joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
+        verdict=(Sentence.of(ranked[0]),) if ranked else (),
+        tails=tuple(tail for arm in arms for tail in _tails(arm)),
+        num_runs=document.get("num_runs", len(arms) * len(document["seeds"])),
+        values=tuple(value for arm in arms for value in values_of(arm["name"], arm["figures"])),
+        parts=tuple(part for arm in arms for part in _parts(arm)),
+        parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
+        notes=(
+            words.requests_line(document),
+            target_line(document["targets"]),
+            *words.percentile_lines(document["comparisons"]),
+            *words.token_rate_lines([*document["comparisons"], *document["criteria"]]),
+        ),
+        remarks=tuple(words.failure_lines(document)),
+        tables=(words.part_table(document),) if has_parts else (),
+        brief=_brief(document, ranked),
+        more=_more(document),
+        provenance=_provenance(document),
+    )
+
+
+def _brief(document: Document, ranked: Sequence[str]) -> dict[str, list[str]]:
+    """Return the findings beside the differences that are shown unasked, by title."""
+    said = words_of(document).in_text
+    asked = {**document, "criteria": [one for one in document["criteria"] if one["is_asked"]]}
+    found = {
+        "Routers, the best first": ranked[1:],
+        "Enough seeds": stopping_lines(document),
+        "Success criteria": [said(line) for line in words.criterion_lines(asked)],
+        "Coefficients drawn": coefficient_draws.lines(document),
+        "Mechanisms that did nothing": [said(line) for line in words.idle_lines(document)],
+    }
+    return {title: list(lines) for title, lines in found.items() if lines}
+
+
+def _more(document: Document) -> dict[str, list[str]]:
+    """Return the further ones, by title."""
+    said = words_of(document).in_text
+    criteria = words.criterion_lines(document)
+    found = {
+        "Success criteria of other classes": [
+            said(line) for line in criteria if line.startswith("(beyond")
+        ],
+        "From which age a lower class goes first": words.crossover_lines(document),
+        "Which mechanisms acted": [said(line) for line in words.acting_lines(document)],
+    }
+    return {title: lines for title, lines in found.items() if lines}
+
+
+def with_runs(
+    study: Study,
+    runs: Mapping[str, Sequence[RunSummary]],
+    records: Mapping[str, RunRecord],
+    seed: int | None,
+) -> Study:
+    """Return the report with the distributions of all runs, and what one run of each arm did over time."""
+    return replace(
+        study,
+        levels=CURVE_LEVELS,
+        curves=tuple(curves_of(runs, study.classes)),
+        timelines=timelines_of(records, seed) if seed is not None else (),
+    )
+
+
+def difference_of(entry: Mapping[str, Any], name: str, reference: str) -> ShownDifference:
+    """An entry of the document as a difference of the report."""
+    return ShownDifference(
+        strategy=name,
+        reference=reference,
+        slo_class=entry["class"],
+        metric=entry["metric"],
+        unit=entry["unit"],
+        better=entry["better"],
+        reference_mean=entry["reference_mean"],
+        mean=entry["mean"],
+        absolute=_range(entry["difference"]),
+        percent=_range(entry["percent"]),
+        joint=_range(entry["simultaneous"]),
+        joint_percent=_range(entry["simultaneous_percent"]),
+        p_adjusted=entry["p_adjusted"],
+        num_pairs=entry["num_pairs"],
+        verdict=entry["verdict"],
+    )
+
+
+def _range(entry: Mapping[str, Any]) -> ShownInterval:
+    return ShownInterval(entry["mean"], entry["low"], entry["high"])
+
+
+def values_of(name: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterable[SeedValues]:
+    """The seeds' values of one arm."""
+    for slo_class, of_class in figures.items():
+        for metric, entry in of_class.items():
+            yield SeedValues(name, slo_class, metric, tuple(map(finite, entry["per_seed"])))
+
+
+def _tails(arm: Mapping[str, Any]) -> Iterable[ShownFigure]:
+    """Yield the TTFT P99 of one arm with its intervals."""
+    for slo_class, of_class in arm["figures"].items():
+        if TAIL in of_class:
+            yield ShownFigure(arm["name"], slo_class, TAIL, _range(of_class[TAIL]))
+
+
+def curves_of(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> Iterable[Curve]:
+    """Yield TTFT distributions, of the runs that have one: records of earlier versions do not keep it."""
+    for name, of_arm in runs.items():
+        for slo_class in classes:
+            known = [
+                run.ttft_curve_ms[slo_class] for run in of_arm if slo_class in run.ttft_curve_ms
+            ]
+            if known:
+                yield Curve.of(name, slo_class, np.array(known))
+
+
+def _parts(arm: Mapping[str, Any]) -> Iterable[TtftShare]:
+    for slo_class, views in arm["ttft_parts"].items():
+        for view, entry in views.items():
+            for group, value in entry["groups"].items():
+                yield TtftShare(arm["name"], slo_class, view, group, value)
+
+
+def _provenance(document: Document) -> dict[str, Any]:
+    arms = document["arms"]
+    return {
+        **document["versions"],
+        "random stream": document["rng"],
+        words_of(document).many: ", ".join(map(str, document["seeds"])),
+        "requests a run": str(document["num_requests"] or "as many as the workload draws"),
+        "fingerprints of the arms' runs": {arm["name"]: arm["fingerprint"] for arm in arms},
+        "settings of the arms": {arm["name"]: arm["settings"] for arm in arms},
+        "options for blis_jax.run": {arm["name"]: arm["cli_args"] for arm in arms},
+    }

@@ -1,0 +1,351 @@
+"""The content of a result record: runs, comparison with the baseline, claims judged by the rule."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.core.outcome import WHOLE_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import finite
+from blis_jax.files.chain import digest
+from blis_jax.metrics.metric import split_name
+from blis_jax.metrics.scalars import lookup
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
+from blis_jax.statistics.paired import Pair, differences, own_verdict
+from sweeps.claims.grammar import CHANGED, GAP, GAP_OF, REGION, Claim, parse_claim
+from sweeps.claims.judge import (
+    FIRST_OF_FAMILIES,
+    RELATIVE,
+    RULE,
+    ClaimVerdict,
+    Figures,
+    judge,
+    judge_along,
+    overall,
+    read,
+    status_of,
+)
+from sweeps.claims.words import INCONCLUSIVE, REFERENCE_RUNS
+from sweeps.ledger.hypothesis import Hypothesis
+from sweeps.ledger.trial import (
+    BASELINE,
+    REFERENCE,
+    STRATEGY,
+    ArmRuns,
+    Benches,
+    arm_record,
+    config_of,
+    levels_of,
+    num_changed,
+    run_arms,
+    spec_of,
+    with_pooled,
+    workload_hash,
+)
+from sweeps.tracks.criteria import CriterionVerdict, Facts, FigurePair, judge_criteria
+from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
+
+MEAN = "the mean of the seeds"
+ROUNDED = "the mean of the seeds' rounded values"
+NO_BASIS = "not reproduced"
+
+
+def compare_published(
+    claims: Sequence[Claim], strategy: Figures, baseline: Figures, seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Each published figure with the measured mean, and what reproduces it, if anything does."""
+    found = []
+    for claim in claims:
+        candidates = list(_candidates(claim, strategy, baseline, seeds))
+        basis = next((name for name, value in candidates if claim.holds(value)), NO_BASIS)
+        mean = candidates[0][1]
+        found.append({"claim": claim.text, "measured": finite(mean), "basis": basis})
+    return found
+
+
+def _candidates(
+    claim: Claim, strategy: Figures, baseline: Figures, seeds: Sequence[int]
+) -> Iterator[tuple[str, float]]:
+    """What a publication could mean, the plainest first."""
+    reading = read(claim, strategy, baseline)
+    yield MEAN, reading.mean.mean
+    if not claim.is_change:
+        rounded = [round(value, _decimals(claim)) for value in reading.per_seed]
+        yield ROUNDED, float(np.mean(rounded))
+    for seed, value in zip(seeds, reading.per_seed, strict=True):
+        yield f"seed {seed} alone", value
+    if not claim.is_change or claim.metric in (GAP, CHANGED):
+        return
+    values, before = strategy[claim.metric], baseline[claim.metric]
+    mean = float(np.mean(before))
+    for seed, value in zip(seeds, values.tolist(), strict=True):
+        yield f"seed {seed} against the baseline's mean", _percent(value, mean)
+    whole = split_name(claim.metric)[0]
+    if whole != claim.metric and whole in baseline:
+        cluster = float(np.mean(baseline[whole]))
+        yield "the mean against the baseline's of all classes", _percent(np.mean(values), cluster)
+
+
+def _decimals(claim: Claim) -> int:
+    """Digits behind the point in the figure as published."""
+    found = re.search(r"=\s*[+-]?\d+(?:\.(\d+))?", claim.text)
+    return len(found[1] or "") if found else 6
+
+
+def _percent(value: Any, base: float) -> float:
+    return float(100 * (value / base - 1)) if base else float("nan")
+
+
+def check_published(claims: Sequence[Claim]) -> None:
+    """Refuses published claims that are no figures."""
+    for claim in claims:
+        if claim.shape != "region":
+            raise ConfigError(f"published claim {claim.text!r} is no figure; put it into predict")
+
+
+@dataclass(frozen=True)
+class MeasuredArms:
+    """The runs of a hypothesis as figures by role."""
+
+    figures: Mapping[str, Figures]  # the strategy's have CHANGED, against the reference
+    outcomes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def reference(self) -> Figures:
+        """What claims compare with: the reference arm, else the baseline."""
+        return self.figures.get(REFERENCE, self.figures[BASELINE])
+
+
+def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
+    """The figures of fresh runs."""
+    figures = with_pooled(runs)
+    changed = num_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
+    figures[STRATEGY] = {**figures[STRATEGY], CHANGED: changed}
+    return MeasuredArms(figures, {role: arm.outcomes for role, arm in runs.items()})
+
+
+def measured_from_record(record: Mapping[str, Any]) -> MeasuredArms:
+    """The figures in a result record."""
+    figures = {
+        role: {name: np.array(values, float) for name, values in arm["figures"].items()}
+        for role, arm in record["runs"].items()
+    }
+    outcomes = {role: tuple(arm["outcomes"]) for role, arm in record["runs"].items()}
+    return MeasuredArms(figures, outcomes)
+
+
+def runs_content(runs: Mapping[str, ArmRuns], measured: MeasuredArms) -> dict[str, Any]:
+    """Outcomes and figures of every arm and seed, as they are recorded."""
+    return {
+        role: {
+            "outcomes": list(arm.outcomes),
+            "broken_invariants": arm.num_broken_invariants,
+            "figures": {
+                name: [finite(value) for value in values.tolist()]
+                for name, values in measured.figures[role].items()
+            },
+        }
+        for role, arm in runs.items()
+    }
+
+
+def conclusions(
+    hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
+) -> dict[str, Any]:
+    """What follows from the figures: comparison, verdicts, published figures; nothing is run.
+
+    `number` is that of the rule.
+    """
+    judged = judge_all(hypothesis, measured, number)
+    verdict = overall([one.word for one in judged])
+    return {
+        "rule": number,
+        "comparison": _comparison(measured, number, hypothesis.rule.is_anytime),
+        "predictions": [_prediction(one) for one in judged],
+        "published": compare_published(
+            hypothesis.published_claims,
+            measured.figures[STRATEGY],
+            measured.figures[BASELINE],
+            hypothesis.seeds,
+        ),
+        "verdict": verdict,
+        "status": status_of(judged) if judged else verdict,
+    }
+
+
+def judge_all(
+    hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
+) -> list[ClaimVerdict]:
+    """Every prediction under the rule of that number."""
+    name, values = levels_of(hypothesis.over)
+    num_steps = sum(
+        1 if claim.shape == REGION else max(len(values) - 1, 1) for claim in hypothesis.claims
+    )
+    rule = replace(hypothesis.rule, number=number, num_intervals=num_steps)
+    levels = [measured.figures[f"{name}={value}"] for value in values]
+    found = []
+    for claim in hypothesis.claims:
+        failed = _failed(hypothesis, measured, claim.shape)
+        if failed:
+            found.append(ClaimVerdict(claim, INCONCLUSIVE, failed, finer=INCONCLUSIVE))
+        elif claim.shape != REGION:
+            found.append(judge_along(claim, rule, levels))
+        else:
+            strategy = measured.figures[STRATEGY]
+            found.append(judge(claim, rule, strategy, measured.reference))
+    return found
+
+
+def _failed(hypothesis: Hypothesis, measured: MeasuredArms, shape: str) -> str | None:
+    """Which runs that a claim needs did not come to their end."""
+    reference = REFERENCE if REFERENCE in measured.figures else BASELINE
+    needed = [STRATEGY, reference]
+    if shape != REGION:
+        needed = [role for role in measured.outcomes if "=" in role]
+    for role in needed:
+        bad = [name for name in measured.outcomes[role] if name not in WHOLE_NAMES]
+        if bad:
+            names = ", ".join(dict.fromkeys(bad))
+            return f"{len(bad)} of {len(hypothesis.seeds)} runs of the {role} ended with {names}"
+    return None
+
+
+def _prediction(judged: ClaimVerdict) -> dict[str, Any]:
+    reading = judged.reading
+    mean = Estimate(math.nan, math.nan, math.nan, 0) if reading is None else reading.mean
+    return {
+        "claim": judged.claim.text if judged.claim else "",
+        "interval": _interval(mean),
+        "per_seed": [] if reading is None else [finite(value) for value in reading.per_seed],
+        "verdict": judged.word,
+        "status": judged.finer,
+        "reason": judged.reason,
+    }
+
+
+def _comparison(
+    measured: MeasuredArms, number: int, is_anytime: bool = False
+) -> dict[str, dict[str, Any]]:
+    """By class and metric: the mean, the change and the change in % as [mean, low, high].
+
+    The verdicts hold for all of them at once; under rules 1 and 2 each stood for itself.
+    """
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    relative = RELATIVE[number]
+    inference = replace(BY_STUDENT, is_anytime=is_anytime)
+    found: dict[str, dict[str, Any]] = {}
+    pairs = {
+        name: Pair(baseline[name], values, lookup(name)[0].direction)
+        for name, values in strategy.items()
+        if name != CHANGED
+    }
+    together = differences(list(pairs.values()), inference)
+    for (name, pair), change in zip(pairs.items(), together, strict=True):
+        metric, slo_class = lookup(name)
+        found.setdefault(slo_class or "all", {})[metric.name] = {
+            "value": _interval(estimate(pair.second, is_anytime=is_anytime)),
+            "change": _interval(change.absolute),
+            "percent": _interval(relative(*pair.common(), is_anytime=is_anytime)),
+            "verdict": change.verdict if number >= FIRST_OF_FAMILIES else own_verdict(pair),
+        }
+    if all(name in strategy for name in GAP_OF):
+        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative, is_anytime=is_anytime)
+        found["all"][GAP] = {"value": _interval(gap.mean)}
+    return found
+
+
+def _interval(value: Estimate) -> list[float | None]:
+    """Mean, low and high to nine digits; the figures that they follow from are kept exactly."""
+    ends = (value.mean, value.low, value.high)
+    return [finite(float(f"{end:.9g}")) for end in ends]
+
+
+# --- criteria -------------------------------------------------------------------------------------
+
+
+def is_on_problem(hypothesis: Hypothesis, problem: Problem) -> bool:
+    """Whether the criteria of a track apply: its workload, and its baseline against something else."""
+    if not hypothesis.arms or hypothesis.workload is None:
+        return False
+    spec = workload_named(problem.workload, problem.folder, problem.rate)
+    baseline = arm_record(problem.baseline).hash
+    return (
+        workload_hash(spec) == hypothesis.workload.hash
+        and hypothesis.arms[BASELINE].hash == baseline
+        and hypothesis.arms[STRATEGY].hash != baseline
+    )
+
+
+def judge_on_track(
+    hypothesis: Hypothesis,
+    problem: Problem,
+    folder: Path,
+    measured: MeasuredArms,
+    benches: Benches,
+    verdict: str,
+) -> tuple[CriterionVerdict[Criterion], ...]:
+    """The track's criteria, with the runs under other conditions that they need."""
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, benches)
+    objective = parse_claim(f"{problem.objective} <= 0%")
+    changes = read(objective, strategy, baseline).per_seed
+    is_known = all(math.isfinite(change) for change in changes)
+    same = len({math.copysign(1, change) for change in changes}) == 1 and all(changes)
+    facts = Facts(verdict, hypothesis.mechanism, len(hypothesis.seeds), same if is_known else None)
+    return judge_criteria(problem, pairs, spec_of(hypothesis, folder).slo_classes, facts)
+
+
+def _other_pairs(
+    hypothesis: Hypothesis, problem: Problem, benches: Benches
+) -> dict[str, FigurePair]:
+    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+    from sweeps.runs.bench import measure_of
+
+    stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
+    configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
+    found = {}
+    for name, condition in problem.conditions.items():
+        workload = condition.workload or problem.workload
+        rate = condition.rate or (None if condition.workload else problem.rate)
+        spec = workload_named(workload, problem.folder, rate)
+        measure = measure_of(DEFAULT_TARGETS, spec)
+        if condition.warm_up_s is not None or condition.cool_down_s is not None:
+            measure = Measure(
+                DEFAULT_TARGETS, condition.warm_up_s or 0.0, condition.cool_down_s or 0.0
+            )
+        bench = benches.of(spec, hypothesis.seeds, stream, (), measure)
+        settings = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in condition.settings.items()
+        }
+        arms = run_arms(bench, [config.replace(**settings) for config in configs])
+        figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
+        found[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
+    return found
+
+
+def judgement_content(judgements: Sequence[CriterionVerdict[Criterion]]) -> list[dict[str, Any]]:
+    """Judgements as they are recorded."""
+    return [
+        {
+            "criterion": one.criterion.name,
+            "class": one.slo_class,
+            "goal": one.criterion.goal or one.criterion.text,
+            "verdict": one.verdict.word,
+            "reason": one.verdict.reason,
+            "value": None if one.value is None else _interval(one.value),
+        }
+        for one in judgements
+    ]
+
+
+def criteria_hash(problem: Problem) -> str:
+    """Changes when the criteria do."""
+    return digest(problem.criteria_content())

@@ -1,0 +1,133 @@
+"""As many seeds as a hypothesis asks for: its arms run on more and more of them until its claims are clear."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions, first_seeds, rule_of
+from blis_jax.metrics.run_summary import Tails
+from blis_jax.statistics.sequential import Seen, StoppingRule, rule_words
+from sweeps.claims.grammar import REGION
+from sweeps.claims.judge import ClaimVerdict
+from sweeps.ledger.hypothesis import Hypothesis, StoppingRecord
+from sweeps.ledger.result import judge_all, measured_from_runs
+from sweeps.ledger.trial import ArmRuns, Benches, run_hypothesis
+
+FAILED = "a run failed, so that more seeds decide nothing"
+
+
+@dataclass(frozen=True)
+class EnoughRuns:
+    """The runs that were needed, the hypothesis on their seeds, and where it was looked at."""
+
+    hypothesis: Hypothesis
+    runs: Mapping[str, ArmRuns]
+    looks: tuple[int, ...] = ()
+    end: str = ""
+
+    def content(self) -> dict[str, Any]:
+        """What the record says of it; nothing where the number of seeds was fixed."""
+        if self.hypothesis.stopping is None:
+            return {}
+        words = rule_words(self.hypothesis.stopping.rule, self.hypothesis.rule.confidence)
+        return {"stopping": {"rule": words, "looks": list(self.looks), "end": self.end}}
+
+
+def stopping_from(values: Mapping[str, Any], seeds: Sequence[int]) -> StoppingRecord | None:
+    """The rule that options or an entry of a file ask for; None if the number of seeds is fixed."""
+    rule = rule_of(EnoughSeedsOptions.of(values))
+    if rule is None:
+        return None
+    first_seeds(seeds, rule)
+    return StoppingRecord(
+        decides=rule.decides, precision=rule.precision, most_seeds=rule.most_seeds
+    )
+
+
+def values_of(stopping: StoppingRecord | None) -> dict[str, Any]:
+    """The same as the entries of a file."""
+    if stopping is None:
+        return {}
+    precision = {} if stopping.precision is None else {"precision": _percent(stopping.precision)}
+    decide = {"decide": True} if stopping.decides else {}
+    return {**decide, **precision, "most_seeds": stopping.most_seeds}
+
+
+def options_of(stopping: StoppingRecord | None) -> list[str]:
+    """The same as words of a command."""
+    words: list[str] = []
+    for name, value in values_of(stopping).items():
+        words.append(f"--{name.replace('_', '-')}")
+        words += [] if value is True else [str(value)]
+    return words
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"
+
+
+def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> EnoughRuns:
+    """The runs of every arm, on the seeds of the hypothesis or on as many as its rule asks for."""
+    runs = run_hypothesis(hypothesis, folder, benches)
+    if hypothesis.stopping is None:
+        return EnoughRuns(hypothesis, runs)
+    rule, looks = hypothesis.stopping.rule, []
+    while True:
+        count = len(hypothesis.seeds)
+        judged = judge_all(hypothesis, measured_from_runs(runs))
+        looks.append(count)
+        seen = [_seen(one) for one in judged]
+        end = FAILED if any(one.reading is None for one in judged) else rule.end(count, seen)
+        if end:
+            return EnoughRuns(hypothesis, runs, tuple(looks), end)
+        more = _further(hypothesis, rule, seen)
+        runs = _joined(runs, run_hypothesis(hypothesis.on(more), folder, benches))
+        hypothesis = hypothesis.on((*hypothesis.seeds, *more))
+
+
+def _further(hypothesis: Hypothesis, rule: StoppingRule, seen: Sequence[Seen]) -> range:
+    first, count = hypothesis.seeds[0], len(hypothesis.seeds)
+    return range(first + count, first + rule.next_count(count, seen))
+
+
+def _seen(judged: ClaimVerdict) -> Seen:
+    """A claim is decided if its interval lies in its region or outside, whatever single seeds say."""
+    if judged.reading is None or judged.claim is None:
+        return Seen(np.inf, is_decided=False)
+    interval, claim = judged.reading.mean, judged.claim
+    half = (interval.high - interval.low) / 2
+    scale = 100.0 if claim.is_change or claim.shape != REGION else abs(interval.mean)
+    return Seen(
+        half / scale if np.isfinite(half) and scale else np.inf,
+        is_decided=judged.is_clear,
+        is_same=half == 0.0,
+    )
+
+
+def _joined(runs: Mapping[str, ArmRuns], more: Mapping[str, ArmRuns]) -> dict[str, ArmRuns]:
+    """The runs of every arm on all seeds, in order."""
+    return {role: _both(arm, more[role]) for role, arm in runs.items()}
+
+
+def _both(one: ArmRuns, other: ArmRuns) -> ArmRuns:
+    return ArmRuns(
+        one.outcomes + other.outcomes,
+        {
+            name: np.concatenate([values, other.figures[name]])
+            for name, values in one.figures.items()
+        },
+        one.num_broken_invariants + other.num_broken_invariants,
+        {name: _tails(tails, other.tails[name]) for name, tails in one.tails.items()},
+        one.fates + other.fates,
+    )
+
+
+def _tails(one: Tails, other: Tails) -> Tails:
+    columns = (field.name for field in dataclasses.fields(Tails))
+    return Tails(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in columns))

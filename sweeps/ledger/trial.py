@@ -1,0 +1,287 @@
+"""What a hypothesis asks to be run: its arms and workload, and their runs on every seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.core.outcome import WHOLE_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import version_of
+from blis_jax.files.chain import digest
+from blis_jax.metrics.measure import window_of
+from blis_jax.metrics.metric import name_in
+from blis_jax.metrics.run_summary import Tails, kept_tails, lives_of
+from blis_jax.metrics.scalars import pooled_latency
+from blis_jax.metrics.summaries import ALL, select
+from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
+from blis_jax.statistics.pooled import contributions_ms, only, whole
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.claims.judge import Figures
+from sweeps.claims.words import REFERENCE_RUNS
+from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
+from sweeps.runs.measured import metric_values, pooled_tails
+from sweeps.strategies.arms import arm_of, settings_of
+from sweeps.tracks.problem import workload_named
+
+if TYPE_CHECKING:
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.records.record import RunRecord
+    from sweeps.runs.bench import Bench
+
+STRATEGY, BASELINE, REFERENCE = "strategy", "baseline", "reference"
+RATE = "rate"
+POOLED = {"ttft": "pooled_ttft_p99_ms", "e2e": "pooled_e2e_p99_ms"}
+ALSO_REPORTED = ("scheduling_delay_p99_ms", "num_rejected", "duration_s")
+CONFIGS_PER_BATCH = 4
+FATES = ("instance", "status", "ttft_us", "e2e_us")
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """One arm on every seed."""
+
+    outcomes: tuple[str, ...]
+    figures: Figures
+    num_broken_invariants: int
+    tails: Mapping[str, Tails]  # by the name of the pooled metric that they are for
+    fates: tuple[np.ndarray, ...]  # per seed: what became of each request, [request, fact]
+
+
+def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
+    """The cluster that recorded settings describe."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    return ClusterConfig().replace(**values)
+
+
+def arm_record(text: str) -> ArmRecord:
+    """An arm as the record keeps it."""
+    arm = arm_of(text)
+    settings = settings_of(arm.config)
+    name = arm.strategy.name if arm.strategy is not None else arm.name
+    return ArmRecord(text=text, strategy=name, settings=settings, hash=digest(settings))
+
+
+def arm_records(
+    strategy: str, baseline: str, reference: str | None, over: str
+) -> dict[str, ArmRecord]:
+    """Every arm that a hypothesis needs, by role; along a setting, by `NAME=VALUE`."""
+    arms = {STRATEGY: arm_record(strategy), BASELINE: arm_record(baseline)}
+    if reference:
+        arms[REFERENCE] = arm_record(reference)
+    name, values = levels_of(over)
+    for value in values:
+        text = (
+            strategy
+            if name == RATE
+            else f"{strategy}{';' if ':' in strategy else ':'}{name}={value}"
+        )
+        arms[f"{name}={value}"] = arm_record(text)
+    return arms
+
+
+def levels_of(over: str) -> tuple[str, tuple[str, ...]]:
+    """The name and the values in `NAME=V1,V2,…`; nothing for an empty text."""
+    if not over:
+        return "", ()
+    found = re.fullmatch(r"([A-Za-z_][\w.-]*)=([^,]+(?:,[^,]+)+)", over.strip())
+    if found is None:
+        raise ConfigError(f"--over: {over!r} is not NAME=V1,V2,… with two values or more")
+    values = tuple(value.strip() for value in found[2].split(","))
+    if len(set(values)) != len(values):
+        raise ConfigError(f"--over: {over!r} has a value twice; give each once")
+    for value in values if found[1] == RATE else ():
+        if not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) <= 0:
+            raise ConfigError(f"--over: {value!r} is no rate; give requests per second above 0")
+    return found[1], values
+
+
+def workload_record(name: str, folder: Path, rate: float | None) -> WorkloadRecord:
+    """A workload as the record keeps it."""
+    spec = workload_named(name, folder, rate)
+    return WorkloadRecord(name=name, hash=workload_hash(spec), rate=rate)
+
+
+def workload_hash(spec: WorkloadSpec) -> str:
+    """Equal for workloads that draw the same requests from a seed."""
+    return digest(spec.model_dump(mode="json"))
+
+
+def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> WorkloadSpec:
+    """The workload of a hypothesis, which must be the one it was written for."""
+    assert hypothesis.workload is not None
+    recorded = hypothesis.workload
+    spec = workload_named(recorded.name, folder, recorded.rate)
+    if workload_hash(spec) != recorded.hash:
+        raise ConfigError(
+            f"{hypothesis.id}: the workload {recorded.name} has changed since the hypothesis was "
+            "written; restore it, or plan again under another id"
+        )
+    return spec if rate is None else workload_named(recorded.name, folder, rate)
+
+
+class Benches:
+    """Benches by what they run, so that rows on one workload share requests and compilations."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        """`extra` are metrics besides those that every row reports."""
+        self.extra = tuple(extra)
+        self._benches: dict[Any, Bench] = {}
+
+    def of(
+        self,
+        spec: WorkloadSpec,
+        seeds: Sequence[int],
+        stream: str,
+        names: Sequence[str],
+        measure: Measure | None = None,
+        policy_seeds: str = BY_WORKLOAD,
+    ) -> Bench:
+        """The bench of a workload with some metrics more."""
+        from sweeps.runs.bench import Bench
+        from sweeps.runs.metrics import reported_names
+
+        asked = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
+        wanted = tuple(name for name in dict.fromkeys(asked) if pooled_latency(name) is None)
+        spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
+        key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
+        if key not in self._benches:
+            self._benches[key] = Bench(
+                spec, seeds, stream, wanted, measure, CONFIGS_PER_BATCH, policy_seeds
+            )
+        return self._benches[key]
+
+
+def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
+    """Every configuration on every seed; equal ones are run once."""
+
+    classes = bench.spec.slo_classes
+
+    def seen(record: RunRecord) -> RunSummary:
+        summary = dataclasses.replace(bench.result(record), lives=lives_of(record, FATES))
+        if not summary.is_whole:
+            return summary
+        measured = select(record, window=window_of(bench.measure, record))
+        return dataclasses.replace(summary, tails=kept_tails(measured, classes))
+
+    distinct = list(dict.fromkeys(configs))
+    found = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
+    return [_arm_runs(bench.names, classes, found[config]) for config in configs]
+
+
+def _arm_runs(names: Sequence[str], classes: Sequence[str], runs: Sequence[RunSummary]) -> ArmRuns:
+    pooled = [name_in(name, of) for name in POOLED.values() for of in (ALL, *classes)]
+    return ArmRuns(
+        outcomes=tuple(run.outcome.name for run in runs),
+        figures={name: metric_values(runs, name) for name in names},
+        num_broken_invariants=sum(run.num_broken_invariants for run in runs),
+        tails={name: pooled_tails(runs, name) for name in pooled},
+        fates=tuple(run.lives for run in runs if run.lives is not None),
+    )
+
+
+def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
+    """The figures of every arm, with what each seed contributes to the pooled percentiles.
+
+    Pooled are the seeds on which all arms came to their end.
+    """
+    is_common = np.all(
+        [whole(tails) for arm in runs.values() for tails in arm.tails.values()], axis=0
+    )
+    return {
+        role: {
+            **arm.figures,
+            **{name: contributions_ms(only(one, is_common)) for name, one in arm.tails.items()},
+        }
+        for role, arm in runs.items()
+    }
+
+
+def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
+    """Per seed: the requests with another instance, end, TTFT or E2E latency; NaN for broken runs."""
+    counts = np.full(len(arm.fates), np.nan)
+    for place, outcomes in enumerate(zip(arm.outcomes, reference.outcomes, strict=True)):
+        if all(outcome in WHOLE_NAMES for outcome in outcomes):
+            differs = arm.fates[place] != reference.fates[place]
+            counts[place] = np.count_nonzero(differs.any(axis=1))
+    return counts
+
+
+def run_hypothesis(
+    hypothesis: Hypothesis, folder: Path, benches: Benches, policy_seeds: str = BY_WORKLOAD
+) -> dict[str, ArmRuns]:
+    """The runs of every arm, by role or `NAME=VALUE`; random policies draw by the rule given."""
+
+    def bench_on(spec: WorkloadSpec) -> Bench:
+        return benches.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
+
+    spec = spec_of(hypothesis, folder)
+    stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
+    names = [name for claim in _claims(hypothesis) for name in claim.names]
+    name, values = levels_of(hypothesis.over)
+    rates = {f"{name}={value}": float(value) for value in values} if name == RATE else {}
+    roles = [role for role in hypothesis.arms if role not in rates]
+    configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
+    bench = bench_on(spec)
+    found = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
+    for role, rate in rates.items():
+        other = bench_on(spec_of(hypothesis, folder, rate))
+        (found[role],) = run_arms(other, [configs[role]])
+    return found
+
+
+def policy_seeds_of(result: Mapping[str, Any]) -> str:
+    """The rule by which random policies drew; the first results do not name theirs."""
+    return str(result.get("policy_seeds", ALL_ALIKE))
+
+
+def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:
+    return hypothesis.claims + hypothesis.published_claims
+
+
+def versions() -> dict[str, str]:
+    """Return versions of the packages, the backend, and the commit of the code if it is in a repository."""
+    import jax
+    import numpy as np
+
+    found = {
+        "blis_jax": version_of("blis-jax"),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "backend": jax.default_backend(),
+    }
+    commit = _commit()
+    return found | ({"commit": commit} if commit else {})
+
+
+def _commit() -> str:
+    """Return the commit, with + behind it where the code has changes; empty outside of a repository."""
+    root = Path(__file__).resolve().parents[2]
+    commit = (git_says(root, "rev-parse", "HEAD") or b"").decode().strip()
+    if not commit:
+        return ""
+    code = ("blis_jax", "sweeps")
+    changes = git_says(root, "status", "--porcelain", "--untracked-files=all", "--", *code)
+    return commit + ("+" if changes else "")
+
+
+def git_says(folder: Path, *words: str) -> bytes | None:
+    """Return what git prints; None where it cannot say."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,211 @@
+"""Runs the arms of entries on common seeds, once each; says why an arm cannot be run, or not be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.config import ClusterConfig, is_setting, of_settings
+from blis_jax.cluster.router import parse_scorers
+from blis_jax.core.kinds import KINDS
+from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import is_file
+from blis_jax.policies import registry
+from blis_jax.workload.spec import (
+    WorkloadSpec,
+    override,
+)
+from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, WorkloadChoice
+from sweeps.runs.workload_names import load_workload
+from sweeps.strategies.file import converted
+
+if TYPE_CHECKING:
+    from blis_jax.metrics.run_summary import RunSummary
+    from blis_jax.runs.driver import Runner
+    from sweeps.runs.bench import Bench
+
+FOLDER = "workloads"
+
+
+@dataclass(frozen=True)
+class LabArm:
+    """A configuration and its workload, or the reason why there is none."""
+
+    name: str
+    config: ClusterConfig | None
+    spec: WorkloadSpec
+    choice: WorkloadChoice
+    missing: str = ""
+
+
+def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
+    """A workload of either package with the numbers of the choice."""
+    spec = load_workload(choice.name)
+    numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
+    changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
+    clients = [client.model_dump() for client in spec.clients]
+    for client in clients:
+        if choice.cv is not None:
+            client["arrival"] = _gaps(choice.cv)
+        if not choice.prefixes:
+            client["prefix_group"], client["prefix_length"] = "", 0
+    return override(spec, clients=clients, **changes)
+
+
+def _gaps(cv: float) -> dict[str, Any]:
+    return {"process": "poisson"} if cv == 1 else {"process": "gamma", "cv": cv}
+
+
+_NAMES = {
+    kind.setting: registry.NAMES[kind.name]
+    for kind in KINDS.values()
+    if not (kind.is_list or kind.is_optional)
+}
+
+
+def missing(settings: Mapping[str, Any]) -> str:
+    """What of these settings does not exist in blis_jax, as a reason; empty if all does."""
+    for name, value in settings.items():
+        if not is_setting(name):
+            return f"blis_jax has no setting {name}"
+        known = _NAMES.get(name)
+        if known is not None and value not in known and not is_file(value):
+            return f"{name} {value!r} is not registered (there are {', '.join(known)})"
+    if settings.get("routing_policy") == "weighted" and settings.get("routing_scorers"):
+        for name, _ in parse_scorers(settings["routing_scorers"]):
+            if name not in registry.SCORERS and not is_file(name):
+                scorers = ", ".join(registry.SCORERS)
+                return f"scorer {name!r} is not registered (there are {scorers})"
+    return ""
+
+
+def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
+    """One arm of an entry."""
+    choice = entry.workload_of(name)
+    settings = catalogue.settings_of(entry, name)
+    reason = missing(settings)
+    try:
+        spec = workload_named(choice)
+        values = {key: converted(key, value) for key, value in settings.items() if is_setting(key)}
+        if spec.horizon:  # requests and the run end together, as with BLIS's --horizon
+            values["horizon"] = min(values.get("horizon", spec.horizon), spec.horizon)
+        config = None if reason else of_settings(values)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.source}: {entry.id}: arms.{name}: {error}") from None
+    return LabArm(name, config, spec, choice, reason)
+
+
+class Lab:
+    """Runs arms on the seeds of one stream; what was run is kept."""
+
+    def __init__(self, stream: str, names: Collection[str]) -> None:
+        """`stream` draws the requests, `names` are the figures of every run."""
+        self.stream, self.names = stream, tuple(dict.fromkeys(names))
+        self.runs: dict[tuple[str, str, tuple[int, ...]], tuple[RunSummary, ...]] = {}
+        self.benches: dict[tuple[str, tuple[int, ...]], Bench] = {}
+        self.runners: dict[tuple[str, int], Runner] = {}
+
+    def measure(
+        self, arms: Sequence[LabArm], seeds: tuple[int, ...], whole: Collection[str] = ()
+    ) -> None:
+        """Runs the arms that have not been run on these seeds; `whole` names those compared whole."""
+        groups: dict[tuple[str, bool], dict[ClusterConfig, LabArm]] = {}
+        for arm in arms:
+            is_whole = arm.name in whole
+            if arm.config is not None and not self._has(arm, seeds, is_whole):
+                groups.setdefault((_text_of(arm.spec), is_whole), {})[arm.config] = arm
+        for (text, is_whole), members in groups.items():
+            self._run(text, is_whole, members, seeds)
+
+    def _run(
+        self,
+        text: str,
+        is_whole: bool,
+        members: dict[ClusterConfig, LabArm],
+        seeds: tuple[int, ...],
+    ) -> None:
+        from sweeps.principles.figures import figures_of, reported_names
+
+        first = next(iter(members.values()))
+        names = tuple(dict.fromkeys((*self.names, *reported_names(first.spec))))
+        made = self._bench(text, first, seeds).summaries(
+            list(members), lambda record: figures_of(record, names, is_whole)
+        )
+        for config, runs in zip(members, made, strict=True):
+            self.runs[text, repr(config), seeds] = runs
+
+    def _has(self, arm: LabArm, seeds: tuple[int, ...], is_whole: bool) -> bool:
+        runs = self.runs.get(self._key(arm, seeds))
+        if runs is None:
+            return False
+        return not is_whole or all(run.lives is not None for run in runs if run.is_whole)
+
+    def of(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[RunSummary, ...]:
+        """The runs of an arm, one a seed."""
+        return self.runs[self._key(arm, seeds)]
+
+    def _key(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
+        return _text_of(arm.spec), repr(arm.config), seeds
+
+    def _bench(self, text: str, arm: LabArm, seeds: tuple[int, ...]) -> Bench:
+        from sweeps.runs.bench import Bench
+
+        if (text, seeds) not in self.benches:
+            bench = Bench(arm.spec, seeds, self.stream, ())
+            # sizes of one workload's programs are alike, so that they are compiled once
+            sizes = arm.choice.name, arm.spec.num_requests
+            bench.runner = self.runners.setdefault(sizes, bench.runner)
+            self.benches[text, seeds] = bench
+        return self.benches[text, seeds]
+
+
+def _text_of(spec: WorkloadSpec) -> str:
+    return json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+
+
+PAIRS = ("gain_change", "change_share")  # compare within pairs, and then the pairs
+COLUMNS = ("least_regret",)  # compare within every column
+
+
+def check_fair(entry: Entry, arms: Mapping[str, LabArm]) -> None:
+    """Refuses an entry that compares runs of unequal size.
+
+    What is compared directly has the same number of requests and the same horizon; where the rate or
+    the number of instances differs, and between pairs, arrivals last as long.
+    """
+    for claim in entry.claims:
+        for group in _direct(claim):
+            for one, other in combinations((arms[name] for name in group), 2):
+                _demand(entry, one, other, _size(one) == _size(other), "requests or horizon")
+                _demand(entry, one, other, _duration(one) == _duration(other), "duration")
+        if claim.kind in PAIRS:
+            first, second = arms[claim.of[0]], arms[claim.to[0]]
+            _demand(entry, first, second, _duration(first) == _duration(second), "duration")
+
+
+def _direct(claim: PrincipleClaim) -> list[Sequence[str]]:
+    if claim.kind in PAIRS:
+        return [claim.of, claim.to]
+    return list(claim.of) if claim.kind in COLUMNS else [claim.arms()]
+
+
+def _size(arm: LabArm) -> tuple[int, int]:
+    return arm.spec.num_requests, arm.spec.horizon
+
+
+def _duration(arm: LabArm) -> Any:
+    """How long requests arrive, s."""
+    if arm.spec.horizon:
+        return arm.spec.horizon / 1e6
+    return round(arm.spec.num_requests / (arm.spec.aggregate_rate or 1.0), 9)
+
+
+def _demand(entry: Entry, one: LabArm, other: LabArm, is_equal: bool, what: str) -> None:
+    if not is_equal:
+        raise ConfigError(
+            f"{entry.source}: {entry.id}: arms {one.name} and {other.name} are compared, but differ "
+            f"in {what}; give both the same"
+        )

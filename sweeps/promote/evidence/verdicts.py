@@ -1,0 +1,255 @@
+"""Make stage 5: reports, the verdicts that they give, what the gain survives; and the rules of gates 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import finite
+from blis_jax.files.chain import digest
+from blis_jax.files.strict_yaml import read_yaml
+from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.statistics.intervals import Estimate
+from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
+from sweeps.promote.evidence.concerns import scene_of
+from sweeps.promote.evidence.judging import ArmChange, TransferVerdict, judge
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, GOODPUT, UNITS
+from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
+from sweeps.promote.evidence.simulation import simulate
+from sweeps.promote.evidence.survival import survival_of
+from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of, hypotheses_path
+from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
+from sweeps.promote.store import hashes_of
+from sweeps.promote.texts import render, wide_yaml
+from sweeps.runs.bench import targets_of
+
+VERDICTS = "evidence/verdicts.yaml"
+SURVIVAL, SURVIVAL_PAGE = "evidence/survival.yaml", "evidence/survival.md"
+_DIGITS = 6
+
+
+def evidence_files(
+    promotion: Promotion, files: Files, options: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return reports, verdicts and the table of what the gain survives.
+
+    Args:
+        promotion: the strategy and what it is compared with.
+        files: of the earlier stages.
+        options: `seeds` of a dry run or `reports` as texts by path; `survival_seeds`, `num_requests`.
+    """
+
+    hypotheses = hypotheses_of(files)
+    identity = translation_of(files)
+    absent: dict[str, str] = {}
+    if "reports" in options:
+        reports = {f"{FOLDER}/{path}": ended(text) for path, text in options["reports"].items()}
+    else:
+        reports, absent = _simulated(promotion, hypotheses, options, identity)
+    scenes = scenes_of(reports)
+    found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
+    first = 42
+    seeds = range(first, first + options["survival_seeds"])
+    table = survival_of(promotion, seeds, options["num_requests"])
+    command = f"python -m sweeps.promote survival {promotion.given} --seeds {len(seeds)}"
+    return {
+        **reports,
+        VERDICTS: wide_yaml(verdicts_document(found, scenes, identity)),
+        SURVIVAL: wide_yaml(table.plain()),
+        SURVIVAL_PAGE: render("survival.md.j2", table=table, command=command),
+    }
+
+
+def ended(text: str) -> str:
+    """Return a text with an end of line."""
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def translation_of(files: Files) -> str:
+    """Return the identity of a translation: of all files that were made before the hypotheses."""
+    folder = hypotheses_path(files).rpartition("/")[0]
+    before = {
+        path: text
+        for path, text in files.items()
+        if not path.startswith(("tests/", "evidence/", "gates/", "profiles/"))
+        and path.rpartition("/")[0] != (folder or "/")
+        and path != hypotheses_path(files)
+    }
+    return digest(hashes_of(before))[:16]
+
+
+def ttft_targets(promotion: Promotion) -> dict[str, float]:
+    """Return what is in time, by class: the strategy's targets, else the usual ones; ms."""
+
+    strategy = promotion.arm.strategy
+    targets = DEFAULT_TARGETS if strategy is None else targets_of(strategy)
+    return {name: limits["ttft_ms"] for name, limits in targets.items() if "ttft_ms" in limits}
+
+
+def _simulated(
+    promotion: Promotion,
+    hypotheses: Sequence[TransferHypothesis],
+    options: Mapping[str, Any],
+    identity: str,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the reports of all scenes, and why a scene has none."""
+
+    arms = {arm: promotion.baseline.config for arm in ARMS if arm != TREATMENT}
+    arms[TREATMENT] = promotion.arm.config
+    reports: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    for name, one in {each.scene: each for each in hypotheses}.items():
+        try:
+            scene = scene_of(one.plain(), name, promotion, options["num_requests"])
+            made = simulate(scene, arms, options["seeds"], identity)
+        except ConfigError as error:
+            absent[name] = str(error)
+            continue
+        if not made:
+            absent[name] = "on no seed did every arm come to its end"
+        reports |= made
+    return reports, absent
+
+
+# --- the verdicts as data -------------------------------------------------------------------------
+
+
+def verdicts_document(
+    found: Sequence[TransferVerdict], scenes: Mapping[str, SceneRuns], identity: str
+) -> dict[str, Any]:
+    """Return the verdicts with everything that a document says of them, as plain values."""
+    runs = [run for arms in scenes.values() for of_arm in arms.values() for run in of_arm.values()]
+    ids = sorted({uid for run in runs for uid in run.uids})
+    clusters = sorted(
+        {str(one.at("run.cid")) for run in runs for one in run.reports if one.at("run.cid")}
+    )
+    kinds = sorted({run.evidence for run in runs}) or ["simulated"]
+    return {
+        "evidence": kinds[0] if len(kinds) == 1 else "mixed",
+        "identities": {"translation": identity, "cluster": clusters, "run": digest(ids)[:16]},
+        "num_reports": sum(len(run.reports) for run in runs),
+        "verdicts": [_verdict(one) for one in found],
+    }
+
+
+def _verdict(one: TransferVerdict) -> dict[str, Any]:
+    hypothesis = one.hypothesis
+    return {
+        "id": hypothesis.id,
+        "track": hypothesis.track,
+        "verdict": one.verdict,
+        "status": one.status,
+        "evidence": one.evidence,
+        "problem": one.problem,
+        "reason": one.reason,
+        "scene": hypothesis.scene,
+        "metric": hypothesis.metric.model_dump(),
+        "expected": hypothesis.direction,
+        "tolerance_percent": hypothesis.expected.tolerance,
+        "changes": {name: _change(change) for name, change in one.changes.items()},
+        "run_ids": list(one.run_ids),
+    }
+
+
+def _change(change: ArmChange) -> dict[str, Any]:
+    return {
+        "first_mean": rounded(change.first_mean),
+        "second_mean": rounded(change.second_mean),
+        "percent": _interval(change.percent),
+        "num_runs": change.num_runs,
+        "num_as_expected": change.num_as_expected,
+    }
+
+
+def _interval(found: Estimate) -> dict[str, Any]:
+    return {name: rounded(getattr(found, name)) for name in ("mean", "low", "high")}
+
+
+def rounded(value: float) -> float | None:
+    """Return a number with six decimals; None for what is no number."""
+    return finite(value, _DIGITS)
+
+
+TRACKS = ("A", "B", "C")
+
+
+def hypothesis_findings(files: Files) -> Iterator[Finding]:
+    """Yield what the evaluator could not judge, or what would be judged by the wrong figure."""
+    path = hypotheses_path(files)
+    try:
+        hypotheses = hypotheses_of(files)
+    except ConfigError as error:
+        yield Finding("CRITICAL", "hypothesis-not-readable", path, str(error))
+        return
+    for track in TRACKS:
+        if not any(one.track == track for one in hypotheses):
+            yield Finding(
+                "CRITICAL", "track-is-empty", path, f"track {track} has no hypothesis; add one"
+            )
+    for one in hypotheses:
+        metric = one.metric
+        if not metric.path.startswith((f"{AGGREGATE}.", f"{CLASSES}.", f"summary.{GOODPUT}")):
+            message = f"{one.id}: {metric.path} is in no report; use a path below {AGGREGATE} or {CLASSES}"
+            yield Finding("CRITICAL", "metric-not-in-reports", path, message)
+        if metric.unit not in UNITS:
+            message = f"{one.id}: unit {metric.unit!r} is unknown; use one of {', '.join(UNITS)}"
+            yield Finding("CRITICAL", "unit-unknown", path, message)
+        if "inter_token_latency" in metric.path and metric.statistic != "mean":
+            message = f"{one.id}: percentiles of the inter-token latency count chunks; use time_per_output_token"
+            yield Finding("CRITICAL", "chunks-for-tokens", path, message)
+        wanted = dict.fromkeys((BASELINE, *one.references, one.subject))
+        missing = [arm for arm in wanted if arm not in one.arms]
+        if missing:
+            message = (
+                f"{one.id}: arm {missing[0]} is missing, so the plugin path and the policy are one"
+            )
+            yield Finding("IMPORTANT", "arm-missing", path, message)
+        if one.track == "C" and not one.is_equivalence:
+            message = f"{one.id}: track C says that nothing changes; expect `same` with a tolerance"
+            yield Finding("IMPORTANT", "track-c-is-no-equivalence", path, message)
+
+
+def evidence_findings(files: Files) -> Iterator[Finding]:
+    """Yield what a person must know of the verdicts before anything is written of them."""
+    if VERDICTS not in files:
+        yield Finding("CRITICAL", "no-verdicts", VERDICTS, "there are no verdicts; run validate")
+        return
+    document = read_yaml(files[VERDICTS], VERDICTS)
+    verdicts: list[dict[str, Any]] = document["verdicts"]
+    known = {one.id for one in hypotheses_of(files)}
+    judged = {one["id"] for one in verdicts}
+    for name in sorted(known ^ judged):
+        what = "has no verdict" if name in known else "is no hypothesis"
+        yield Finding(
+            "CRITICAL", "verdicts-incomplete", VERDICTS, f"{name} {what}; run validate again"
+        )
+    if document["evidence"] != "measured":
+        message = "the evidence is simulated: no cluster has confirmed anything, and every document says so"
+        yield Finding("IMPORTANT", "evidence-simulated", VERDICTS, message)
+    for one in verdicts:
+        yield from _of_verdict(one)
+    if not any(one["track"] == "A" and one["verdict"] == CONFIRMED for one in verdicts):
+        message = "no hypothesis of track A is confirmed, so there is no gain to propose; reject, or bring reports"
+        yield Finding("CRITICAL", "no-gain", VERDICTS, message)
+
+
+def _of_verdict(verdict: Mapping[str, Any]) -> Iterator[Finding]:
+    name, word, reason = verdict["id"], verdict["verdict"], verdict["reason"]
+    if word != INCONCLUSIVE and not verdict["run_ids"]:
+        message = f"{name} is {word} without a run; every verdict names its runs"
+        yield Finding("CRITICAL", "verdict-without-runs", VERDICTS, message)
+    severity: Severity = "CRITICAL"
+    if verdict["problem"] == "malformed":
+        rule, message = "report-malformed", f"{name}: {reason}; replace the file"
+    elif word == REFUTED and verdict["track"] == "C":
+        rule, message = "regression", f"{name} is refuted: {reason}; keep the change out of it"
+    elif word == REFUTED:
+        severity, rule = "IMPORTANT", "refuted"
+        message = f"{name} is refuted: {reason}; say so in the change"
+    elif word == INCONCLUSIVE:
+        severity = "SUGGESTION" if "not simulated yet" in reason else "IMPORTANT"
+        rule, message = "inconclusive", f"{name} is inconclusive: {reason}"
+    else:
+        return
+    yield Finding(severity, rule, VERDICTS, message)

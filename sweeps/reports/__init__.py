@@ -1,1 +1,0 @@
-"""How reports of comparisons name metrics and print numbers and intervals."""

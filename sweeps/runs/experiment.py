@@ -1,0 +1,284 @@
+"""An experiment: the requests that all of its runs serve, what is kept of each run, and the record of those made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flags, trace_flags
+from blis_jax.commands.options.seed_options import DrawnOptions, SeedOptions
+from blis_jax.commands.options.trace_flags import StudyTrace
+from blis_jax.core.types import CLASS_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.files.journal import Journal
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets
+from blis_jax.metrics.metric import names_in
+from blis_jax.metrics.scalars import lookup, pooled_latency
+from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
+from sweeps.runs.bench import (
+    Bench,
+    check_seeds,
+    measure_of,
+    targets_of,
+    workload_content,
+    workload_from,
+    workload_of,
+)
+from sweeps.runs.metrics import known_metric, our_name
+from sweeps.strategies.space import space_of
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.statistics.sequential import StoppingRule
+    from blis_jax.workload.source import RequestSource
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.runs.measured import KeptRuns
+    from sweeps.runs.options import ArmRequests
+    from sweeps.strategies.arms import Arm
+    from sweeps.strategies.file import Strategy
+
+FORMAT = 1  # of the records
+Targets = Mapping[str, Mapping[str, float]]  # SLO targets, ms by class
+
+
+@dataclass(frozen=True)
+class StudyRequests:
+    """Hold what every run serves: where requests come from, and the numbers of the runs."""
+
+    source: RequestSource
+    name: str  # as the user calls it
+    seeds: tuple[int, ...]  # or windows of a trace, from 1 on
+    stream: str  # who draws: reference or jax, or STREAM of a trace
+
+    @property
+    def trace(self) -> TraceSource | None:
+        """Return the source if it is a trace."""
+        return self.source if isinstance(self.source, TraceSource) else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the SLO classes, the most urgent first."""
+        order = [name for name in CLASS_NAMES if name != "default"] + ["default"]
+        return tuple(name for name in order if name in self.source.slo_classes)
+
+    def content(self) -> dict[str, Any]:
+        """Return what figures depend on, by its name in words."""
+        workload = workload_content(self.source)
+        return {"workload": workload, "seeds": self.seeds, "stream": self.stream}
+
+    def at_least(self, fewest: int, purpose: str) -> StudyRequests:
+        """Return the requests themselves; refuse fewer runs than the `purpose` needs."""
+        check_count(self.seeds, fewest, purpose, self.stream)
+        return self
+
+
+def requests_of(
+    options: SeedOptions,
+    command: str,
+    workload: Callable[[], tuple[WorkloadSpec, str]],
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+    *,
+    rule: StoppingRule | None = None,
+    usual_windows: int | None = None,
+    allowed: Sequence[str] = (),
+) -> StudyRequests:
+    """Return the requests that options of seeds, of a stream and of a trace ask for, as far as the command has them.
+
+    Args:
+        options: those of the command.
+        command: its module, for remarks.
+        workload: makes the workload and its name where there is no trace.
+        configs: what serves the requests; of a trace that draws nothing, seeds matter only if they do.
+        usual: how many seeds there are, or which, where none are given.
+        rule: adds seeds to those of the first stage.
+        usual_windows: into how many a trace is cut where neither windows nor seeds are given.
+        allowed: options that mean something for a trace, too, though they draw requests.
+
+    Raises:
+        ConfigError: options contradict each other, or there are no such seeds.
+    """
+    trace = trace_of(options, command, usual_windows, allowed)
+    seeds, stream = runs_of(options, command, trace, configs, usual, rule)
+    if trace is not None:
+        assert isinstance(options, StudyTrace)
+        return StudyRequests(trace, options.trace or "", seeds, stream)
+    return StudyRequests(*workload(), seeds, stream)
+
+
+def trace_of(
+    options: SeedOptions,
+    command: str,
+    usual_windows: int | None = None,
+    allowed: Sequence[str] = (),
+) -> TraceSource | None:
+    """Return the trace that is given, if any; arguments are those of `requests_of`."""
+    if not isinstance(options, StudyTrace):
+        return None
+    return trace_flags.study_source(
+        options, command, usual_windows=usual_windows, is_quiet=_is_quiet(options), allowed=allowed
+    )
+
+
+def _is_quiet(options: SeedOptions) -> bool:
+    return isinstance(options, PlainSwitches) and options.quiet
+
+
+def runs_of(
+    options: SeedOptions,
+    command: str,
+    trace: TraceSource | None,
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+    rule: StoppingRule | None = None,
+) -> tuple[tuple[int, ...], str]:
+    """Return the numbers of the runs, and who draws their requests; arguments are those of `requests_of`."""
+    if trace is not None:
+        return _seeds_of_trace(options, command, trace, configs, usual), STREAM
+    stream = options.stream if isinstance(options, DrawnOptions) else "reference"
+    if isinstance(usual, int):
+        usual = stopping_flags.FEWEST_SEEDS if rule is not None else usual
+        seeds = seed_options.seeds_of(options, usual, stream)
+    else:
+        seeds = seed_options.given_seeds(options, stream) or tuple(usual)
+    if rule is not None:
+        stopping_flags.first_seeds(seeds, rule)
+    check_seeds(seeds, stream)
+    return seeds, stream
+
+
+def _seeds_of_trace(
+    options: SeedOptions,
+    command: str,
+    trace: TraceSource,
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+) -> tuple[int, ...]:
+    """Return the numbers of the runs of a trace; what is asked for beyond them is noted."""
+    asked = seed_options.given_seeds(options)
+    seeds = trace.seeds(asked, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
+    if asked is not None and len(asked) > len(seeds) and not _is_quiet(options):
+        cli.say(
+            command,
+            "note: nothing is drawn from a seed here, neither by the trace nor by a policy; "
+            "one run of each strategy is made",
+        )
+    return seeds
+
+
+def check_count(seeds: Sequence[int], fewest: int, purpose: str, stream: str) -> None:
+    """Refuse fewer runs than the purpose needs."""
+    if len(seeds) < fewest:
+        runs = "run is" if len(seeds) == 1 else "runs are"
+        option, more = "--seeds", "give more"
+        if stream == STREAM:
+            option, more = "--trace-windows", "cut the trace into more"
+        raise ConfigError(
+            f"{option}: {len(seeds)} {runs} too few {purpose}; {fewest} is the least: {more}"
+        )
+
+
+def workload_for(
+    given: str | None,
+    strategies: Sequence[Strategy],
+    num_requests: int | None,
+    option: str = "--workload",
+) -> tuple[WorkloadSpec, str]:
+    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name."""
+    if given is not None:
+        return workload_from(given, option, num_requests=num_requests), given
+    if not strategies:
+        return workload_from("mixed", num_requests=num_requests), "mixed"
+    first = strategies[0]
+    name = first.workload if isinstance(first.workload, str) else f"that of {first.name}"
+    return workload_of(first, num_requests or space_of(first).num_requests), name
+
+
+def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:
+    """Return the workload of all arms and its name, see `workload_for`."""
+    return workload_for(options.workload, strategies_of(arms), options.num_requests)
+
+
+def strategies_of(arms: Sequence[Arm]) -> list[Strategy]:
+    """Return the strategy files that the arms come from."""
+    return [arm.strategy for arm in arms if arm.strategy is not None]
+
+
+def metrics_for(listed: str | None, classes: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the metrics that `--metrics` lists, without a class of all requests and of each; None if none are."""
+    if listed is None:
+        return None
+    names: list[str] = []
+    for text in listed.split(","):
+        try:
+            metric = known_metric(text.strip())
+        except ConfigError as error:
+            raise ConfigError(f"--metrics: {error}") from None
+        name = our_name(text.strip())
+        names.append(name)
+        if metric.has_classes and lookup(name)[1] is None:
+            names += names_in([name], classes)
+    return tuple(dict.fromkeys(names))
+
+
+def targets_for(texts: Sequence[str], arms: Sequence[Arm]) -> Targets:
+    """Return the SLO targets that are given, else those of the first arm whose file has some."""
+    if texts:
+        return read_targets(texts)
+    with_some = (strategy for strategy in strategies_of(arms) if strategy.targets is not None)
+    first = next(with_some, None)
+    return DEFAULT_TARGETS if first is None else targets_of(first)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Hold what decides figures besides configurations: requests, SLO targets, and the metrics that are kept."""
+
+    requests: StudyRequests
+    targets: Targets
+    names: tuple[str, ...]
+
+    @property
+    def measure(self) -> Measure:
+        """Return the targets with the measured part of the arrivals."""
+        return measure_of(self.targets, self.requests.source)
+
+    def bench(self, configs_per_batch: int = 1) -> Bench:
+        """Return what makes the runs."""
+        of = self.requests
+        return Bench(of.source, of.seeds, of.stream, self.names, self.measure, configs_per_batch)
+
+    def journal(self, path: Path, kind: str, **further: Any) -> Journal:
+        """Return the record of the runs, of any configurations; `further` content is added, or replaces some."""
+        targets = {name: dict(limits) for name, limits in self.targets.items()}
+        content = {
+            **self.requests.content(), "targets": targets, "metrics": sorted(self.names), "format": FORMAT,
+        }  # fmt: skip
+        return Journal(path, kind, content | further)
+
+    @contextmanager
+    def kept_runs(
+        self,
+        command: str,
+        journal: Journal,
+        total: int,
+        classes: Sequence[str],
+        has_requests: bool = False,
+    ) -> Iterator[KeptRuns]:
+        """Yield what runs configurations, `total` of them, and writes each into the journal; shows progress.
+
+        `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
+        """
+        from sweeps.runs.measured import KeptRuns, Recorder
+
+        single = tuple(name for name in self.names if pooled_latency(name) is None)
+        bench = replace(self, names=single).bench()
+        recorder = Recorder(bench.names, self.measure, tuple(classes), has_requests)
+        simulating = progress.phase("simulating", total, "configurations")
+        with cli.resumable(command, journal.path), simulating as work:
+            yield KeptRuns(bench, recorder, journal, work)

@@ -1,0 +1,134 @@
+"""What engines with models of their own share: first points, targets of the models, points that are new.
+
+The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
+begins to hold. `surrogate.fitting.online.merged` puts them together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from surrogate.fitting import online
+from sweeps.search.engines.base import Engine, Told, generator, modelled
+from sweeps.search.engines.encoding import Encoding
+from sweeps.strategies.file import Search
+from sweeps.strategies.space import Point
+
+BRANCHED = 4  # of so many first points one is in a branch
+LEAST_GAIN = 2e-3  # of the best score; what a point may bring below that does not count
+RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
+NEAR = 1e-3  # in shares, within which two points are one
+
+
+class BranchedStart:
+    """Points of an engine without a model, of which every fourth is moved into a branch.
+
+    Hardly any of them would be in one.
+    """
+
+    def __init__(self, encoding: Encoding, first: Engine) -> None:
+        """`encoding` knows the branches."""
+        self.encoding, self.first = encoding, first
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """The next points."""
+        points = self.first.ask(told, count)
+        return [self._placed(point, len(told) + place) for place, point in enumerate(points)]
+
+    def _placed(self, point: Point, place: int) -> Point:
+        turn, number = place % BRANCHED, place // BRANCHED
+        if turn != BRANCHED - 1 or not self.encoding.branches:
+            return point
+        return self.encoding.in_branch(point, number % len(self.encoding.branches))
+
+
+class Known(NamedTuple):
+    """What was tried, as the models see it."""
+
+    features: np.ndarray  # [point, feature]
+    targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
+    goal: float  # merged score to get below
+    place: int  # of the best point
+    errors: np.ndarray | None  # [excess], standard errors at the best point
+    num_runs: np.ndarray  # [point]
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The best point."""
+        found: np.ndarray = self.features[self.place]
+        return found
+
+
+def known_of(encoding: Encoding, told: Sequence[Told]) -> Known:
+    """Points that were tried, of which not all have failed."""
+    features = encoding.features([point.point for point in told])
+    return Known(features, *targets_of(told), np.array([point.num_runs for point in told]))
+
+
+def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
+    """Compressed objectives and excesses `[point, output]`; then as in `Known`."""
+    whole = [one for one in told if not one.has_failed]
+    width = max(len(one.excesses) for one in whole)
+    plain = [
+        one.score if one.has_failed or not one.excesses else one.score - one.penalty for one in told
+    ]
+    objectives, scores = modelled(told, plain), modelled(told)
+    place = int(scores.argmin())
+    above = scores - scores[place]
+    scale = max(float(np.quantile(above, 0.25)), RESOLUTION * abs(float(scores[place])), 1e-9)
+    lowest = min(objectives.min(), scores[place])
+    excesses = np.zeros((len(told), width))
+    for row, one in enumerate(told):
+        excesses[row] = one.excesses if not one.has_failed else 0.0
+    columns = [
+        np.log1p((objectives - lowest) / scale)[:, None],
+        np.arcsinh(excesses / online.EXCESS_SCALE / scale),
+    ]
+    goal = (scores[place] - LEAST_GAIN * abs(float(scores[place])) - lowest) / scale
+    compressed = float(np.log1p(max(goal, 0.0)) + min(goal, 0.0))
+    errors = None
+    if told[place].errors:
+        least = 1e-3  # below it the positive part is as good as its expectation
+        errors = np.maximum(np.array(told[place].errors) / online.EXCESS_SCALE / scale, least)
+        errors = errors.astype(np.float32)
+    return np.concatenate(columns, axis=1), compressed, place, errors
+
+
+def distinct(
+    encoding: Encoding,
+    search: Search,
+    proposed: Sequence[np.ndarray],
+    known: Sequence[Point],
+    count: int,
+) -> list[Point]:
+    """The first points of features that are new; drawn ones where there are too few."""
+    kept: list[Point] = []
+    taken = np.array([encoding.shares(point) for point in known])
+    random = generator(search, len(known), 3)
+    more = (encoding.drawn(random, 1)[0] for _ in range(256))
+    for features in (*proposed, *more):
+        if len(kept) == count:
+            break
+        point = encoding.point(np.asarray(features, float))
+        shares = np.array(encoding.shares(point))
+        if np.abs(taken - shares).max(axis=1).min() > NEAR:
+            kept.append(point)
+            taken = np.vstack([taken, shares])
+    return kept
+
+
+def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
+    """Candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
+    chosen: list[int] = []
+    left = np.ones(values.shape[1], bool)
+    for _ in range(min(count, values.shape[1])):
+        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
+        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
+        place = int(gains.argmax())
+        chosen.append(place)
+        left[place] = False
+        lowest = np.minimum(lowest, values[:, place])
+    return chosen

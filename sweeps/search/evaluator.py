@@ -1,0 +1,342 @@
+"""Requests to answers: what `sweeps.evaluate` does, without its command."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.setting_values import plain_value
+from blis_jax.commands.options import trace_flags
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import plain
+from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.reference import class_code
+from blis_jax.statistics.intervals import METHOD, estimate
+from blis_jax.traces.source import STREAM, TraceSource
+from sweeps.compare.document import versions
+from sweeps.runs.bench import Bench, check_seeds, targets_of, workload_from
+from sweeps.runs.experiment import Experiment, StudyRequests
+from sweeps.runs.measured import failure_of, no_figure
+from sweeps.runs.metrics import known_metric, our_name, reported_names
+from sweeps.runs.workload_names import list_workloads
+from sweeps.search.objectives import Runs, Valuation
+from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
+from sweeps.search.result import arguments, by_class
+from sweeps.strategies.arms import arm_of, configured
+from sweeps.strategies.file import Strategy, list_library, load_strategy, parse_strategy
+from sweeps.strategies.space import Space, space_of
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec import WorkloadSpec
+
+MOST_BENCHES = 8  # workloads × seeds × metrics whose requests are kept
+MOST_CONFIGS = 16  # that are run in one compiled call
+USUAL_SEEDS = (42, 43, 44)  # of an arm without a strategy file
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Hold a request that is in order."""
+
+    request: Request
+    config: ClusterConfig
+    space: Space | None  # of a strategy of our files
+    valuation: Valuation | None
+    experiment: Experiment  # keeps all metrics that are computed
+    names: tuple[str, ...]  # of the metrics that are answered
+    remarks: tuple[str, ...]
+
+
+class Evaluator:
+    """Answer requests; keep what was drawn and compiled for them."""
+
+    def __init__(self) -> None:
+        self.benches: dict[str, Bench] = {}
+
+    def answers(self, documents: Sequence[Any], wheres: Sequence[str]) -> list[dict[str, Any]]:
+        """Return an answer for each request, in order; `wheres` name the requests in errors."""
+        found: dict[int, dict[str, Any]] = {}
+        groups: dict[str, list[tuple[int, _Job]]] = {}
+        for place, (document, where) in enumerate(zip(documents, wheres, strict=True)):
+            try:
+                job = _job(document, where)
+                groups.setdefault(_bench_key(job), []).append((place, job))
+            except ConfigError as error:
+                found[place] = refusal(document, str(error))
+        for key, members in groups.items():
+            try:
+                bench = self._bench(key, members[0][1], len(members))
+                for at in range(0, len(members), MOST_CONFIGS):
+                    part = members[at : at + MOST_CONFIGS]
+                    for (place, job), runs in zip(part, _run(bench, part), strict=True):
+                        found[place] = _answer(job, runs)
+            except ConfigError as error:  # requests that cannot be drawn
+                for place, _ in members:
+                    found.setdefault(place, refusal(documents[place], f"{wheres[place]}: {error}"))
+        return [found[place] for place in range(len(documents))]
+
+    def _bench(self, key: str, job: _Job, count: int) -> Bench:
+        bench = self.benches.pop(key, None)
+        if bench is None:
+            bench = job.experiment.bench(min(count, MOST_CONFIGS))
+        self.benches[key] = bench  # the latest last
+        if len(self.benches) > MOST_BENCHES:
+            del self.benches[next(iter(self.benches))]
+        return bench
+
+
+def _run(bench: Bench, members: Sequence[tuple[int, _Job]]) -> list[Runs]:
+    return bench.run([job.config for _, job in members])
+
+
+def _bench_key(job: _Job) -> str:
+    of, requests = job.experiment, job.experiment.requests
+    _ = of.measure  # refuses windows that leave nothing
+    content = [requests.source.content(), requests.seeds, requests.stream]
+    return json.dumps([*content, of.names, of.targets], sort_keys=True, default=str)
+
+
+def _job(document: object, where: str) -> _Job:
+    """Everything that can be wrong with a request is found here."""
+    request = parse_request(document, where)
+    config, space, remarks = _configured(request, where)
+    strategy = space.strategy if space is not None else None
+    requests = _requests_of(request, config, space, where)
+    valuation = Valuation(strategy) if strategy is not None else None
+    of_score = valuation.names if valuation is not None else ()
+    usual = dict.fromkeys((*of_score, *reported_names(requests.source)))
+    names = _metrics(request, where) or tuple(usual)
+    kept = tuple(dict.fromkeys((*_ours(names), *of_score)))
+    experiment = Experiment(requests, _targets(request, strategy, where), kept)
+    return _Job(request, config, space, valuation, experiment, names, tuple(remarks))
+
+
+def _requests_of(
+    request: Request, config: ClusterConfig, space: Space | None, where: str
+) -> StudyRequests:
+    usual = space.strategy.seeds if space is not None else USUAL_SEEDS
+    try:
+        if request.trace is not None:
+            trace = _trace(request.trace.model_dump_json(exclude_none=True))
+            if space is not None:
+                trace.check_classes(Valuation(space.strategy).names)
+            seeds = trace.seeds(request.seeds, [config], usual)
+            return StudyRequests(trace, request.trace.trace, seeds, STREAM)
+        seeds = tuple(request.seeds or usual)
+        check_seeds(seeds, request.rng)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return StudyRequests(*_workload(request, space, where), seeds, request.rng)
+
+
+def _trace(keys: str) -> TraceSource:
+    """The trace of the keys of a request, as JSON."""
+    given = json.loads(keys)
+    file = Path(given["trace"])
+    changed = file.stat().st_mtime_ns if file.exists() else 0  # a file may be written anew
+    return _trace_once(keys, changed)
+
+
+@functools.lru_cache(8)
+def _trace_once(keys: str, changed: int) -> TraceSource:
+    source = trace_flags.study_source(
+        trace_flags.StudyTrace.of(json.loads(keys)), "sweeps.evaluate", is_quiet=True
+    )
+    assert source is not None
+    return source
+
+
+def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | None, list[str]]:
+    try:
+        if request.arm is not None:
+            arm = arm_of(request.arm)
+            space = space_of(arm.strategy) if arm.strategy is not None else None
+            return arm.config, space, []
+        space = _space(request.strategy)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    try:
+        config = configured(where, space, request.point, request.parameters, request.settings)
+    except (TypeError, AttributeError, OverflowError):  # a list, say, where a number belongs
+        raise ConfigError(f"{where}: settings: a value has the wrong type; see --schema") from None
+    return config, space, _out_of_range(request, space)
+
+
+def _space(given: object) -> Space:
+    """Of a strategy by name, in a file, or inline; files are read again, as they may have changed."""
+    if not isinstance(given, str):
+        return _inline(yaml.safe_dump(given, sort_keys=False))
+    return _of_library(given) if given in list_library() else space_of(load_strategy(given))
+
+
+@functools.lru_cache(64)
+def _of_library(name: str) -> Space:
+    return space_of(load_strategy(name))
+
+
+@functools.lru_cache(64)
+def _inline(text: str) -> Space:
+    return space_of(parse_strategy(text, "strategy"))
+
+
+@functools.lru_cache(64)
+def _built_in(name: str, num_requests: int | None) -> WorkloadSpec:
+    return workload_from(name, num_requests=num_requests)
+
+
+def _out_of_range(request: Request, space: Space) -> list[str]:
+    remarks = []
+    for dimension in space.dimensions:
+        value = request.parameters.get(dimension.name)
+        if value is None or dimension.kind == "categorical":
+            continue
+        if not dimension.low <= float(value) <= dimension.high:
+            remarks.append(
+                f"parameters.{dimension.name}: {value} is outside the strategy's range, "
+                f"{dimension.low:g} to {dimension.high:g}"
+            )
+    return remarks
+
+
+def _workload(request: Request, space: Space | None, where: str) -> tuple[WorkloadSpec, str]:
+    strategy = space.strategy if space is not None else None
+    count = request.num_requests or (space.num_requests if space is not None else None)
+    own = strategy if request.workload is None else None
+    given = own.workload if own is not None else request.workload or "mixed"
+    try:
+        if isinstance(given, str) and given in list_workloads():
+            spec = _built_in(given, count)
+        elif own is not None:
+            spec = workload_from(given, f"{own.source}: workload", own.folder, count)
+        else:
+            spec = workload_from(given, num_requests=count)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return spec, given if isinstance(given, str) else "inline"
+
+
+def _metrics(request: Request, where: str) -> tuple[str, ...]:
+    for place, name in enumerate(request.metrics or ()):
+        try:
+            known_metric(name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: metrics[{place}]: {error}") from None
+    return tuple(dict.fromkeys(request.metrics or ()))
+
+
+def _targets(
+    request: Request, strategy: Strategy | None, where: str
+) -> Mapping[str, Mapping[str, float]]:
+    if request.targets is None:
+        return targets_of(strategy) if strategy is not None else DEFAULT_TARGETS
+    for name in request.targets:
+        try:
+            class_code(name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: targets.{name}: {error}") from None
+    return {name: one.model_dump(exclude_none=True) for name, one in request.targets.items()}
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def refusal(document: object, error: str) -> dict[str, Any]:
+    """Return the answer to a request that cannot be used."""
+    given = document.get("id") if isinstance(document, dict) else None
+    known = given if isinstance(given, str | int) and not isinstance(given, bool) else None
+    return Answer.model_validate({"id": known, "error": error}).model_dump(mode="json")
+
+
+def _answer(job: _Job, runs: Runs) -> dict[str, Any]:
+    """Checked against the published schema."""
+    figures = {name: _figure(name, runs) for name in job.names}
+    ours = dict(zip(_ours(job.names), figures.values(), strict=True))
+    requests = job.experiment.requests
+    outcomes = [
+        {"seed": seed, "outcome": run.outcome.name}
+        for seed, run in zip(requests.seeds, runs, strict=True)
+    ]
+    content = {
+        "version": VERSION,
+        "id": job.request.id,
+        "metrics": figures,
+        "classes": by_class(ours),
+        **_worth(job, runs),
+        "outcomes": outcomes,
+        "num_broken_invariants": sum(run.num_broken_invariants for run in runs),
+        "strategy": job.space.strategy.name if job.space is not None else None,
+        "workload": requests.name,
+        "num_requests": requests.source.num_requests,
+        "seeds": list(requests.seeds),
+        "rng": requests.stream,
+        "targets": {name: dict(limits) for name, limits in job.experiment.targets.items()},
+        "intervals": METHOD.replace(", paired by seed", ""),
+        "remarks": list(job.remarks),
+        "configuration": {name: plain_value(getattr(job.config, name)) for name in FIELDS},
+        "cli_args": arguments(job.config),
+        "versions": versions() | {"profile": job.config.profile},
+    }
+    return Answer.model_validate(plain(content)).model_dump(mode="json")
+
+
+def _ours(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(our_name(name) for name in names)
+
+
+def _figure(name: str, runs: Runs) -> dict[str, Any]:
+    """Mean and interval only if every seed has a value: a mean of the others would flatter."""
+    values = np.array([run.value(our_name(name)) for run in runs], np.float64)
+    is_whole = bool(np.isfinite(values).all())
+    whole = estimate(values if is_whole else values[:0])
+    return {
+        "unit": known_metric(name).unit,
+        "mean": whole.mean,
+        "low": whole.low,
+        "high": whole.high,
+        "per_seed": values.tolist(),
+    }
+
+
+def _worth(job: _Job, runs: Runs) -> dict[str, Any]:
+    """Score, objectives, penalties and failure."""
+    failure = failure_of(job.experiment.requests.seeds, runs)
+    score, objectives, penalties = None, None, None
+    if job.valuation is not None:
+        worth = job.valuation.worth(runs)
+        score = worth.score
+        if not worth.failures:
+            goals = job.valuation.goals
+            objectives = {
+                goal.metric: goal.sign * value
+                for goal, value in zip(goals, worth.objectives, strict=True)
+            }
+            penalties = dict(worth.penalties)
+        elif failure is None:
+            failure = no_figure(*_without_figure(job, job.valuation, runs))
+    return {
+        "score": score,
+        "objectives": objectives,
+        "penalties": penalties,
+        "failure": failure.to_json() if failure is not None else None,
+    }
+
+
+def _without_figure(job: _Job, valuation: Valuation, runs: Runs) -> tuple[list[int], list[str]]:
+    """The seeds and metrics that an objective or a constraint lacks."""
+    wanted = [goal.metric for goal in valuation.goals] + valuation.limits
+    lacking = [
+        (seed, name)
+        for seed, run in zip(job.experiment.requests.seeds, runs, strict=True)
+        for name in wanted
+        if run.metrics[name] != run.metrics[name]
+    ]
+    seeds = dict.fromkeys(seed for seed, _ in lacking)
+    return list(seeds), list(dict.fromkeys(name for _, name in lacking))

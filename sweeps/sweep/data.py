@@ -1,0 +1,329 @@
+"""A sweep's runs as one labelled Dataset: from compiled figures or records to rows, to the file, and back to resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+import yaml
+
+from blis_jax.cluster.setting_values import all_values
+from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.core.types import CLASS_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.metrics.measure import Measure, window_of
+from blis_jax.metrics.on_device.compiled import VIOLATIONS, CompiledSummary, Report
+from blis_jax.metrics.on_device.lane import LaneSelection, MeasureNumbers, measure_numbers
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.run_summary import NUM_RANKS, RANKS, kept_tails
+from blis_jax.metrics.scalars import POOLED_LATENCIES, class_summary, evaluate
+from blis_jax.metrics.summaries import ALL, LATENCIES, PERCENTS, Window, select
+from blis_jax.records.record import COUNTED, RunRecord
+from blis_jax.results.dataset import RUN_METRICS
+from blis_jax.results.schema import NOT_RUN as NOT_RUN
+from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of
+from blis_jax.workload.source import RequestSource
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.strategies.arms import settings_of
+from sweeps.sweep.plan import SweepPlan
+
+
+@dataclass(frozen=True)
+class SweepFigures:
+    """By name of the Dataset's variable: of all requests and the classes of these codes, and of the run."""
+
+    codes: tuple[int, ...]
+    levels: tuple[float, ...]  # of the TTFT distribution
+    curve: str  # its name
+
+    latencies = LATENCIES
+
+    @property
+    def groups(self) -> tuple[int | None, ...]:
+        """All requests, then the classes."""
+        return None, *self.codes
+
+    def __call__(self, selection: LaneSelection) -> dict[str, Any]:
+        """Of one lane; a group without requests has NaN, but for counts."""
+        figures = dict(selection.counts) | {"attainment": selection.attainment}
+        is_there = (figures["num_requests"] > 0) | (selection.rates["requests_per_s"] > 0)
+        is_there = is_there.at[selection.place(None)].set(True)
+        for name, values in selection.rates.items():
+            figures[name] = jnp.where(is_there, values, jnp.nan)
+        for row, latency in enumerate(LATENCIES):
+            figures[f"{latency}_mean_ms"] = selection.means_ms[row]
+            figures[f"{latency}_ms"] = selection.percentiles_ms[row]
+        ttft = selection.ranked.of([LATENCIES.index("ttft")])
+        figures[self.curve] = ttft.quantiles_ms(self.levels)[0].astype(jnp.float32)
+        for latency in POOLED_LATENCIES:
+            one = selection.ranked.of([LATENCIES.index(latency)])
+            figures[f"{latency}_count"] = one.counts[0]
+            figures[f"{latency}_top_us"] = one.largest_us(RANKS)[0].astype(jnp.float32)
+        for name in RUN_METRICS:
+            figures[name] = selection.figure(name)
+        figures["itl_ms"], figures["itl_mean_ms"] = selection.itl_ms
+        return figures
+
+
+RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps", "attainment")
+COUNTS = ("num_requests", *COUNTED)
+RUN_COUNTS = ("num_iterations", "num_open_ties", "num_repairs")
+ITL = ("itl_mean_ms", *(f"itl_p{percent}_ms" for percent in PERCENTS))
+INVARIANTS = VIOLATIONS
+# Levels of the TTFT distribution that is kept of every run; finer where the tail is.
+LEVELS = np.round(np.concatenate([np.arange(0, 0.98, 0.02), [0.98, 0.985, 0.99, 0.995, 1]]), 3)
+CURVE = "ttft_distribution_ms"
+
+
+class Summarizer(CompiledSummary[np.ndarray]):
+    """Makes one entry of the sweep's table of each run, by figures of the compiled call or of a record."""
+
+    fewest_rows = 4096  # its many figures take 7 s of CPU to compile, which saves 1.4 ms a run
+
+    def __init__(self, specs: Iterable[RequestSource], measure: Measure) -> None:
+        codes = sorted({class_code(name) for spec in specs for name in spec.slo_classes})
+        self.classes = (ALL, *(CLASS_NAMES[code] for code in codes))
+        self.codes, self.measure = codes, measure
+        self.targets = measure.slo_targets()
+
+    @property
+    def compute(self) -> SweepFigures:
+        """Of all requests, and of the classes that the workloads have."""
+        return SweepFigures(tuple(self.codes), tuple(LEVELS.tolist()), CURVE)
+
+    @cached_property
+    def numbers(self) -> MeasureNumbers:
+        """Of the measure and its targets."""
+        return measure_numbers(self.targets, self.measure)
+
+    def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> np.ndarray:
+        """One entry a row; without figures if a run did not come to its end."""
+        table = self.empty(report.outcome.shape)
+        table["outcome"] = report.outcome
+        table["num_iterations"], table["num_open_ties"] = (
+            report.num_iterations,
+            report.num_open_ties,
+        )
+        table["num_repairs"] = num_repairs
+        is_whole = np.isin(report.outcome, WHOLE)
+        for name, values in report.figures.items():
+            table[name][is_whole] = values[is_whole]
+        table["invariant_violations"][is_whole] = report.violations[is_whole]
+        return table
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """One field per variable of the Dataset."""
+        of_class, of_quantile = (len(self.classes),), (len(self.classes), len(PERCENTS))
+        fields: list[Any] = [(name, "f8", of_class) for name in (*COUNTS, *RATES)]
+        for latency in LATENCIES:
+            fields.append((f"{latency}_mean_ms", "f8", of_class))
+            fields.append((f"{latency}_ms", "f8", of_quantile))
+        fields += [(name, "f8") for name in (*RUN_METRICS, "itl_mean_ms")]
+        fields.append(("itl_ms", "f8", (len(PERCENTS),)))
+        fields.append((CURVE, "f4", (len(self.classes), len(LEVELS))))
+        for latency in POOLED_LATENCIES:
+            fields.append((f"{latency}_count", "i8", of_class))
+            fields.append((f"{latency}_top_us", "f4", (len(self.classes), NUM_RANKS)))
+        fields += [(name, "i8") for name in RUN_COUNTS]
+        fields += [("invariant_violations", "i8", (len(INVARIANTS),)), ("outcome", "i1")]
+        return np.dtype(fields)
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Entries of runs that have not been made: NaN, and the code for that."""
+        table = np.zeros(shape, self.dtype)
+        for name in self.dtype.names or ():
+            if self.dtype[name].base.kind == "f":
+                table[name] = np.nan
+        table["outcome"] = NOT_RUN
+        return table
+
+    def __call__(self, record: RunRecord) -> np.ndarray:
+        """One run; without figures if it did not run to its end."""
+        row = self.empty(())
+        row["outcome"] = record.outcome
+        for name in RUN_COUNTS:
+            row[name] = getattr(record, name)
+        if record.outcome not in WHOLE:
+            return row
+        window = window_of(self.measure, record)
+        summaries = class_summary(record, self.targets, window)
+        for place, slo_class in enumerate(self.classes):
+            if slo_class in summaries:
+                self._add_class(row, place, summaries[slo_class])
+            else:
+                for name in COUNTS:
+                    row[name][place] = 0
+        numbers = evaluate(record, (*RUN_METRICS, *ITL), window=window)
+        for name in (*RUN_METRICS, "itl_mean_ms"):
+            row[name] = numbers[name]
+        row["itl_ms"] = [numbers[name] for name in ITL[1:]]
+        self._add_curves(row, record, window)
+        self._add_tails(row, record, window)
+        counts = record.invariant_failures
+        row["invariant_violations"] = [counts.get(name, 0) for name in INVARIANTS]
+        return row
+
+    def _add_class(self, row: np.ndarray, place: int, summary: Mapping[str, float]) -> None:
+        for name in (*COUNTS, *RATES):
+            row[name][place] = summary[name]
+        for latency in LATENCIES:
+            row[f"{latency}_mean_ms"][place] = summary[f"{latency}_mean_ms"]
+            quantiles = [summary[f"{latency}_p{percent}_ms"] for percent in PERCENTS]
+            row[f"{latency}_ms"][place] = quantiles
+
+    def _add_curves(self, row: np.ndarray, record: RunRecord, window: Window) -> None:
+        measured = select(record, None, window)
+        for place, code in enumerate((None, *self.codes)):
+            chosen = measured
+            if code is not None:
+                chosen = measured.of_class(code)
+            ttft = chosen.sample("ttft")
+            if ttft.count:
+                row[CURVE][place] = np.quantile(ttft.values / 1000, LEVELS)
+
+    def _add_tails(self, row: np.ndarray, record: RunRecord, window: Window) -> None:
+        kept = kept_tails(select(record, None, window), self.classes[1:])
+        for latency, by_class in kept.items():
+            for place, slo_class in enumerate(self.classes):
+                count, *top_us = by_class[slo_class]
+                row[f"{latency}_count"][place] = count
+                row[f"{latency}_top_us"][place, : len(top_us)] = top_us
+
+
+# --- dataset --------------------------------------------------------------------------------------
+
+
+def to_dataset(
+    plan: SweepPlan, summarizer: Summarizer, table: np.ndarray, about: Mapping[str, str]
+) -> xr.Dataset:
+    """The table `[point, seed]` as a Dataset over strategies, axes and seeds.
+
+    `about` are further attributes: how the runs were made.
+    """
+    dims = ("strategy", *(axis.name for axis in plan.axes), "seed")
+    points = plan.points
+    coords: dict[str, Any] = {"strategy": [strategy.name for strategy in plan.strategies]}
+    coords |= {axis.name: [_label(value) for value in axis.values] for axis in plan.axes}
+    coords["seed"] = list(plan.seeds)
+    coords |= {"slo_class": list(summarizer.classes), "invariant": list(INVARIANTS)}
+    coords |= {"rank": list(RANKS)}
+    coords |= {"quantile": [percent / 100 for percent in PERCENTS], "level": LEVELS}
+    further = _about(plan, summarizer, table) | dict(about)
+    dataset = new_dataset(SWEEP, _provenance(plan), coords, further)
+    fingerprints = np.array([point.fingerprint for point in points]).reshape(plan.shape[:-1])
+    dataset.coords["fingerprint"] = (dims[:-1], fingerprints)
+    for name in summarizer.dtype.names or ():
+        values = table[name]
+        values = values.reshape(*plan.shape, *values.shape[2:])
+        dataset[name] = ((*dims, *_inner_dims(name)), values, {"units": unit_of(name)})
+    dataset["outcome"].attrs = outcome_attributes(not_run=NOT_RUN)
+    return dataset.set_coords("outcome")
+
+
+def _label(value: object) -> Any:
+    return ",".join(f"{number:g}" for number in value) if isinstance(value, tuple) else value
+
+
+def _inner_dims(name: str) -> tuple[str, ...]:
+    if name == CURVE:
+        return ("slo_class", "level")
+    if name == "itl_ms":
+        return ("quantile",)
+    if name in {f"{latency}_ms" for latency in LATENCIES}:
+        return ("slo_class", "quantile")
+    if name in {f"{latency}_top_us" for latency in POOLED_LATENCIES}:
+        return ("slo_class", "rank")
+    counts = {f"{latency}_count" for latency in POOLED_LATENCIES}
+    if name in {*COUNTS, *RATES, *counts} or name in {
+        f"{latency}_mean_ms" for latency in LATENCIES
+    }:
+        return ("slo_class",)
+    return ("invariant",) if name == "invariant_violations" else ()
+
+
+def _provenance(plan: SweepPlan) -> Provenance:
+    profiles = sorted({point.config.profile for point in plan.points})
+    document = plan.spec.about()
+    return Provenance(
+        spec_text=yaml.safe_dump(document, sort_keys=False),
+        policies={strategy.name: settings_of(strategy.config) for strategy in plan.strategies},
+        config={strategy.name: all_values(strategy.config) for strategy in plan.strategies},
+        seeds=plan.seeds,
+        profile=" ".join(profiles),
+    )
+
+
+def _about(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> dict[str, Any]:
+    is_drawn = isinstance(plan.spec, WorkloadSpec)
+    return {
+        **summarizer.measure.texts(),
+        "workload": plan.workload,
+        "random_stream": (
+            "jax (requests drawn by blis_jax, not the reference's)" if is_drawn else "recorded"
+        ),
+        "grid": json.dumps({axis.name: list(axis.values) for axis in plan.axes}),
+        "outcome_counts": json.dumps(outcome_counts(table["outcome"])),
+        "invariant_violation_counts": json.dumps(
+            dict(zip(INVARIANTS, _totals(table["invariant_violations"]), strict=True))
+        ),
+        "num_open_ties_total": int(table["num_open_ties"].sum()),
+    }
+
+
+def _totals(counts: np.ndarray) -> list[int]:
+    return [int(count) for count in counts.sum(axis=tuple(range(counts.ndim - 1)))]
+
+
+def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
+    """How many runs ended in which way, those not made included."""
+    codes, counts = np.unique(outcomes, return_counts=True)
+    return {
+        "not_run" if code == NOT_RUN else Outcome(code).name.lower(): int(count)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
+    }
+
+
+def fill_from(
+    dataset: xr.Dataset, plan: SweepPlan, summarizer: Summarizer, source: Path
+) -> np.ndarray:
+    """The plan's table with the rows that a saved sweep has; refuses one that would lose rows."""
+    place = {point.fingerprint: index for index, point in enumerate(plan.points)}
+    seed_place = {seed: index for index, seed in enumerate(plan.seeds)}
+    fingerprints = dataset["fingerprint"].values.reshape(-1).astype(str).tolist()
+    seeds = dataset["seed"].values.tolist()
+    lost = [name for name in fingerprints if name not in place]
+    if lost or any(seed not in seed_place for seed in seeds):
+        what = f"{len(lost)} points" if lost else "seeds"
+        raise ConfigError(
+            f"{source} has {what} that this sweep lacks and that would be lost; "
+            "give --overwrite or another --output"
+        )
+    table = summarizer.empty((len(plan.points), len(plan.seeds)))
+    rows = np.array([place[name] for name in fingerprints])[:, None]
+    columns = np.array([seed_place[seed] for seed in seeds])[None, :]
+    for name in summarizer.dtype.names or ():
+        if name not in dataset:
+            raise ConfigError(
+                f"{source} has no {name}: an earlier version wrote it; give --overwrite or another --output"
+            )
+        values = dataset[name].values
+        inner = values.shape[values.ndim - len(_inner_dims(name)) :]
+        table[name][rows, columns] = values.reshape(len(fingerprints), len(seeds), *inner)
+    return table
+
+
+def known_rows(table: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+    """The rows that are there, as `run_grid` takes them."""
+    points, seeds = np.nonzero(table["outcome"] != NOT_RUN)
+    return {
+        (point, seed): table[point, seed]
+        for point, seed in zip(points.tolist(), seeds.tolist(), strict=True)
+    }

@@ -1,0 +1,242 @@
+"""Runs a sweep's plan: progress, partial results kept safe, rows of an earlier sweep taken over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import xarray as xr
+
+from blis_jax import progress
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.store import Store
+from blis_jax.errors import ConfigError, refusing_damage
+from blis_jax.metrics.measure import Measure
+from blis_jax.results.schema import SWEEP
+from blis_jax.runs.driver import Timing
+from blis_jax.runs.many_runs import run_given, run_grid
+from blis_jax.runs.options import Options, default_form, num_workers
+from blis_jax.statistics.compared import Asked, asked_pairs, family_words
+from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
+from blis_jax.statistics.sequential import Look, StoppingRule, look, rule_words
+from blis_jax.traces.source import TraceSource
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
+from sweeps.sweep.plan import SweepPlan, identity
+
+CHECKPOINT_S = 30.0  # least time between two saves of partial results
+CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes
+
+
+@dataclass(frozen=True)
+class How:
+    """How to run, apart from what is simulated."""
+
+    slots: int | None = None
+    clock: str = "int32"
+    command: str = ""  # the command line, for the record
+
+    def options(self) -> Options:
+        """The engine's options on the machine at hand."""
+        return Options(
+            num_slots=self.slots, clock=self.clock, form=default_form(), resolve_ties=False
+        )
+
+    def texts(self) -> dict[str, str]:
+        """What the Dataset says about the making of its runs."""
+        return {"clock": self.clock, "command": self.command, "device": device_text()}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A sweep's result; interrupted ones have rows that were not run."""
+
+    dataset: xr.Dataset
+    timing: Timing
+    num_known: int  # rows taken over from the file
+    is_interrupted: bool = False
+
+
+def device_text() -> str:
+    """The machine at hand, in words."""
+    try:
+        device = jax.devices()[0]
+    except (RuntimeError, AssertionError):  # JAX asserts where a platform is not installed at all
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise ConfigError(
+            f"JAX finds no device of platform {wanted!r} here; leave --device out or give cpu "
+            "(GPUs need pip install 'blis-jax[gpu]')"
+        ) from None
+    if device.platform == "cpu":
+        return f"cpu {platform.machine()}, {num_workers()} workers"
+    return f"{device.platform} {device.device_kind}"
+
+
+class _Keeper:
+    """Keep a sweep's table, and save it now and then."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        summarizer: Summarizer,
+        table: np.ndarray,
+        about: Mapping[str, str],
+        store: SweepStore,
+    ) -> None:
+        self.plan, self.summarizer, self.about, self.store = plan, summarizer, about, store
+        self.table = table
+        self.pause_s, self.saved = CHECKPOINT_S, time.monotonic()
+
+    def keep(self, point: int, seed: int, row: np.ndarray) -> None:
+        """Put the metrics of a run in their place; save the table when it is time."""
+        self.table[point, seed] = row
+        if time.monotonic() - self.saved > self.pause_s:
+            start = time.monotonic()
+            self.save()
+            self.saved = time.monotonic()
+            self.pause_s = max(CHECKPOINT_S, CHECKPOINT_SHARE * (self.saved - start))
+
+    def dataset(self) -> xr.Dataset:
+        """Return the table so far, labelled."""
+        return to_dataset(self.plan, self.summarizer, self.table, self.about)
+
+    def save(self) -> xr.Dataset:
+        """Write the table so far; return it labelled."""
+        dataset = self.dataset()
+        self.store.save(dataset)
+        return dataset
+
+
+class SweepStore(Store):
+    """The store of a sweep, which is saved whole."""
+
+    kind, wanted = SWEEP, "a sweep, or --overwrite to make one there"
+    decisive: ClassVar = {
+        "package_version": "version of blis_jax",
+        "jax_version": "version of JAX",
+        "profile": "profile",
+        "slo_targets": "--targets",
+        "measure": "--window",
+        "clock": "--clock",
+    }
+
+
+def run_sweep(plan: SweepPlan, measure: Measure, how: How, path: Path, is_resumed: bool) -> Done:
+    """Runs what is missing and saves it; on an interruption, what there is."""
+    summarizer = Summarizer((point.spec for point in plan.points), measure)
+    about = how.texts() | {"sweep": identity(plan, measure, how.clock)}
+    table = summarizer.empty((len(plan.points), len(plan.seeds)))
+    store = SweepStore(path, "blis_jax.sweep")
+    if is_resumed and path.exists():
+        with refusing_damage(path, "give --overwrite"):
+            found = store.load()
+            store.refuse_other(found, to_dataset(plan, summarizer, table, about))
+            table = fill_from(found, plan, summarizer, path)
+    keeper = _Keeper(plan, summarizer, table, about, store)
+    known = known_rows(table)
+    timing = Timing()
+    num_missing = table.size - len(known)
+    is_interrupted = False
+    try:
+        if num_missing:
+            with progress.phase("simulating", table.size, done=len(known)):
+                options: Any = {"known": known, "on_row": keeper.keep}
+                timing = _run(plan, summarizer, how.options(), options)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    except BaseException:
+        if int((table["outcome"] != NOT_RUN).sum()) > len(known):
+            keeper.save()
+        raise
+    num_done = int((table["outcome"] != NOT_RUN).sum())
+    if num_done == 0:
+        raise KeyboardInterrupt
+    return Done(keeper.save(), timing, len(known), is_interrupted)
+
+
+def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
+    """Every point on drawn requests, or on those of a trace."""
+    configs: list[ClusterConfig] = [point.config for point in plan.points]
+    if isinstance(plan.spec, TraceSource):
+        more = {**more, "placed": plan.spec.placed}
+        return run_given(configs, plan.spec.table, plan.seeds, summarizer, how, **more).timing
+    specs = [point.spec for point in plan.points if isinstance(point.spec, WorkloadSpec)]
+    return run_grid(configs, specs, plan.seeds, summarizer, how, **more).timing
+
+
+# --- a sweep on as many seeds as a rule asks for --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A sweep, the plan with the seeds that it took, how to infer from it, and what was seen on the way."""
+
+    plan: SweepPlan
+    done: Done
+    inference: Inference = BY_STUDENT
+    rule: StoppingRule | None = None
+    asked: Sequence[Asked] = ()
+    looks: Sequence[Look] = ()
+
+    def words(self) -> list[str]:
+        """How many seeds there are, and why; nothing where their number was given."""
+        if self.rule is None or not self.looks:
+            return []
+        last, counts = self.looks[-1], ", ".join(str(one.num_seeds) for one in self.looks)
+        lines = [f"{last.num_seeds} seeds: {rule_words(self.rule)}. Looks at {counts}: {last.end}."]
+        for one, found in zip(self.asked, last.differences, strict=True):
+            change = found.simultaneous_percent
+            text = f"{change.mean:+.2f} [{change.low:+.2f}, {change.high:+.2f}]".replace("-", "−")
+            lines.append(f"  {family_words(one)}: {text} %, {found.verdict}")
+        return lines
+
+
+def run_until(
+    plan: SweepPlan,
+    measure: Measure,
+    how: How,
+    output: Path,
+    is_resumed: bool,
+    rule: StoppingRule | None,
+    names: Sequence[str],
+) -> Stopped:
+    """The sweep, on the plan's seeds without a rule."""
+    if rule is None:
+        return Stopped(plan, run_sweep(plan, measure, how, output, is_resumed))
+    if len(plan.points) < 2:
+        raise ConfigError(
+            "--precision and --decide look at differences, but there is one strategy at one place; give another"
+        )
+    looks: list[Look] = []
+    plan = _longer(plan, max(len(plan.seeds), _kept(output) if is_resumed else 0))
+    while True:
+        done = run_sweep(plan, measure, how, output, is_resumed or bool(looks))
+        asked = asked_pairs(done.dataset, names)
+        looks.append(look(list(asked.values()), rule))
+        if done.is_interrupted or looks[-1].end:
+            inference = rule.inference(CONFIDENCE)
+            return Stopped(plan, done, inference, rule, tuple(asked), looks)
+        plan = _longer(plan, rule.next_count(len(plan.seeds), looks[-1].seen))
+
+
+def _longer(plan: SweepPlan, count: int) -> SweepPlan:
+    first = plan.seeds[0]
+    return dataclasses.replace(plan, seeds=tuple(range(first, first + count)))
+
+
+def _kept(output: Path) -> int:
+    """The seeds that an earlier call got to."""
+    try:
+        attributes = json.loads((output / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        return len(json.loads(attributes["seeds"]))
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -1,0 +1,325 @@
+"""What a sweep runs: strategies × a grid of settings, each on the same seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.named_policies import draws, is_policy_number
+from blis_jax.cluster.setting_values import values_for_hash
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.metrics.measure import Measure
+from blis_jax.policies.moved import today
+from blis_jax.policies.seeds import BY_WORKLOAD
+from blis_jax.traces.source import TraceSource
+from blis_jax.workload.source import RequestSource
+from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.runs.bench import check_seeds, workload_from
+from sweeps.strategies.arms import Arm, arm_of
+from sweeps.strategies.file import Strategy
+from sweeps.strategies.reference_arguments import replaced
+
+DEFAULT_STRATEGIES = ("baseline", "it08_opt")
+OF_ARMS = {  # keys of a strategy file that say what is run
+    "name", "description", "mechanism", "fixed_args", "source", "folder", "parameter_paths",
+}  # fmt: skip
+WORKLOAD_PREFIX = "workload."
+RATE = "workload.aggregate_rate"
+MOST_VALUES = 10_000  # of one axis
+MOST_ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class GridAxis:
+    """One setting that varies, of the cluster or (`workload.…`) of the workload."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One strategy at one place of the grid."""
+
+    strategy: str
+    place: Mapping[str, Any]  # by axis
+    config: ClusterConfig
+    spec: RequestSource
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two points if they ask for the same runs."""
+        content = [values_for_hash(self.config), self.spec.content()]
+        if draws(self.config):  # earlier versions gave random policies the same draws on every seed
+            content.append({"policy_seeds": BY_WORKLOAD})
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Everything that a sweep's numbers depend on, besides the version."""
+
+    workload: str
+    spec: RequestSource
+    strategies: tuple[Arm, ...]
+    axes: tuple[GridAxis, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Strategies, values of each axis, seeds."""
+        return (len(self.strategies), *(len(axis.values) for axis in self.axes), len(self.seeds))
+
+    @cached_property
+    def points(self) -> tuple[SweepPoint, ...]:
+        """Every strategy at every place, the last axis changing fastest."""
+        places = list(itertools.product(*(axis.values for axis in self.axes)))
+        names = [axis.name for axis in self.axes]
+        return tuple(
+            _point(strategy, self.spec, dict(zip(names, place, strict=True)))
+            for strategy in self.strategies
+            for place in places
+        )
+
+
+def _point(strategy: Arm, spec: RequestSource, place: Mapping[str, Any]) -> SweepPoint:
+    of_cluster = {name: value for name, value in place.items() if not _is_workload(name)}
+    for name, value in place.items():
+        if _is_workload(name):
+            spec = with_value(spec, name, value)
+    return SweepPoint(strategy.name, place, replaced(strategy.config, of_cluster), spec)
+
+
+def make_plan(
+    workload: str = "mixed",
+    strategies: Sequence[str] = DEFAULT_STRATEGIES,
+    settings: Sequence[str] = (),
+    grid: Sequence[str] = (),
+    rates: str = "",
+    seeds: Sequence[int] | None = range(256),
+    trace: TraceSource | None = None,
+) -> SweepPlan:
+    """A plan from the texts of the command line: `settings` KEY=VALUE, `grid` KEY=VALUES.
+
+    With a trace in place of the workload, `seeds` may be None for those that its runs need.
+    """
+    spec: RequestSource = workload_from(workload, "--workload") if trace is None else trace
+    axes = [_axis(text) for text in grid]
+    fixed = [_setting(text) for text in settings]
+    if rates:
+        values = _values(RATE, rates)
+        if len(values) == 1:
+            fixed.append((RATE, values[0]))
+        else:
+            axes.append(GridAxis(RATE, values))
+    names = [name for name, _ in fixed] + [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is given twice; give all its values at once, with commas")
+    chosen = _strategies(strategies, {key: val for key, val in fixed if not _is_workload(key)})
+    for name, value in fixed:
+        if _is_workload(name):
+            spec = with_value(spec, name, value)
+    if trace is not None:
+        seeds = trace.seeds(seeds, [strategy.config for strategy in chosen])
+    assert seeds is not None
+    check_seeds(seeds, "jax")
+    plan = SweepPlan(workload, spec, chosen, tuple(axes), tuple(seeds))
+    if math.prod(plan.shape) > MOST_ROWS:
+        raise ConfigError(
+            f"the grid has {math.prod(plan.shape)} runs, allowed are {MOST_ROWS}; "
+            "give fewer values or fewer seeds, or split it into several sweeps"
+        )
+    if not plan.points:
+        raise ConfigError("the grid is empty")
+    return plan
+
+
+def _strategies(texts: Sequence[str], settings: Mapping[str, Any]) -> tuple[Arm, ...]:
+    arms = [_swept(text) for text in texts]
+    chosen = tuple(replace(arm, config=replaced(arm.config, settings)) for arm in arms)
+    labels = [strategy.name for strategy in chosen]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"strategy {label!r} is given twice; give each its own name")
+    return chosen
+
+
+def _swept(text: str) -> Arm:
+    """Return the arm of a text; a file gives its own name, and what it says of searches is not used."""
+    arm = arm_of(text)
+    if arm.strategy is None or not text.endswith((".yaml", ".yml")):
+        return arm
+    keys = [key for key in Strategy.model_fields if key in arm.strategy.model_fields_set - OF_ARMS]
+    if keys:
+        said = f"{arm.strategy.source}: {', '.join(keys)}: not used here; the mechanism is run"
+        warnings.warn(said, ConfigWarning, stacklevel=2)
+    return replace(arm, name=arm.strategy.name) if arm.name == text else arm
+
+
+# --- settings and axes ----------------------------------------------------------------------------
+
+
+def _is_workload(name: str) -> bool:
+    return name.startswith(WORKLOAD_PREFIX)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_") if "." not in name else name.strip()
+    if not equals or not name or not value.strip():
+        raise ConfigError(f"{option}: {text!r} is not KEY=VALUE")
+    if not is_setting(name) and not _is_workload(name):
+        hint = nearest_setting(name) or "; workload numbers are written workload.aggregate_rate"
+        raise ConfigError(f"{option}: setting {name!r} is unknown{hint}")
+    return today(name), value.strip()
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, value = _pair(text, "--set")
+    return name, _value(name, value)
+
+
+def _axis(text: str) -> GridAxis:
+    name, values = _pair(text, "--grid")
+    return GridAxis(name, _values(name, values))
+
+
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    """`a,b,c`, `start:stop:step` with the stop included, or `a;b` where values have commas."""
+    is_number = (
+        _is_workload(name) or is_policy_number(name) or FIELDS[name].type in ("int", "float")
+    )
+    if ":" in text and is_number:
+        values: Iterable[Any] = [_value(name, part) for part in _range(name, text)]
+    elif ";" in text or _is_tuple(name) or name == "routing_scorers":
+        values = [_value(name, part.strip()) for part in text.split(";")]
+    else:
+        values = [_value(name, part.strip()) for part in text.split(",")]
+    values = tuple(values)
+    if len(set(values)) != len(values):
+        raise ConfigError(f"{name}: a value is given twice in {text!r}; give each once")
+    return values
+
+
+def _range(name: str, text: str) -> list[str]:
+    parts = text.split(":")
+    try:
+        start, stop, step = (float(part) for part in parts)
+    except ValueError:
+        raise ConfigError(f"{name}: {text!r} is not START:STOP:STEP with numbers") from None
+    if not all(math.isfinite(part) for part in (start, stop, step)):
+        raise ConfigError(f"{name}: {text!r} is not finite; give finite numbers")
+    if step == 0 or (stop - start) / step < 0:
+        raise ConfigError(f"{name}: the range {text!r} is empty; let STEP lead to STOP")
+    count = (stop - start) / step + 1e-9
+    if count >= MOST_VALUES:
+        raise ConfigError(f"{name}: the range {text!r} has more than {MOST_VALUES} values")
+    return [f"{start + index * step:.12g}" for index in range(int(count) + 1)]
+
+
+def _value(name: str, text: str) -> Any:
+    """A text as the setting's type."""
+    import argparse
+
+    try:
+        if _is_workload(name):
+            return _scalar(text)
+        return _readers(name)(text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _readers(name: str) -> Callable[[str], Any]:
+    by_type: dict[Any, Callable[[str], Any]] = {
+        "int": cli.whole,
+        "float": cli.number,
+        "bool": cli.truth,
+        "str": str,
+    }
+    if is_policy_number(name):
+        return cli.number
+    return str if name == "instances" else by_type.get(FIELDS[name].type, cli.numbers)
+
+
+def _is_tuple(name: str) -> bool:
+    return name in FIELDS and str(FIELDS[name].type).startswith("tuple")
+
+
+def _scalar(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:
+    """The workload with one number replaced, clients by id or index.
+
+    For instance `workload.aggregate_rate` or `workload.clients.critical.arrival.cv`.
+    """
+    if not isinstance(spec, WorkloadSpec):
+        raise ConfigError(f"{path} has no meaning with --trace; its own options change a trace")
+    document = spec.model_dump()
+    steps = path.removeprefix(WORKLOAD_PREFIX).split(".")
+    at: Any = document
+    for depth, step in enumerate(steps):
+        key = _key(at, step)
+        if key is None:
+            below = ", ".join(_names(at)) or "nothing below it"
+            where = ".".join(["workload", *steps[:depth]])
+            raise ConfigError(f"{path} does not exist; {where} has {below}")
+        if depth == len(steps) - 1:
+            if isinstance(at[key], dict | list | tuple):
+                raise ConfigError(f"{path} is not one value but has {', '.join(_names(at[key]))}")
+            at[key] = value
+        else:
+            if isinstance(at[key], tuple):
+                at[key] = list(at[key])
+            at = at[key]
+    try:
+        return override(spec, **{steps[0]: document[steps[0]]})
+    except ConfigError as error:
+        raise ConfigError(f"{path}={value}: {error}") from None
+
+
+def _key(at: object, step: str) -> Any:
+    if isinstance(at, dict):
+        return step if step in at else None
+    if isinstance(at, list):
+        ids = [entry.get("id") if isinstance(entry, dict) else None for entry in at]
+        if step in ids:
+            return ids.index(step)
+        return int(step) if step.isdecimal() and int(step) < len(at) else None
+    return None
+
+
+def _names(at: object) -> list[str]:
+    if isinstance(at, dict):
+        return [str(key) for key in at]
+    if isinstance(at, list | tuple):
+        return [str((isinstance(e, dict) and e.get("id")) or index) for index, e in enumerate(at)]
+    return []
+
+
+def identity(plan: SweepPlan, measure: Measure, clock: str) -> str:
+    """Equal for two sweeps that ask for the same rows, measured in the same way."""
+    content = [
+        [point.fingerprint for point in plan.points],
+        list(plan.seeds),
+        measure.texts(),
+        clock,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

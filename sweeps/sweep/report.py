@@ -1,0 +1,220 @@
+"""A sweep's sentences, what was run, measured and checked, and its tables as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.core.kinds import NONE
+from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.files.atomic_write import plain
+from blis_jax.reports.findings import Quantity, Sentence
+from blis_jax.reports.study import SEEDS, RunWords, run_words
+from blis_jax.statistics.compared import Comparison, family_sentence
+from blis_jax.statistics.intervals import CONFIDENCE, Estimate
+from blis_jax.statistics.paired import Difference
+from blis_jax.traces.source import TraceSource
+from sweeps.sweep.data import INVARIANTS, NOT_RUN, outcome_counts
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from blis_jax.runs.driver import Timing
+    from sweeps.sweep.plan import SweepPlan
+    from sweeps.sweep.study import Swept
+
+NONE_BROKEN = "none broken"
+
+
+def place_text(place: Mapping[str, Any]) -> str:
+    """Where in the grid: `slo_age_weight=1e-05, workload.aggregate_rate=1000`."""
+    return ", ".join(f"{name}={value}" for name, value in place.items())
+
+
+def requests_text(plan: SweepPlan) -> str:
+    """The workload and its seeds, or the trace and its runs."""
+    if not isinstance(plan.spec, TraceSource):
+        return f"Workload {plan.workload}, {SEEDS.listed(plan.seeds, has_kind=False)}"
+    trace, count = plan.spec, len(plan.seeds)
+    runs = "one run of each strategy" if count == 1 else f"{count} runs"
+    if trace.num_windows:
+        runs = f"{count} windows of {trace.run_s:.4g} s, each a run"
+    return (
+        f"Trace {plan.workload} ({trace.trace.format}), {trace.num_requests} requests in "
+        f"{trace.span_s:.4g} s, {runs},"
+    )
+
+
+def runs_of(plan: SweepPlan) -> RunWords:
+    """What the runs of a strategy are called."""
+    trace = plan.spec.about() if isinstance(plan.spec, TraceSource) else None
+    return run_words(trace, len(plan.seeds))
+
+
+def method_lines(plan: SweepPlan) -> list[str]:
+    """Return why there are no intervals, where the requests are one run of a trace."""
+    if not isinstance(plan.spec, TraceSource) or len(plan.seeds) > 1:
+        return []
+    return [
+        "One run of a trace has no spread to take intervals from: --trace-windows N makes N runs "
+        "of it, and python -m sweeps.compare resamples its requests."
+    ]
+
+
+def window_line(measure: str) -> str:
+    """Which arrivals were measured, in one sentence."""
+    spans = json.loads(measure)
+    if not any(spans.values()):
+        return "All arrivals are measured, from an empty cluster to the last completion."
+    return (
+        f"Arrivals of the first {spans['warm_up_s']:g} s and the last {spans['cool_down_s']:g} s "
+        "are simulated but not measured; throughput and goodput count what completes in the time between."
+    )
+
+
+def time_sentence(timing: Timing, num_known: int) -> Sentence:
+    """Return what took how long, in s, and how many runs were known before."""
+    parts: list[str | Quantity] = []
+    if timing.num_rows:
+        compiling, running = (
+            Quantity(timing.compile_s, like=10.0),
+            Quantity(timing.run_s, like=10.0),
+        )
+        parts = [compiling, " s waiting for the compiler, ", running, " s simulating and measuring"]
+    if timing.num_rows and timing.run_s > 0:
+        parts += [" (", Quantity.whole(round(timing.num_rows / timing.run_s)), " runs/s)"]
+    if num_known:
+        parts += [
+            "; " * bool(parts),
+            Quantity.whole(num_known),
+            " of them taken over from the file",
+        ]
+    return Sentence.of(*parts, ".")
+
+
+def cost_lines(plan: SweepPlan, dataset: xr.Dataset) -> list[str]:
+    """What the instances of every strategy cost, where a cluster policy takes some down."""
+    if all(point.config.cluster_policy == NONE for point in plan.points):
+        return []
+    parts = []
+    for strategy in dataset["strategy"].values:
+        of_strategy = dataset.sel(strategy=strategy)
+        seconds, idle = (
+            float(of_strategy[name].mean()) for name in ("instance_seconds", "idle_share")
+        )
+        parts.append(f"{strategy} {seconds:.4g} instance-seconds, {idle:.1%} of them idle")
+    return [f"Cost, mean of all runs: {'; '.join(parts)}."]
+
+
+def check_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
+    """Return outcomes of all runs by strategy, ties and invariants; nothing is left out."""
+    parts = []
+    for strategy in dataset["strategy"].values:
+        counts = outcome_counts(dataset["outcome"].sel(strategy=strategy).values)
+        parts.append(f"{strategy} " + ", ".join(f"{num} {name}" for name, num in counts.items()))
+    ties = dataset["num_open_ties"].values
+    return [
+        f"Outcomes of {dataset['outcome'].size} runs: {'; '.join(parts)}.",
+        f"Ties: in {int((ties > 0).sum())} runs, events fell into one microsecond on one instance; their "
+        f"order was not checked against BLIS ({int(ties.sum())} such events in all).",
+        f"Invariants: {len(INVARIANTS)} checked in every run, {runs.in_text(_broken(dataset))}.",
+    ]
+
+
+def remark_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
+    """Return what a reader must not miss: runs without figures, requests left over, broken invariants."""
+    lines = []
+    codes = set(dataset["outcome"].values.reshape(-1).tolist())
+    for code in sorted(codes - {NOT_RUN, *map(int, WHOLE)}):
+        outcome_code = Outcome(code)
+        count = int((dataset["outcome"].values == code).sum())
+        lines.append(
+            f"{count} × {outcome_code.name.lower()}: {outcome_code.sentence}; these runs have no figures, "
+            f"and their {runs.many} are left out of the comparison"
+        )
+    if NOT_RUN in codes:
+        lines.append(f"{int((dataset['outcome'].values == NOT_RUN).sum())} runs were not made")
+    if int(Outcome.HORIZON) in codes:
+        lines.append("horizon: requests were left unfinished and have no E2E; goodput misses them")
+    repaired = int((dataset["num_repairs"].values > 0).sum())
+    if repaired:
+        lines.append(f"{repaired} runs were made again with larger tables")
+    if (broken := _broken(dataset)) != NONE_BROKEN:
+        lines.append(f"Invariants {runs.in_text(broken)}; report this")
+    return lines
+
+
+def _broken(dataset: xr.Dataset) -> str:
+    """Which invariants do not hold, how often, and in which runs."""
+    order = ("invariant", "strategy", "seed", ...)
+    violated = dataset["invariant_violations"].transpose(*order).values
+    texts = []
+    for name, counts in zip(INVARIANTS, violated, strict=True):
+        strategies, seeds = counts.nonzero()[:2]
+        if len(strategies):
+            where = [
+                f"{dataset['strategy'].values[strategy]} seed {dataset['seed'].values[seed]}"
+                for strategy, seed in zip(strategies[:3], seeds[:3], strict=True)
+            ]
+            more = ", …" if len(strategies) > len(where) else ""
+            texts.append(f"{name} {counts.sum()}× ({', '.join(where)}{more})")
+    return "broken: " + "; ".join(texts) if texts else NONE_BROKEN
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def to_document(swept: Swept, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables as a document; what does not exist is null."""
+    dataset, comparisons, inference = swept.dataset, swept.comparisons, swept.inference
+    checks = {"open_ties": int(dataset["num_open_ties"].sum())}
+    violations = json.loads(dataset.attrs["invariant_violation_counts"])
+    document = {
+        **about,
+        "confidence": CONFIDENCE,
+        "method": inference.method,
+        "verdicts": family_sentence(comparisons, inference.is_anytime),
+        "slo_targets": json.loads(dataset.attrs["slo_targets"]),
+        "measure": json.loads(dataset.attrs["measure"]),
+        "outcomes": {
+            str(name): outcome_counts(dataset["outcome"].sel(strategy=name).values)
+            for name in dataset["strategy"].values
+        },
+        **checks,
+        "invariant_violations": violations,
+        "points": [_point_json(comparison) for comparison in comparisons],
+    }
+    return dict(plain(document))
+
+
+def _point_json(comparison: Comparison) -> dict[str, Any]:
+    classes = {}
+    for slo_class, figures in comparison.figures.items():
+        classes[slo_class] = {
+            figure.metric: {
+                "unit": figure.unit,
+                **_estimate_json(figure.value),
+                "difference": figure.difference and _difference_json(figure.difference),
+            }
+            for figure in figures
+        }
+    return {
+        "strategy": comparison.strategy,
+        "place": dict(comparison.place),
+        "reference": comparison.reference,
+        "classes": classes,
+    }
+
+
+def _estimate_json(one: Estimate) -> dict[str, Any]:
+    return {"mean": one.mean, "low": one.low, "high": one.high, "num_seeds": one.num_seeds}
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    return {
+        "absolute": _estimate_json(one.absolute),
+        "percent": _estimate_json(one.percent),
+        "p_adjusted": one.p_adjusted,
+        "verdict": one.verdict,
+    }

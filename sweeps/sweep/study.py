@@ -1,0 +1,319 @@
+"""A sweep as a report: its Dataset's numbers, and a few of its runs again for what a Dataset does not keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.core.outcome import WHOLE
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.measure import window_of
+from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
+from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.runs import parts_of, timelines_of
+from blis_jax.reports.study import (
+    Curve,
+    RunWords,
+    SeedValues,
+    ShownDifference,
+    ShownFigure,
+    Study,
+    shown_difference,
+    shown_interval,
+)
+from blis_jax.reports.words import target_line
+from blis_jax.statistics.compared import Comparison, family_sentence, values_of
+from blis_jax.statistics.intervals import Inference
+from blis_jax.statistics.paired import joint_words
+from blis_jax.traces.source import TraceSource
+from sweeps.sweep.data import CURVE
+from sweeps.sweep.report import (
+    check_lines,
+    cost_lines,
+    method_lines,
+    place_text,
+    remark_lines,
+    requests_text,
+    runs_of,
+    time_sentence,
+    window_line,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.records.record import RunRecord
+    from blis_jax.runs.driver import Timing
+    from sweeps.sweep.execution import How
+    from sweeps.sweep.plan import SweepPlan, SweepPoint
+
+MOST_RECORDS = 16  # seeds whose runs are made again
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep gave."""
+
+    plan: SweepPlan
+    measure: Measure
+    how: How
+    dataset: xr.Dataset
+    comparisons: Sequence[Comparison]
+    inference: Inference  # that these were judged by
+    timing: Timing
+    num_known: int = 0  # runs taken over from the file
+    stopping: tuple[str, ...] = ()  # how seeds were added
+
+    @property
+    def label_by_place(self) -> bool:
+        """Whether the places of the grid are what is compared, for want of a second strategy."""
+        return len(self.plan.strategies) == 1 and len(self.plan.points) > 1
+
+    def labels(self, point: SweepPoint | Comparison) -> tuple[str, str]:
+        """What a point is called, and its place in the grid."""
+        where = place_text(point.place)
+        return (where, "") if self.label_by_place else (point.strategy, where)
+
+
+def write_reports(swept: Swept, paths: OutputPaths) -> None:
+    """The page and the trace, as far as they are asked for."""
+    from blis_jax.commands import cli
+
+    points = _first_points(swept)
+    seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
+    records = _records(swept, points, seeds)
+    if paths.report is not None:
+        from blis_jax.reports.page import write_study
+
+        with cli.writing(paths.report):
+            write_study(with_runs(study_of(swept), swept, records, seeds), paths.report)
+    if paths.timeline is not None:
+        from blis_jax.reports.perfetto import TracedRun, write_trace
+
+        runs = [
+            TracedRun(swept.labels(point)[0], of[0], point.config.block_size_in_tokens)
+            for point, of in zip(points, records.values(), strict=True)
+            if of
+        ]
+        about = {"command": swept.how.command, "seed": str(seeds[0]) if seeds else "none"}
+        with cli.writing(paths.timeline):
+            write_trace(runs, paths.timeline, about)
+
+
+def study_of(swept: Swept) -> Study:
+    """Return what the Dataset's numbers say; the terminal needs no more."""
+    plan, dataset = swept.plan, swept.dataset
+    runs_are = runs_of(plan)
+    names = list(dict.fromkeys(swept.labels(point)[0] for point in plan.points))
+    classes = tuple(str(name) for name in dataset["slo_class"].values)
+    places = tuple(dict.fromkeys(swept.labels(point)[1] for point in plan.points))
+    is_compared = any(one.reference for one in swept.comparisons)
+    judged = f"Verdicts: {family_sentence(swept.comparisons, swept.inference.is_anytime)}."
+    return Study(
+        command=swept.how.command,
+        workload=plan.workload,
+        strategies=tuple(names),
+        descriptions={
+            arm.name: arm.strategy.description
+            for arm in plan.strategies
+            if arm.strategy is not None
+        },
+        classes=classes,
+        seeds=plan.seeds,
+        runs=runs_are,
+        places=places,
+        differences=tuple(
+            found for comparison in swept.comparisons for found in _differences(swept, comparison)
+        ),
+        figures=tuple(_figures(swept)),
+        intervals=swept.inference.method,
+        joint=joint_words(swept.inference) if is_compared else "",
+        verdicts=judged if is_compared else "",
+        remarks=(*swept.stopping, *remark_lines(dataset, runs_are)),
+        notes=(
+            f"{requests_text(plan)} common to all strategies; profile {dataset.attrs['profile']}.",
+            *method_lines(plan),
+            PERCENTILES_EXPLAINED,
+            target_line(json.loads(dataset.attrs["slo_targets"]), classes[1:]),
+            window_line(dataset.attrs["measure"]),
+            *cost_lines(plan, dataset),
+        ),
+        checks=tuple(check_lines(dataset, runs_are)),
+        levels=tuple(dataset["level"].values.tolist()),
+        curves=tuple(_curves(swept)),
+        class_shares=_class_shares(dataset),
+        opens_with="distributions",
+        provenance=_provenance(swept, runs_are),
+        num_runs=swept.timing.num_rows + swept.num_known,
+        time=time_sentence(swept.timing, swept.num_known),
+    )
+
+
+def with_runs(
+    study: Study, swept: Swept, records: Mapping[str, Sequence[RunRecord]], seeds: Sequence[int]
+) -> Study:
+    """Return the report; `records` are of the first place and of these seeds, by strategy."""
+    timelines = {name: runs[0] for name, runs in records.items() if runs}
+    return replace(
+        study,
+        values=tuple(_values(swept)),
+        parts=parts_of(records, study.classes, lambda record: window_of(swept.measure, record)),
+        parts_of=_parts_words(seeds, study.runs),
+        timelines=timelines_of(timelines, seeds[0]) if seeds else (),
+    )
+
+
+def _figures(swept: Swept) -> Iterator[ShownFigure]:
+    for comparison in swept.comparisons:
+        name, place = swept.labels(comparison)
+        for slo_class, figures in comparison.figures.items():
+            for one in figures:
+                yield ShownFigure(name, slo_class, one.metric, shown_interval(one.value), place)
+
+
+def _parts_words(seeds: Sequence[int], runs_are: RunWords) -> str:
+    return (
+        f"Means over {runs_are.counted(len(seeds))}, whose runs were made again for this page; "
+        "the parts add up to the TTFT."
+    )
+
+
+def _differences(swept: Swept, comparison: Comparison) -> list[ShownDifference]:
+    if comparison.reference is None:
+        return []
+    first = next(
+        one for one in swept.comparisons
+        if one.reference is None and (swept.label_by_place or one.place == comparison.place)
+    )  # fmt: skip
+    (reference, _), (name, place) = swept.labels(first), swept.labels(comparison)
+    found = []
+    for slo_class, figures in comparison.figures.items():
+        for before, after in zip(first.figures[slo_class], figures, strict=True):
+            change = after.difference
+            if change is None:
+                continue
+            found.append(
+                replace(
+                    shown_difference(change, name, reference, after.metric, place),
+                    slo_class=slo_class,
+                    reference_mean=finite(before.value.mean),
+                    mean=finite(after.value.mean),
+                )
+            )
+    return found
+
+
+def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
+    """`[point, slo_class, seed, …]`, points in the plan's order."""
+    axes = [axis.name for axis in swept.plan.axes]
+    ordered = values.transpose("strategy", *axes, "slo_class", "seed", ...).values
+    return ordered.reshape(len(swept.plan.points), *ordered.shape[1 + len(axes) :])
+
+
+def _values(swept: Swept) -> list[SeedValues]:
+    metrics = [figure.metric for figure in next(iter(swept.comparisons[0].figures.values()))]
+    classes = [str(name) for name in swept.dataset["slo_class"].values]
+    found = []
+    for metric in metrics:
+        columns = _at_points(swept, values_of(swept.dataset, metric))
+        for point, of_point in zip(swept.plan.points, columns, strict=True):
+            name, place = swept.labels(point)
+            found += [
+                SeedValues(name, slo_class, metric, tuple(map(finite, row.tolist())), place)
+                for slo_class, row in zip(classes, of_point, strict=True)
+            ]
+    return found
+
+
+def _curves(swept: Swept) -> Iterator[Curve]:
+    """Yield TTFT distributions at the first places of the grid."""
+    classes = [str(name) for name in swept.dataset["slo_class"].values]
+    columns = _at_points(swept, swept.dataset[CURVE])
+    for point, of_point in zip(swept.plan.points, columns, strict=True):
+        name, place = swept.labels(point)
+        for slo_class, rows in zip(classes, of_point, strict=True):
+            whole = rows[np.isfinite(rows).all(axis=1)]
+            if len(whole):
+                yield Curve.of(name, slo_class, whole, place)
+
+
+def _class_shares(dataset: xr.Dataset) -> dict[str, float]:
+    """Return how many of the requests each class has, in %, at the first place of the grid."""
+    axes = [dim for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
+    counts = dataset["num_requests"].isel(dict.fromkeys(axes, 0))
+    total = float(counts.sel(slo_class=ALL).sum())
+    return {
+        str(name): 100 * float(counts.sel(slo_class=name).sum()) / total
+        for name in dataset["slo_class"].values
+        if total and name != ALL
+    }
+
+
+# --- runs made again ------------------------------------------------------------------------------
+
+
+def _first_points(swept: Swept) -> list[SweepPoint]:
+    """One a strategy, at the first place of the grid."""
+    points: dict[str, SweepPoint] = {}
+    for point in swept.plan.points:
+        points.setdefault(swept.labels(point)[0], point)
+    return list(points.values())
+
+
+def _whole_seeds(swept: Swept) -> list[int]:
+    """Seeds on which every strategy came to its end at the first place."""
+    outcome = swept.dataset["outcome"]
+    if not swept.label_by_place:
+        outcome = outcome.isel({axis.name: 0 for axis in swept.plan.axes})
+    is_whole = np.isin(outcome.transpose(..., "seed").values, [int(code) for code in WHOLE])
+    everywhere = np.all(is_whole.reshape(-1, len(swept.plan.seeds)), axis=0).tolist()
+    return [seed for seed, whole in zip(swept.plan.seeds, everywhere, strict=True) if whole]
+
+
+def _records(
+    swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
+) -> dict[str, tuple[RunRecord, ...]]:
+    """The runs of these points on these seeds again, whole."""
+    from blis_jax.runs.many_runs import run_given, run_grid
+    from blis_jax.workload.spec import WorkloadSpec
+
+    names = [swept.labels(point)[0] for point in points]
+    if not seeds:
+        return dict.fromkeys(names, ())
+    configs, options = [point.config for point in points], swept.how.options()
+    trace = swept.plan.spec
+    if isinstance(trace, TraceSource):
+        grid = run_given(configs, trace.table, seeds, _itself, options)
+    else:
+        specs = [point.spec for point in points if isinstance(point.spec, WorkloadSpec)]
+        grid = run_grid(configs, specs, seeds, _itself, options)
+    return dict(zip(names, grid.rows, strict=True))
+
+
+def _itself(record: RunRecord) -> RunRecord:
+    return record
+
+
+def _provenance(swept: Swept, runs_are: RunWords) -> dict[str, Any]:
+    attributes = swept.dataset.attrs
+    named = ("package_version", "jax_version", "profile", "device", "clock", "created",
+             "random_stream", "workload")  # fmt: skip
+    fingerprints = {
+        ", ".join(filter(None, swept.labels(point))): point.fingerprint
+        for point in swept.plan.points
+    }
+    return {
+        **{name.replace("_", " "): str(attributes[name]) for name in named if name in attributes},
+        "fingerprint of the sweep": str(attributes["sweep"]),
+        runs_are.many: ", ".join(map(str, swept.plan.seeds)),
+        "fingerprints of the points": fingerprints,
+        "settings of the strategies": json.loads(attributes["policies"]),
+        "configuration": json.loads(attributes["config"]),
+        "workload specification": attributes["spec"],
+    }

@@ -1,0 +1,180 @@
+"""`compare --trace`: routers on one trace and in windows, with intervals, a ranking and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.run_summary import RequestFigures, RunSummary
+from blis_jax.reports.render import text
+from blis_jax.statistics.intervals import NO_INTERVAL, Inference
+from sweeps.compare.__main__ import main
+from sweeps.compare.judge import OneTrace
+from sweeps.compare.ranking import ranking_lines
+from sweeps.compare.report import requests_line
+from sweeps.compare.study import findings_of
+from tests.sweeps.busy import BASE
+
+NUM_REQUESTS = 128
+SMALL = ["--bootstrap", "399", "--figure", "none", "--quiet"]
+
+
+def write_trace(folder: Path, num_requests: int = NUM_REQUESTS) -> str:
+    """Requests that come faster than one instance serves them, long and short ones by turns."""
+    lengths = np.random.default_rng(4).choice([100, 1500], num_requests)
+    rows = [
+        f"{at * 9000},{length},6,{'critical' if at % 3 else 'sheddable'}"
+        for at, length in enumerate(lengths)
+    ]
+    path = folder / "trace.csv"
+    path.write_text("arrival_us,input_tokens,output_tokens,slo_class\n" + "\n".join(rows) + "\n")
+    return str(path)
+
+
+def compared(folder: Path, *words: str) -> dict[str, Any]:
+    (folder / "plain.yaml").write_text(BASE)
+    output = folder / "out.json"
+    given = ["--trace", write_trace(folder), *words, str(folder / "plain.yaml")]
+    assert main([*given, *SMALL, "--output", str(output), "--overwrite"]) == 0
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole")
+    return compared(folder, "--routers", "least-loaded,always-busiest,round-robin")
+
+
+def one(document: dict[str, Any], arm: str, metric: str, slo_class: str = "all") -> dict[str, Any]:
+    wanted = arm, metric, slo_class
+    (found,) = [
+        entry
+        for entry in document["comparisons"]
+        if (entry["arm"], entry["metric"], entry["class"]) == wanted
+    ]
+    return dict(found)
+
+
+def test_round_robin_is_the_reference_and_the_best_router_is_said(whole: dict[str, Any]) -> None:
+    assert [arm["name"] for arm in whole["arms"]] == [
+        "round-robin",
+        "least-loaded",
+        "always-busiest",
+    ]
+    order = [entry["arm"] for entry in whole["ranking"]["order"]]
+    assert order == ["least-loaded", "round-robin", "always-busiest"]
+    answer, *places = ranking_lines(whole)
+    assert answer.startswith("least-loaded ") and "% against round-robin" in answer
+    assert places[-1].startswith("Intervals of the ranking hold for its 3 pairs together")
+    assert "surely better than always-busiest" in places[0]
+
+
+def test_one_run_with_intervals_from_blocks_of_the_trace(whole: dict[str, Any]) -> None:
+    assert whole["trace"]["num_requests"] == NUM_REQUESTS and len(whole["seeds"]) == 1
+    assert "one run each, as nothing is drawn" in requests_line(whole)
+    assert "blocks of" in text(findings_of(whole), has_all=True)
+    worse = one(whole, "always-busiest", "ttft_mean_ms")
+    assert worse["verdict"] == "worse" and worse["simultaneous_percent"]["low"] > 0
+    assert worse["difference"]["low"] < worse["difference"]["mean"] < worse["difference"]["high"]
+    figures = {arm["name"]: arm["figures"]["all"]["ttft_mean_ms"] for arm in whole["arms"]}
+    change = figures["always-busiest"]["mean"] - figures["round-robin"]["mean"]
+    assert worse["difference"]["mean"] == pytest.approx(change)
+    assert one(whole, "always-busiest", "output_tokens_per_s")["difference"]["low"] is None
+
+
+def test_windows_are_runs_that_are_paired(tmp_path: Path) -> None:
+    words = ["--routers", "round-robin,least-loaded", "--trace-windows", "4"]
+    document = compared(tmp_path, *words)
+    assert document["seeds"] == [1, 2, 3, 4]
+    found = one(document, "least-loaded", "ttft_mean_ms", "critical")
+    assert found["num_pairs"] == 4 and found["difference"]["method"] == "Student's t"
+    assert "4 windows of" in requests_line(document)
+    assert "paired t-test by window" in document["inference"]["p_values"]
+
+
+REFUSED = {
+    "no trace": (["--limit", "5"], "--limit has no meaning without --trace"),
+    "no windows without": (
+        ["--trace-windows", "5"],
+        "--trace-windows has no meaning without --trace",
+    ),
+    "workload": (
+        ["--trace", "{trace}", "--workload", "mixed"],
+        "--trace and --workload are both given",
+    ),
+    "rng": (["--trace", "{trace}", "--rng", "jax"], "--rng has no meaning with --trace"),
+    "count": (["--trace", "{trace}", "--num-requests", "5"], "--limit cuts the trace"),
+    "many windows": (["--trace", "{trace}", "--trace-windows", "500"], "give fewer windows"),
+    "block": (["--trace", "{trace}", "--block-s", "1"], "allowed is above 0 up to 0.1143"),
+    "blocks of seeds": (["--block-s", "1"], "--block-s has no meaning without --trace"),
+    "class": (
+        ["--trace", "{trace}", "--metrics", "ttft_p99_ms[standard]"],
+        "has no requests of class standard; it has sheddable, critical",
+    ),
+    "one router": (["--routers", "weighted"], "names fewer than two routers"),
+    "unknown router": (["--routers", "weighted,wieghted"], "wieghted"),
+    "two arms": (["--routers", "all", "iter05_simplified"], "2 arms are given; give one"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_refusals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    trace = write_trace(tmp_path)
+    given = [word.format(trace=trace) for word in words]
+    arms = ["iter00_baseline"] if "--routers" in words else ["iter00_baseline", "iter05_simplified"]
+    assert main([*given, *arms, "--output", str(tmp_path / "out.json")]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+
+
+def made_up(num_requests: int, delay: float = 0.0) -> tuple[RunSummary, ...]:
+    """One run whose requests have a TTFT of 1 to 9 ms and a delay."""
+    values = (np.arange(num_requests) % 9 + 1.0 + delay).tolist()
+    outcomes = RequestFigures(
+        [10_000 * at for at in range(num_requests)],
+        [0] * num_requests,
+        dict.fromkeys(("ttft", "e2e", "tpot", "scheduling_delay", "good", "rejected"), values),
+    )
+    metrics = {"ttft_mean_ms": float(np.mean(values))}
+    return (RunSummary(Outcome.COMPLETED, metrics, fingerprint="x", requests=outcomes),)
+
+
+def test_a_short_trace_has_figures_but_no_intervals() -> None:
+    arms = [made_up(60), made_up(60, delay=2.0)]
+    judge = OneTrace(arms, Inference(num_resamples=99))
+    (found,) = judge.differences([(arms[0], arms[1], "ttft_mean_ms")])
+    assert found.verdict == "unclear" and found.absolute.method == NO_INTERVAL
+    assert found.absolute.mean == pytest.approx(2.0)
+    assert "60 requests are too few for an interval" in judge.sentence()
+    long_enough = OneTrace([made_up(100), made_up(100, delay=2.0)], Inference(num_resamples=99))
+    assert "(10 blocks, 99 resamples)" in long_enough.sentence()
+
+
+def test_a_rare_class_has_a_mean_with_an_interval_but_no_percentile() -> None:
+    arms = [made_up(120), made_up(120, delay=2.0)]
+    for (run,) in arms:
+        assert run.requests is not None
+        run.requests.slo_class[:] = [1] * 40 + [0] * 80  # type: ignore[index]
+        run.metrics.update({"ttft_mean_ms[critical]": 1.0, "ttft_p99_ms[critical]": 9.0})  # type: ignore[attr-defined]
+    judge = OneTrace(arms, Inference(num_resamples=99))
+    mean, tail = (
+        judge.interval(arms[0], f"{name}[critical]") for name in ("ttft_mean_ms", "ttft_p99_ms")
+    )
+    assert mean.method != NO_INTERVAL and tail.method == NO_INTERVAL
+
+
+def test_an_arm_that_did_not_come_to_its_end_has_no_figures() -> None:
+    arms = [made_up(100), (RunSummary(Outcome.LIVELOCK),), made_up(100, delay=2.0)]
+    judge = OneTrace(arms, Inference(num_resamples=99))
+    asked = [(arms[0], arm, "ttft_mean_ms") for arm in arms[1:]]
+    failed, whole = judge.differences(asked)
+    assert failed.num_pairs == 0 and failed.verdict == "unclear"
+    assert whole.absolute.mean == pytest.approx(2.0)

@@ -1,0 +1,305 @@
+"""The configuration files of every shipped strategy, and of policies from files."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps.promote.checks.findings import findings_of
+from sweeps.promote.configs.arms import REPORT, arms_of_promotion, config_files
+from sweeps.promote.promotion import NotMappedError
+from sweeps.strategies.file import list_library
+from tests.sweeps.promote.promotions import (
+    MINE,
+    NOT_IN_THE_TARGET,
+    TARGET,
+    generated,
+    plugins,
+    promotion,
+    read_yaml,
+    read_yamls,
+)
+
+ARMS = "configs/arms"
+DEPRECATED = ("precise-prefix-cache",)  # in the target, which is named where no plugin is there
+
+
+def made(given: str, **options: Any) -> dict[str, Any]:
+    """The files of a promotion, YAML as data."""
+    found = promotion(given, **options)
+    files = config_files(found, plugins(found))
+    return {
+        path: list(read_yamls(text)) if path.endswith(".yaml") else text
+        for path, text in files.items()
+    }
+
+
+def picker(files: dict[str, Any], arm: str = "treatment") -> dict[str, Any]:
+    return files[f"{ARMS}/{arm}/endpoint-picker-config.yaml"][0]
+
+
+def parameters(config: dict[str, Any], kind: str) -> Any:
+    return next(one.get("parameters") for one in config["plugins"] if one["type"] == kind)
+
+
+@pytest.mark.parametrize("name", list_library())
+def test_a_shipped_strategy_gives_valid_files_or_a_sentence(name: str) -> None:
+    given = promotion(name)
+    if name in NOT_IN_THE_TARGET:
+        with pytest.raises(NotMappedError) as caught:
+            config_files(given, plugins(given))
+        assert f"{NOT_IN_THE_TARGET[name]} ({name}.yaml, line " in str(caught.value)
+        assert "proposal: " in str(caught.value)
+        return
+    files = config_files(given, plugins(given))
+    assert findings_of(files, TARGET) == []
+    assert {f"{ARMS}/{arm}/vllm-flags.yaml" for arm in ("baseline", "control", "treatment")} <= set(
+        files
+    )
+
+
+@pytest.mark.parametrize("name", list_library())
+def test_without_a_generated_plugin_there_is_a_sentence_with_the_place(name: str) -> None:
+    given = promotion(name)
+    scorers = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
+    needed = [one for one in scorers if one not in DEPRECATED]
+    if needed and name not in NOT_IN_THE_TARGET:
+        with pytest.raises(
+            NotMappedError, match=rf"routing_scorers\.\S+ \({name}\.yaml, line \d+\)"
+        ):
+            config_files(given, ())
+
+
+def test_two_runs_give_the_same_bytes() -> None:
+    given = promotion("iter16_class_gate@found")
+    assert config_files(given, plugins(given)) == config_files(given, plugins(given))
+
+
+def test_weights_are_written_out_under_max_score_picker() -> None:
+    profile = picker(made("iter00_baseline"))["schedulingProfiles"][0]["plugins"]
+    weights = {step["pluginRef"]: step.get("weight") for step in profile}
+    assert weights == {
+        "prefix-cache-scorer": 3.0,
+        "queue-scorer": 2.0,
+        "kv-cache-utilization-scorer": 2.0,
+        "max-score-picker": None,
+    }
+
+
+def test_always_admit_lifts_the_thresholds_that_shed_by_default() -> None:
+    config = picker(made("iter00_baseline"))
+    assert parameters(config, "utilization-detector")["queueDepthThreshold"] == 999_999_999
+    assert config["flowControl"] == {"saturationDetector": {"pluginRef": "utilization-detector"}}
+    assert "featureGates" not in config
+
+
+def test_arms_are_overlays_that_list_only_what_they_change() -> None:
+    files = made("iter13_class_lead@found")
+    overlay = files[f"{ARMS}/treatment/scenario-overlay.yaml"][0]
+    assert set(overlay) == {"decode", "router"} and set(overlay["decode"]) == {"vllm"}
+    batching = files[f"{ARMS}/ablation-batching/scenario-overlay.yaml"][0]
+    assert list(batching) == ["decode"]
+    (experiment,) = files["configs/experiment.yaml"]
+    names = [one["name"] for one in experiment["setup"]["treatments"]]
+    assert names == [
+        "baseline",
+        "control",
+        "treatment",
+        "ablation-routing",
+        "ablation-order",
+        "ablation-batching",
+    ]
+    assert experiment["setup"]["constants"]["decode.replicas"] == 8
+    assert "decode.replicas" not in experiment["setup"]["treatments"][2]
+
+
+def test_an_ablation_arm_changes_one_layer() -> None:
+    arms, notes = arms_of_promotion(promotion("iter16_class_gate@found"))
+    base, treatment = arms["baseline"], arms["treatment"]
+    assert arms["ablation-admission"] == base.replace(
+        admission_policy=treatment.admission_policy, **dict(treatment.policy_numbers)
+    )
+    assert arms["control"] == base and notes == []
+
+
+def test_a_strategy_of_one_layer_has_no_ablation() -> None:
+    arms, _ = arms_of_promotion(promotion("iter06_no_chunk"))
+    assert list(arms) == ["baseline", "control", "treatment"]
+
+
+def test_the_control_arm_runs_the_plugins_without_effect() -> None:
+    control = picker(made("iter16_class_gate@found"), "control")
+    weights = {
+        step["pluginRef"]: step.get("weight")
+        for step in control["schedulingProfiles"][0]["plugins"]
+    }
+    assert weights["load-balance-scorer"] == 0.0 and weights["queue-scorer"] == 2.0
+    assert parameters(control, "class-gated-admitter")["probability"] == 0.0
+    assert parameters(picker(made("iter16_class_gate@found")), "class-gated-admitter") == {
+        "standard_load": 194.12259463255234,
+        "sheddable_load": 198.624872019131,
+        "probability": 0.434417222344866,
+    }
+
+
+def test_a_class_that_a_plugin_reads_has_its_priority_and_the_conflict_is_reported() -> None:
+    files = made("iter16_class_gate@found")
+    objects = files[f"{ARMS}/treatment/kubernetes.yaml"]
+    priorities = {
+        one["metadata"]["name"]: one["spec"]["priority"]
+        for one in objects
+        if "priority" in one["spec"]
+    }
+    assert priorities["slo-critical"] == 4 and priorities["slo-sheddable"] == -2
+    bands = [band["priority"] for band in picker(files)["flowControl"]["priorityBands"]]
+    assert bands == [4, 3, 0, -1, -2, -3]
+    assert "bands are strict" in files[REPORT]
+
+
+def test_without_such_a_plugin_all_classes_share_the_band_of_their_deadlines() -> None:
+    files = made("iter13_class_lead@found")
+    (band,) = picker(files)["flowControl"]["priorityBands"]
+    assert band["orderingPolicyRef"] == "slo-deadline-ordering-policy"
+    assert (
+        picker(files, "control")["flowControl"]["priorityBands"][0]["orderingPolicyRef"]
+        == "fcfs-ordering-policy"
+    )
+    assert picker(files, "baseline")["flowControl"] == {
+        "saturationDetector": {"pluginRef": "utilization-detector"}
+    }
+
+
+def test_a_gate_without_a_plugin_becomes_a_detector_with_a_whole_threshold() -> None:
+    given = promotion("iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=20.4")
+    files = config_files(given, ())
+    assert findings_of(files, TARGET) == []
+    config = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    assert parameters(config, "utilization-detector") == {
+        "queueDepthThreshold": 20,
+        "kvCacheUtilThreshold": 1.0,
+    }
+    assert "sheds somewhat earlier" in files[REPORT]
+
+
+def test_every_setting_in_effect_is_in_the_report() -> None:
+    text = made("iter08_token_budget@published")[REPORT]
+    for setting in (
+        "max_num_scheduled_tokens",
+        "kv_offload_threshold",
+        "slo_prefill_critical",
+        "slo_base_critical",
+    ):
+        assert f"| `{setting}` |" in text
+    assert "here 256, that of the class with the most requests" in text
+    assert "`slo_gated_threshold`" not in text
+
+
+def test_a_policy_of_a_file_is_configured_with_its_numbers(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    given = promotion(
+        f"iter00_baseline:routing_scorers=prefix-affinity~1+{tmp_path}/mine.py:calm~2"
+    )
+    files = config_files(given, plugins(given))
+    assert findings_of(files, TARGET) == []
+    config = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    assert parameters(config, "calm-scorer") == {"scale": 8.0}
+    assert "mine.py:calm" in files[REPORT]
+    for path, text in files.items():
+        assert str(tmp_path) not in text.replace(given.given, ""), path
+
+
+def test_roles_bring_their_filters_and_a_handler() -> None:
+    given = promotion("iter00_baseline")
+    groups = [{"count": 2, "role": "prefill"}, {"count": 2, "role": "decode"}]
+    config = given.arm.config.replace(instances=tuple(groups))
+    given = type(given)(given.given, type(given.arm)("roles", config), given.baseline, TARGET)
+    files = config_files(given, ())
+    assert findings_of(files, TARGET) == []
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    first = {one["name"]: one["plugins"][0]["pluginRef"] for one in document["schedulingProfiles"]}
+    assert first == {"prefill": "prefill-filter", "decode": "decode-filter"}
+    overlay = read_yaml(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
+    assert overlay["prefill"] == {"enabled": True, "replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("iter00_baseline:max_num_scheduled_tokens=128", "128 tokens for 256 sequences"),
+        ("iter00_baseline:admission_policy=class-gated", "admission_policy .*class-gated"),
+        ("iter00_baseline:routing_policy=power-of-two", "no filter draws candidates at random"),
+        ("iter01_priority_cascade:priority_policy=inverted-slo", "a deliberately bad policy"),
+        (
+            "iter00_baseline:hand_over_policy=pools;decode_routing_policy=least-loaded",
+            "decode_routing_policy .*this command writes one scheduling profile",
+        ),
+        (
+            "iter00_baseline:model=example/unknown;alpha_coeffs=[1,2,3];beta_coeffs=[1,2,3]",
+            "models.yaml, or set kv_cpu_blocks to 0",
+        ),
+    ],
+)
+def test_what_the_target_has_not_is_one_sentence_with_a_proposal(given: str, sentence: str) -> None:
+    found = promotion(given)
+    generated = plugins(found) if "cascade" in given else ()
+    with pytest.raises(NotMappedError, match=rf"{sentence}.*"):
+        config_files(found, generated)
+    with pytest.raises(NotMappedError, match="; proposal: "):
+        config_files(found, generated)
+
+
+@pytest.mark.parametrize(
+    "name", ["iter00_baseline", "iter13_class_lead@found", "iter16_class_gate@found"]
+)
+def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
+    given = dataclasses.replace(promotion(name), target="llm-d-inference-scheduler@0.8")
+    files = config_files(given, plugins(given))
+    assert findings_of(files, given.target) == []
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    assert "saturationDetector" in document
+    assert "allow-experimental-plugins" not in "".join(files.values())
+    assert "unknown-field" in {
+        one.rule for one in findings_of(config_files(promotion(name), plugins(given)), given.target)
+    }
+    objective = list(read_yamls(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
+    assert objective["apiVersion"] == "inference.networking.x-k8s.io/v1alpha2"
+
+
+def test_an_order_without_a_key_is_the_plugin_s_in_the_router_s_queue() -> None:
+    given = promotion("iter06_sjf")
+    order = generated("order", "sjf", "sjf-ordering-policy", signals=("request.input_len",))
+    files = config_files(given, [order])
+    assert findings_of(files, TARGET) == []
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    (band,) = document["flowControl"]["priorityBands"]
+    assert band["orderingPolicyRef"] == "sjf-ordering-policy"
+    flags = read_yaml(files[f"{ARMS}/treatment/vllm-flags.yaml"])
+    assert flags["scheduling-policy"] == "fcfs"
+
+
+def test_a_key_comes_before_a_plugin_that_could_not_tell_the_classes_apart() -> None:
+    given = promotion("iter05_simplified")
+    name = "slo-tiered-priority-fcfs-ordering-policy"
+    order = generated("order", "slo-tiered+priority-fcfs", name, signals=("request.slo_class",))
+    files = config_files(given, [order])
+    assert findings_of(files, TARGET) == []
+    assert name not in files[f"{ARMS}/treatment/endpoint-picker-config.yaml"]
+    assert f"{name} is in no arm" in files[REPORT]
+
+
+def test_numbers_find_the_plugin_s_own_spelling() -> None:
+    given = promotion("iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=20.5")
+    gate = generated(
+        "admission", "slo-gated", "slo-gated-admitter", parameters={"loadThreshold": 1.0}
+    )
+    files = config_files(given, [gate])
+    found = {
+        arm: parameters(
+            read_yaml(files[f"{ARMS}/{arm}/endpoint-picker-config.yaml"]), gate.type_name
+        )
+        for arm in ("treatment", "control")
+    }
+    assert found == {"treatment": {"loadThreshold": 20.5}, "control": {"loadThreshold": 1e12}}

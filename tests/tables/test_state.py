@@ -1,0 +1,45 @@
+"""What the scan carries and what it leaves behind: no field is anything, or nothing for want of a mechanism."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from blis_jax.core.parts import Parts
+from blis_jax.memory.block_tables.block_rows import BlockRows
+from blis_jax.tables.blocks import Blocks
+from blis_jax.tables.journeys import Downs, Orders
+from blis_jax.tables.raw import Raw
+from blis_jax.tables.requests import Requests
+from blis_jax.tables.router import AgedView, LateNews, LateWrite, RouterIndex, RouterWrite, View
+from blis_jax.tables.state import SharedBlocks, State
+from blis_jax.tables.writes import Writes
+
+RECORDS = (
+    *(State, Raw, Writes, Blocks, BlockRows, SharedBlocks),
+    *(RouterIndex, RouterWrite, LateNews, LateWrite, View, AgedView, Requests),
+)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_every_field_is_of_one_type(record: type) -> None:
+    for field in dataclasses.fields(record):
+        words = list(ast.walk(ast.parse(str(field.type), mode="eval")))
+        names = {word.id for word in words if isinstance(word, ast.Name)}
+        assert not names & {"Any", "Absent", "Optional", "Union", "Vector"}, field.name
+        assert not any(isinstance(word, ast.BinOp) for word in words), field.name
+        assert field.default is dataclasses.MISSING, field.name
+
+
+def test_sub_trees_are_found_and_replaced_by_class() -> None:
+    parts = Parts(Downs(jnp.zeros(2, jnp.int32)), Orders(jnp.ones(2, jnp.int32)))
+    more = parts.having(Downs(jnp.full(2, 7, jnp.int32)))
+    assert more[Downs].count.tolist() == [7, 7] and more[Orders].number.tolist() == [1, 1]
+    assert [leaf.tolist() for leaf in jax.tree.leaves(more)] == [[7, 7], [1, 1]]
+    assert Orders not in parts.only(Downs)
+    with pytest.raises(KeyError, match="there is no Orders to replace"):
+        parts.only(Downs).having(parts[Orders])
