@@ -13,6 +13,7 @@ from blis_jax.core.parts import Parts
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord, Status
+from blis_jax.runs import runs
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.many_runs import run_grid
 from blis_jax.runs.runs import GivenRun
@@ -233,8 +234,8 @@ def test_a_run_that_fills_its_log_again_and_again_is_made_in_stretches(
         outcome=lambda: in_stretches,
         num_open_ties=lambda: 0,
         raw=Parts(),
-        record=lambda repairs: Ended(Outcome.LOG_FULL),
     )
+    monkeypatch.setattr(runs, "run_record", lambda seen, repairs: Ended(Outcome.LOG_FULL))
     settings = config.from_flags(flags(num_instances=8, total_kv_blocks=7, horizon=90_000_000))
     row = Row(settings, table_of(workload_of([Prompt(0, 40, 60)])), FIXED)
     run = GivenRun(row, Options(kv_model="block-level"))
