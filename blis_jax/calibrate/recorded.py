@@ -233,7 +233,7 @@ def read_observed_trace(path: Path) -> MeasuredRun:
     form: ModuleType = trace_v3 if trace_v3.matches(sniff(path)) else trace_v2
     rows = form.read(path, reading)
     if reading.report.num_bad:
-        reading.report.refuse_bad(path)
+        reading.report.refuse_bad(path, "take such rows out")
     place = trace_v2.header_path(path)
     header = form.read_header(place) if place else trace_v2.Header()
     times = read_table(path)

@@ -74,6 +74,17 @@ def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column])
     return places
 
 
+def note_unread(names: Sequence[str], places: Mapping[str, int], reading: Reading) -> None:
+    """Tell the report of columns that are not read."""
+    read = {*places.values(), *(names.index(name) for name in names if plain_name(name) in _SUMS)}
+    reading.report.add_unread(
+        name for place, name in enumerate(names) if place not in read and name
+    )
+
+
+_SUMS = ("totaltokens",)  # of columns that are read
+
+
 # --- parsers --------------------------------------------------------------------------------------
 
 
@@ -112,10 +123,16 @@ def counts(least: int, *names: str, most: int = MOST_TOKENS, default: int | None
     return Column(names, parse=whole(least, most), wanted=wanted, default=default)
 
 
-def seconds(*names: str, place: int | None = None) -> Column:
-    """Return the column of a time in seconds from 0 on."""
-    parse = numbers(0, LATEST_US / 1e6)
-    return Column(names, place, parse, wanted="a number of seconds from 0 on")
+def seconds(reading: Reading, *names: str, place: int | None = None) -> Column:
+    """Return the column of a time from 0 on, in seconds unless the reading says another unit."""
+    parse = numbers(0, LATEST_US / reading.unit_us("s"))
+    unit = "seconds" if reading.time_unit == "s" else reading.time_unit
+    return Column(names, place, parse, wanted=f"a number of {unit} from 0 on")
+
+
+def in_us(times: np.ndarray, reading: Reading) -> np.ndarray:
+    """Return the times of such a column in whole µs, rounded."""
+    return np.rint(times * reading.unit_us("s")).astype(np.int64)
 
 
 def slo_classes(*names: str, default: int | None = None) -> Column:
@@ -302,6 +319,8 @@ def read_columns(
     """Return the columns of all good rows; blank lines are skipped, malformed rows counted."""
     header = read_header(path)
     places = find_places(path, header.names, columns)
+    if all(column.place is None for column in columns.values()):
+        note_unread(header.names, places, reading)
     try:
         return read_frames(_frames(path, header, places, columns), columns, places, reading, checks)
     except Irregular:

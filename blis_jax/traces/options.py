@@ -17,7 +17,7 @@ from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, TraceRows
 from blis_jax.workload.contents import Segments
 
 SLO_STREAM, PREFIX_STREAM, SERVEGEN_STREAM = 1, 2, 3  # purposes of a seed's streams
-PREFIX_MODELS = "none, shared:TOKENS, groups:NUMBER:TOKENS[:SHARE], sessions"
+PREFIX_MODELS = "none, shared:TOKENS, groups:NUMBER:TOKENS[:SHARE], sessions, deltas"
 
 
 def generator(seed: int, purpose: int) -> np.random.Generator:
@@ -111,8 +111,8 @@ def parse_prefix_model(text: str) -> Callable[[TraceRows, int], TraceRows]:
     try:
         if name == "none" and not numbers:
             return lambda rows, seed: rows
-        if name == "sessions" and not numbers:
-            return lambda rows, seed: grow_sessions(rows)
+        if name in ("sessions", "deltas") and not numbers:
+            return lambda rows, seed: grow_sessions(rows, are_deltas=name == "deltas")
         if name == "shared" and len(numbers) == 1:
             model = PrefixModel(1, int(numbers[0]))
         elif name == "groups" and len(numbers) in (2, 3):
@@ -150,32 +150,47 @@ def share_prefixes(rows: TraceRows, model: PrefixModel, seed: int) -> TraceRows:
     )
 
 
-def grow_sessions(rows: TraceRows) -> TraceRows:
+def short_turns(rows: TraceRows) -> tuple[int, int]:
+    """Return how many later turns have a shorter prompt than the turn before, and how many later turns there are."""
+    members = np.flatnonzero(rows.session != NO_CODE)
+    order = members[np.lexsort((rows.round_index[members], rows.session[members]))]
+    is_later = np.diff(rows.session[order]) == 0
+    return int(np.sum(is_later & (np.diff(rows.input_len[order]) < 0))), int(is_later.sum())
+
+
+def grow_sessions(rows: TraceRows, *, are_deltas: bool = False) -> TraceRows:
     """Return the rows with every session as one growing text.
 
     A turn whose prompt is at least as long as the text so far begins with all of it, and prompt and
     output become the text; a shorter prompt is a beginning of the text, and its output is private.
+    Where rows `are_deltas`, the text so far goes before every prompt, which grows by it.
+
+    Raises:
+        ConfigError: no row has a session, or a prompt becomes too long.
     """
     if not len(rows.session_names):
         raise ConfigError(
-            "--prefix-model sessions needs a trace with sessions, but this one has none; "
+            "--prefix-model sessions and deltas need a trace with sessions, but this one has none; "
             f"use one of {PREFIX_MODELS}"
         )
     members = np.flatnonzero(rows.session != NO_CODE)
     order = members[np.lexsort((members, rows.round_index[members], rows.session[members]))]
-    end = np.zeros(len(rows), np.int64)
+    end, input_len = np.zeros(len(rows), np.int64), rows.input_len.astype(np.int64)
     session, text = NO_CODE, 0
     for row in order.tolist():
         if rows.session[row] != session:
             session, text = rows.session[row], 0
-        end[row] = int(rows.input_len[row])
+        input_len[row] += text if are_deltas else 0
+        end[row] = input_len[row]
         if end[row] >= text:
             end[row] += int(rows.output_len[row])
             text = end[row]
+    if input_len.max() > MOST_TOKENS:
+        raise ConfigError("--prefix-model deltas: a prompt grows beyond 2^31 tokens; use another")
     has_session = rows.session != NO_CODE
     segments = Segments(
         ptr=np.concatenate([[0], np.cumsum(has_session)]),
         content=rows.session[has_session].astype(np.int64),
         end=end[has_session],
     )
-    return replace(rows, segments=segments)
+    return replace(rows, segments=segments, input_len=input_len.astype(np.int32))

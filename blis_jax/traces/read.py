@@ -15,9 +15,9 @@ import numpy as np
 
 from blis_jax.errors import MOST_SHOWN, ConfigError
 from blis_jax.files.input_files import check_regular, open_text
-from blis_jax.traces import options
+from blis_jax.traces import options, times
 from blis_jax.traces.columns import header_names, plain_name
-from blis_jax.traces.rows import ROW_PREFIX, Reading, Report, TraceRows, by_arrival
+from blis_jax.traces.rows import MOST_NAMED, ROW_PREFIX, Reading, Report, TraceRows, by_arrival
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000
@@ -96,25 +96,32 @@ class TraceOptions:
     Attributes:
         format: one of `FORMATS`; found from the content if None.
         limit: usable rows to read, from the start of the file; all if None.
+        time_unit: unit of the times in the file, `s`, `ms`, `us`, `ns`, or `auto` for the first that can be true;
+            that of the format if None.
+        from_s: s after the first arrival from which requests are taken; this moment becomes time 0.
+        until_s: s after the first arrival until which requests are taken; `limit` counts within the window.
         time_scale: factor on arrival times, above 0.
         slo_mix: class weights for requests without a class, such as `critical:0.2,standard:0.8`.
         prefix_model: prompts that begin alike where the trace does not say: `none`, `shared:TOKENS`,
             `groups:NUMBER:TOKENS[:SHARE]` or `sessions`.
         strict: refuse malformed rows instead of leaving them out.
         seed: of what is drawn for the trace, 0 to 2^63 − 1.
-        block_size: tokens of a hash block of the trace, not of the engine's KV block.
+        block_size: tokens of a hash block of the trace, not of the engine's KV block; the format's if None.
         header: path of TraceV2's header where it is not beside the rows.
         horizon_us: µs from which arrivals are left out.
     """
 
     format: str | None = None
     limit: int | None = None
+    time_unit: str | None = None
+    from_s: float | None = None
+    until_s: float | None = None
     time_scale: float = 1.0
     slo_mix: str | None = None
     prefix_model: str | None = None
     strict: bool = False
     seed: int = 42
-    block_size: int = 512
+    block_size: int | None = None
     header: str | None = None
     horizon_us: int | None = None
 
@@ -146,25 +153,29 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
     path = Path(path)
     _check(wanted)
     name = format_of(sniff(path), wanted.format)
+    has_window = wanted.from_s is not None or wanted.until_s is not None
     reading = Reading(
-        limit=wanted.limit,
+        limit=None if has_window else wanted.limit,
         seed=wanted.seed,
         block_size=wanted.block_size,
         horizon_us=wanted.horizon_us,
         header=wanted.header,
+        time_unit=wanted.time_unit,
     )
-    rows = _read(path, name, reading)
+    rows, reading = times.read_in_unit(lambda how: _read(path, name, how), reading)
     report = reading.report
     if wanted.strict:
         report.refuse_bad(path)
     if not len(rows):
-        raise _nothing_usable(path, name, report)
+        raise _nothing_usable(path, name, reading)
     num_late = int(np.count_nonzero(np.diff(rows.arrival_us) < 0))
     if num_late:
         report.notes.append(
             f"{num_late} rows came earlier than the row above; all are sorted by arrival"
         )
-    rows, is_drawn = _completed(by_arrival(rows), wanted, report)
+    report.notes += _unsaid(rows, wanted, report)
+    rows = _placed_in_time(by_arrival(rows), wanted, reading)
+    rows, is_drawn = _completed(rows, wanted, report)
     return Trace(rows, name, report, is_drawn or name == "servegen")
 
 
@@ -208,13 +219,15 @@ def _read(path: Path, name: str, reading: Reading) -> TraceRows:
         raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
 
 
-def _nothing_usable(path: Path, name: str, report: Report) -> ConfigError:
+def _nothing_usable(path: Path, name: str, reading: Reading) -> ConfigError:
+    report = reading.report
     first = (
         f" ({report.first_bad[0].place}: {report.first_bad[0].reason})" if report.num_bad else ""
     )
+    unit = "" if reading.time_unit is None else ", or --time-unit if its times are in another unit"
     return ConfigError(
         f"{path}, read as {name}, has no usable request{first}; "
-        "give --trace-format if it is another format"
+        f"give --trace-format if it is another format{unit}"
     )
 
 
@@ -222,8 +235,42 @@ def _check(wanted: TraceOptions) -> None:
     for name, value in (("--limit", wanted.limit), ("--trace-block-size", wanted.block_size)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
+    if wanted.time_unit not in (None, *times.TIME_UNITS):
+        raise ConfigError(
+            f"--time-unit: got {wanted.time_unit!r}, allowed is one of {', '.join(times.TIME_UNITS)}"
+        )
     if not 0 <= wanted.seed < 2**63:
         raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {wanted.seed}")
+
+
+def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
+    """Return notes on what of a trace has no effect, or cannot be meant."""
+    notes = []
+    if report.unread:
+        plural = "s" if len(report.unread) > 1 else ""
+        notes.append(
+            f"column{plural} without effect: {', '.join(list(report.unread)[:MOST_NAMED])}"
+        )
+    if repeated := len(rows) - np.unique(rows.request_id).size:
+        notes.append(
+            f"{repeated} rows repeat the request_id of another row; each is a request of its own"
+        )
+    num_short, num_later = options.short_turns(rows)
+    if 2 * num_short > num_later and wanted.prefix_model != "deltas":
+        notes.append(
+            f"{num_short} of {num_later} later turns have a shorter prompt than the turn before: if rows hold only "
+            "the new tokens of a turn, give --prefix-model deltas"
+        )
+    return notes
+
+
+def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> TraceRows:
+    """Return the window that was asked for of rows by arrival, which begin near time 0; odd times are noted."""
+    odd = times.remark(rows, reading.time_unit)
+    rows, moved = times.from_zero(rows)
+    reading.report.notes += [note for note in (odd, moved) if note]
+    cut = times.window(rows, wanted.from_s, wanted.until_s)
+    return cut if cut is rows else cut.take(np.arange(len(cut))[: wanted.limit])
 
 
 def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:

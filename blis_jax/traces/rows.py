@@ -26,6 +26,7 @@ _WIDE = ("request_id", "timeout_us")  # columns of 64 bits
 ROW_PREFIX = "row_prefix"
 MOST_NAMED = 10  # malformed rows that are named
 MOST_TOKENS = 2**31 - 1
+UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # µs of a unit of time
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,17 @@ def _encoded(values: np.ndarray, *, has_none: bool) -> tuple[np.ndarray, tuple[s
     return codes, tuple(listed) if listed or has_none else ("",)
 
 
+def number_turns(rows: TraceRows) -> TraceRows:
+    """Return the rows with the turns of each session numbered by time; 0 without a session."""
+    order = np.lexsort((np.arange(len(rows)), rows.arrival_us, rows.session))
+    session = rows.session[order]
+    begins = np.concatenate([[True], session[1:] != session[:-1]])[: len(order)]
+    position = np.arange(len(order))
+    turn = np.empty(len(order), np.int32)
+    turn[order] = position - np.maximum.accumulate(np.where(begins, position, 0))
+    return replace(rows, round_index=np.where(rows.session == NO_CODE, np.int32(0), turn))
+
+
 def by_arrival(rows: TraceRows) -> TraceRows:
     """Return the rows by time; those of one microsecond stay in the order of the file."""
     if not np.any(np.diff(rows.arrival_us) < 0):
@@ -149,12 +161,23 @@ class Report:
     num_bad: int = 0
     first_bad: list[BadRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unread: dict[str, None] = field(default_factory=dict)  # columns of the file that are not read
+
+    def add_unread(self, names: Iterable[str]) -> None:
+        """Remember columns that have no effect, in the order of the file."""
+        self.unread |= dict.fromkeys(names)
 
     def add_bad(self, num_bad: int, first: Iterable[BadRow]) -> None:
         """Count malformed rows; `first` need not hold more than MOST_NAMED of them."""
         self.num_bad += num_bad
         room = MOST_NAMED - len(self.first_bad)
         self.first_bad += list(first)[: max(room, 0)]
+
+    def copy(self) -> Report:
+        """Return a report of its own with the same contents."""
+        return replace(
+            self, first_bad=list(self.first_bad), notes=list(self.notes), unread=dict(self.unread)
+        )
 
     def lines(self) -> list[str]:
         """Return the malformed rows as a block of text, nothing if there are none."""
@@ -166,14 +189,14 @@ class Report:
         lines += [f"  {row.place}: {row.reason}" for row in self.first_bad]
         return lines + ([f"  and {left} more"] if left else [])
 
-    def refuse_bad(self, path: Path) -> None:
-        """What --strict asks for: one malformed row is too many."""
+    def refuse_bad(self, path: Path, instead: str = "leave out --strict to skip such rows") -> None:
+        """Refuse a file with a malformed row, which is what --strict asks for; `instead` is the way out."""
         if self.num_bad:
             first = self.first_bad[0]
             rows = "row" if self.num_bad == 1 else "rows"
             raise ConfigError(
                 f"{path} has {self.num_bad} malformed {rows}, the first at {first.place} "
-                f"({first.reason}); correct the file, or leave out --strict to skip such rows"
+                f"({first.reason}); correct the file, or {instead}"
             )
 
 
@@ -183,10 +206,18 @@ class Reading:
 
     limit: int | None = None  # rows to read at most; malformed ones do not count
     seed: int = 0  # for formats that describe rather than list requests
-    block_size: int = 512  # tokens of a hash block
+    block_size: int | None = None  # tokens of a hash block; the format's if None
     horizon_us: int | None = None
     header: str | None = None  # a TraceV2 header that is not beside its rows
+    time_unit: str | None = (
+        None  # of UNITS_US; a format whose unit may be another one notes what it took
+    )
     report: Report = field(default_factory=Report)
+
+    def unit_us(self, usual: str) -> float:
+        """Return the µs of a unit of the times: that which was asked for, else the format's."""
+        self.time_unit = self.time_unit or usual
+        return UNITS_US[self.time_unit]
 
 
 def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:

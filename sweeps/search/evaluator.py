@@ -125,7 +125,7 @@ def _requests_of(
     usual = space.strategy.seeds if space is not None else USUAL_SEEDS
     try:
         if request.trace is not None:
-            trace = _trace(request.trace.model_dump_json(exclude_none=True))
+            trace = _trace(request.trace.model_dump_json(exclude_none=True, by_alias=True))
             if space is not None:
                 trace.check_classes(Valuation(space.strategy).names)
             seeds = trace.seeds(request.seeds, [config], usual)

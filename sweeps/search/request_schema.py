@@ -29,6 +29,15 @@ class TraceKeys(_Part):
         None, description="tokens that one hash id of a Mooncake trace stands for"
     )
     trace_windows: Count | None = Field(None, description="equal spans of arrivals, each a run")
+    time_unit: Literal["s", "ms", "us", "ns", "auto"] | None = Field(
+        None, description="unit of the trace's times; the format's if left out"
+    )
+    from_: float | None = Field(
+        None, alias="from", description="s after the first arrival from which requests are taken"
+    )
+    until: float | None = Field(
+        None, description="s after the first arrival until which requests are taken"
+    )
     time_scale: float | None = Field(None, description="factor on arrival times")
     limit: Count | None = Field(None, description="usable rows to read")
     slo_mix: str | None = Field(None, description="such as critical:0.2,standard:0.8")

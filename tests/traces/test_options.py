@@ -53,7 +53,7 @@ def test_the_turns_of_a_session_have_one_class():
 
 
 def test_classes_of_the_trace_stay(tmp_path):
-    text = PLAIN + "0,1,1,batch,,0\n1,1,1,,,0\n"
+    text = PLAIN + "0,1,1,batch,,0\n1000000,1,1,,,0\n"
     trace = read_text(tmp_path, text, slo_mix="critical:1")
     assert trace.rows.slo_class.tolist() == [4, 1]
     assert trace.report.notes == []
@@ -112,12 +112,12 @@ def test_sessions_grow(tmp_path):
 
 
 def test_sessions_need_sessions(tmp_path):
-    with pytest.raises(ConfigError, match="needs a trace with sessions"):
+    with pytest.raises(ConfigError, match="need a trace with sessions"):
         read_text(tmp_path, PLAIN + "0,64,32,,,0\n", prefix_model="sessions")
 
 
 def test_contents_of_the_trace_stay(tmp_path):
-    text = lines_of((0, 600, 1, [1, 2]), (1, 600, 1, [3, 4]))
+    text = lines_of((0, 600, 1, [1, 2]), (900, 600, 1, [3, 4]))
     trace = read_text(tmp_path, text, prefix_model="shared:64")
     assert shared_blocks(to_table(trace.rows, 16)[0]) == {}
     assert "--prefix-model has no effect" in trace.report.notes[0]

@@ -34,12 +34,17 @@ FORMAT_NAMES = (
     "vidur",
     "plain",
 )
+WITH_UNITS = ("mooncake", "burstgpt", "blis-csv", "vidur", "plain")  # whose times are numbers
+TIME_UNITS = ("s", "ms", "us", "ns", "auto")
 DEFAULT_SEED = 42  # the reference's
 TRACES = "traces"  # the reference's name of a workload read from its CSV format
 _NEEDS_TRACE = (
     "trace_format",
     "trace_header",
     "trace_block_size",
+    "time_unit",
+    "from_",
+    "until",
     "time_scale",
     "limit",
     "slo_mix",
@@ -64,18 +69,28 @@ class GivenTrace(CommandOptions, title="trace"):
     trace_block_size: int | None = option(
         cli.whole, None, "N", "tokens that one hash id of a Mooncake trace stands for", shown=512
     )
+    time_unit: str | None = option(
+        cli.one_of(*TIME_UNITS), None, "UNIT",
+        "unit of the trace's times: s, ms, us, ns, or auto for the first that can be true (default: the format's)",
+    )  # fmt: skip
+    from_: float | None = option(
+        cli.number, None, "S", "take the requests from S seconds after the first one on, which becomes time 0",
+    )  # fmt: skip
+    until: float | None = option(
+        cli.number, None, "S", "take the requests before S seconds after the first one"
+    )
     time_scale: float | None = option(
         cli.number, None, "F", "factor on arrival times; 0.5 doubles the rate", shown=1.0
     )
     limit: int | None = option(
-        cli.whole, None, "N", "usable rows to read, from the start of the file"
+        cli.whole, None, "N", "usable rows to read, from the start of the file or of --from"
     )
     slo_mix: str | None = option(
         str, None, "MIX", "class weights for requests without a class: critical:0.2,standard:0.5,sheddable:0.3",
     )  # fmt: skip
     prefix_model: str | None = option(
         str, None, "MODEL", "which prompts begin alike, if the trace does not say: none, shared:TOKENS, "
-        "groups:NUMBER:TOKENS[:SHARE], sessions", shown="none",
+        "groups:NUMBER:TOKENS[:SHARE], sessions, deltas (a turn's row holds its new tokens only)", shown="none",
     )  # fmt: skip
     strict: bool | None = option(
         cli.truth, None, "BOOL", "refuse a trace with malformed rows", shown=False
@@ -209,12 +224,15 @@ def trace_options(
     return TraceOptions(
         format=options.trace_format,
         limit=options.limit,
+        time_unit=options.time_unit,
+        from_s=options.from_,
+        until_s=options.until,
         time_scale=1.0 if options.time_scale is None else options.time_scale,
         slo_mix=options.slo_mix,
         prefix_model=options.prefix_model,
         strict=bool(options.strict),
         seed=seed,
-        block_size=512 if options.trace_block_size is None else options.trace_block_size,
+        block_size=options.trace_block_size,
         header=options.trace_header,
         horizon_us=horizon_us,
     )
@@ -227,6 +245,7 @@ def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
     for name, value, formats in (
         ("trace-header", options.trace_header, ("trace-v2", "trace-v3")),
         ("trace-block-size", options.trace_block_size, ("mooncake",)),
+        ("time-unit", options.time_unit, WITH_UNITS),
     ):
         if value is not None and trace.format not in formats:
             notes.warn(f"--{name} has no effect on a {trace.format} trace")
@@ -275,4 +294,4 @@ def provenance(options: GivenTrace, seed: int) -> dict[str, Any]:
 
 
 def _dashed(name: str) -> str:
-    return name.replace("_", "-")
+    return name.rstrip("_").replace("_", "-")

@@ -36,13 +36,14 @@ from blis_jax.traces.columns import (
     Column,
     counts,
     header_names,
+    in_us,
     plain_name,
     read_columns,
     read_header,
     seconds,
 )
 from blis_jax.traces.read import Sniff
-from blis_jax.traces.rows import NO_CODE, Reading, TraceRows, make_rows, segments_of
+from blis_jax.traces.rows import Reading, TraceRows, make_rows, number_turns, segments_of
 from blis_jax.workload.contents import Segments, chain_numbers
 
 if TYPE_CHECKING:
@@ -111,7 +112,6 @@ AZURE = CsvTrace(
 # --- BurstGPT -------------------------------------------------------------------------------------
 
 _BURSTGPT = {
-    "seconds": seconds("Timestamp"),
     "input": counts(1, "Request tokens"),
     "output": counts(0, "Response tokens"),
     "client": Column(("Model",), is_text=True, default=""),
@@ -125,15 +125,15 @@ _HAS_RESPONSE = Check(
 
 def _read_burstgpt(path: Path, reading: Reading) -> TraceRows:
     """Return the requests that got a response, in the order of the file."""
-    found = read_columns(path, _BURSTGPT, reading, [_HAS_RESPONSE])
+    columns = {"time": seconds(reading, "Timestamp"), **_BURSTGPT}
+    found = read_columns(path, columns, reading, [_HAS_RESPONSE])
     rows = make_rows(
-        np.rint(found["seconds"] * 1e6).astype(np.int64),
+        in_us(found["time"], reading),
         found["input"],
         found["output"],
         texts={name: found[name] for name in ("client", "tenant", "session")},
     )
-    rows.round_index[:] = _turns(rows)
-    return rows
+    return number_turns(rows)
 
 
 def _write_burstgpt(rows: TraceRows, path: Path) -> None:
@@ -152,17 +152,6 @@ def _write_burstgpt(rows: TraceRows, path: Path) -> None:
     _write(path, table)
 
 
-def _turns(rows: TraceRows) -> np.ndarray:
-    """Number of each request within its session, by time; 0 without a session."""
-    order = np.lexsort((np.arange(len(rows)), rows.arrival_us, rows.session))
-    session = rows.session[order]
-    begins = np.concatenate([[True], session[1:] != session[:-1]])[: len(order)]
-    position = np.arange(len(order))
-    turn = np.empty(len(order), np.int32)
-    turn[order] = position - np.maximum.accumulate(np.where(begins, position, 0))
-    return np.where(rows.session == NO_CODE, 0, turn)
-
-
 BURSTGPT = CsvTrace(
     lambda sniff: sniff.has_columns("Timestamp", "Request tokens", "Response tokens"),
     _read_burstgpt,
@@ -171,8 +160,8 @@ BURSTGPT = CsvTrace(
 
 # --- vidur ----------------------------------------------------------------------------------------
 
+_VIDUR_TIMES = ("arrived_at", "Time")
 _VIDUR = {
-    "seconds": seconds("arrived_at", "Time"),
     "input": counts(1, "num_prefill_tokens", "PromptTokenCount"),
     "output": counts(0, "num_decode_tokens", "CompletionTokenCount"),
 }
@@ -186,14 +175,14 @@ def _is_vidur(sniff: Sniff) -> bool:
 
 def _read_vidur(path: Path, reading: Reading) -> TraceRows:
     names = {plain_name(name) for name in read_header(path).names}
-    if not names & {plain_name(name) for name in _VIDUR["seconds"].names}:
+    if not names & set(map(plain_name, _VIDUR_TIMES)):
         raise ConfigError(
             f"{path} has lengths but no arrival times (arrived_at); add the column, "
             "since a simulation needs to know when requests come"
         )
-    found = read_columns(path, _VIDUR, reading)
-    arrival_us = np.rint(found["seconds"] * 1e6).astype(np.int64)
-    return make_rows(arrival_us, found["input"], found["output"])
+    columns = {"time": seconds(reading, *_VIDUR_TIMES), **_VIDUR}
+    found = read_columns(path, columns, reading)
+    return make_rows(in_us(found["time"], reading), found["input"], found["output"])
 
 
 def _write_vidur(rows: TraceRows, path: Path) -> None:
@@ -228,7 +217,7 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
     found = read_columns(
         path,
         {
-            "seconds": seconds("arrival_time", place=0),
+            "time": seconds(reading, "arrival_time", place=0),
             "input": Column(
                 ("prefill_tokens",),
                 place=3,
@@ -246,7 +235,7 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
         },
         reading,
     )
-    arrival_us = (found["seconds"] * 1e6).astype(np.int64)
+    arrival_us = (found["time"] * reading.unit_us("s")).astype(np.int64)
     num_rows = len(arrival_us)
     if reading.horizon_us is not None and (arrival_us > reading.horizon_us).any():
         num_rows = int(np.argmax(arrival_us > reading.horizon_us))

@@ -1,9 +1,12 @@
 """Mooncake traces: one JSON object per line with timestamp, input_length, output_length, hash_ids.
 
-Timestamps are milliseconds. Each hash id stands for `block_size` prompt tokens (512 unless said
+Timestamps are milliseconds unless said otherwise. Each hash id stands for `block_size` prompt tokens (512 unless said
 otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may
 be filled in part. Ids are compared from the first on, so files whose ids are not chained are read
-rightly too. Prompt tokens without an id, and all output, are private.
+rightly too. Prompt tokens without an id, and all output, are private. Rows may have a session_id.
+
+Qwen-Bailian's traces have the same columns, but seconds, ids of 16 tokens, and chat_id with
+parent_chat_id: a chat and those that go on from it are a session.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import open_text
-from blis_jax.traces.read import Sniff
+from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import (
     LATEST_US,
     MOST_NAMED,
@@ -28,11 +31,15 @@ from blis_jax.traces.rows import (
     Reading,
     TraceRows,
     make_rows,
+    number_turns,
 )
 from blis_jax.workload.contents import Segments
 
 ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
 LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
+BLOCK_SIZE, BAILIAN_BLOCK_SIZE = 512, 16  # tokens of a hash id
+_NAMES = ("timestamp", "input_length", "output_length", "hash_ids", "session_id")
+_BAILIAN_NAMES = ("chat_id", "parent_chat_id", "turn")  # turns are numbered by time
 
 
 def matches(sniff: Sniff) -> bool:
@@ -50,11 +57,13 @@ class _Columns:
     """What has been read so far."""
 
     def __init__(self) -> None:
-        self.arrival_us, self.input_len, self.output_len = array("q"), array("q"), array("q")
+        self.time, self.input_len, self.output_len = array("d"), array("q"), array("q")
         self.counts, self.hash_ids = array("q"), array("q")
         self.odd_ids: dict[int | str, int] = {}
+        self.sessions: list[str] = []
+        self.session_of_chat: dict[str, str] = {}
 
-    def add(self, line: str, block_size: int) -> None:
+    def add(self, line: str, block_size: int, latest: float) -> None:
         """One request; nothing is kept of a line that is refused."""
         try:
             found = json.loads(line)
@@ -62,13 +71,24 @@ class _Columns:
             raise _BadLine("not a JSON object") from None
         if not isinstance(found, dict):
             raise _BadLine("not a JSON object")
-        arrival_us = round(_number(found, "timestamp", 0, LATEST_US / 1000) * 1000)
+        if "delay" in found and "timestamp" not in found:
+            raise _BadLine("delay in place of timestamp: turns that wait for answers are not read")
+        time = _number(found, "timestamp", 0, latest)
         input_len = _whole(found, "input_length", 1)
         output_len = _whole(found, "output_length", 0)
         self._add_ids(found.get("hash_ids") or [], input_len, block_size)
-        self.arrival_us.append(arrival_us)
+        self.time.append(time)
         self.input_len.append(input_len)
         self.output_len.append(output_len)
+        self.sessions.append(self._session_of(found))
+
+    def _session_of(self, found: dict[str, Any]) -> str:
+        """Return the name of a row's session, empty for none; a chat has that of the chat that it goes on from."""
+        chat = _text(found, "chat_id")
+        if not chat:
+            return _text(found, "session_id")
+        session = self.session_of_chat.get(_text(found, "parent_chat_id"), chat)
+        return self.session_of_chat.setdefault(chat, session)
 
     def _add_ids(self, hash_ids: object, input_len: int, block_size: int) -> None:
         if not isinstance(hash_ids, list) or not {type(each) for each in hash_ids} <= {int, str}:
@@ -98,33 +118,40 @@ class _Columns:
 
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
-    columns = _Columns()
+    objects = sniff(path).objects
+    is_bailian = any({"chat_id", "parent_chat_id"} <= found.keys() for found in objects)
+    known = {*_NAMES, *(_BAILIAN_NAMES if is_bailian else ())}
+    reading.report.add_unread(name for found in objects for name in found if name not in known)
+    columns, unit_us = _Columns(), reading.unit_us("s" if is_bailian else "ms")
+    block_size = reading.block_size or (BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE)
     num_bad = 0
     first_bad: list[BadRow] = []
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
-            if len(columns.arrival_us) == reading.limit:
+            if len(columns.time) == reading.limit:
                 break
             if line.isspace():
                 continue
             try:
-                columns.add(line, reading.block_size)
+                columns.add(line, block_size, LATEST_US / unit_us)
             except _BadLine as error:
                 num_bad += 1
                 if len(first_bad) < MOST_NAMED:
                     first_bad.append(BadRow(f"line {number}", str(error)))
-                    _check_block_size(path, line, num_bad, len(columns.arrival_us), reading)
+                    _check_block_size(path, line, num_bad, len(columns.time), block_size)
     reading.report.add_bad(num_bad, first_bad)
     input_len = np.asarray(columns.input_len, np.int64)
-    return make_rows(
-        np.asarray(columns.arrival_us, np.int64),
+    rows = make_rows(
+        np.rint(np.asarray(columns.time) * unit_us).astype(np.int64),
         input_len,
         np.asarray(columns.output_len, np.int64),
-        segments=_segments(columns, input_len, reading.block_size) if columns.hash_ids else None,
+        texts={"session": np.array(columns.sessions, object)},
+        segments=_segments(columns, input_len, block_size) if columns.hash_ids else None,
     )
+    return number_turns(rows)
 
 
-def write(rows: TraceRows, path: Path, block_size: int = 512) -> None:
+def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:
     """Write times, lengths and, where every segment is a block of its size, hash ids."""
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         for row in range(len(rows)):
@@ -154,12 +181,17 @@ def _whole(found: dict[str, Any], name: str, low: int) -> int:
     return int(value)
 
 
+def _text(found: dict[str, Any], name: str) -> str:
+    value = found.get(name)
+    return "" if value is None else str(value)
+
+
 def _brief(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, reading: Reading) -> None:
+def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, block_size: int) -> None:
     """Refuse a file from whose beginning on the ids are those of smaller blocks."""
     if num_good or num_bad < MOST_NAMED:
         return
@@ -170,7 +202,7 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, readin
     fitting = _fitting(length, len(hash_ids))
     if fitting is not None:
         raise ConfigError(
-            f"{path}: the hash_ids are too many for blocks of {reading.block_size} tokens; "
+            f"{path}: the hash_ids are too many for blocks of {block_size} tokens; "
             f"blocks of {fitting} tokens would fit, give --trace-block-size {fitting}"
         )
 

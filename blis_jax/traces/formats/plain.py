@@ -25,11 +25,12 @@ from blis_jax.traces.columns import (
     Frame,
     counts,
     find_places,
-    numbers,
+    in_us,
     plain_name,
     read_columns,
     read_frames,
     read_header,
+    seconds,
     slo_classes,
 )
 from blis_jax.traces.read import PARQUET_MARK, Sniff
@@ -51,14 +52,14 @@ def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
     is_parquet = _is_parquet(path)
     names = _parquet_names(path) if is_parquet else read_header(path).names
-    columns = _columns({plain_name(name) for name in names})
+    columns = _columns({plain_name(name) for name in names}, reading)
     if is_parquet:
         places = find_places(path, names, columns)
         found = read_frames(_parquet_frames(path, places), columns, places, reading, _CHECKS)
     else:
         found = read_columns(path, columns, reading, _CHECKS)
     time = found.pop("arrival")
-    arrival_us = np.rint(time * 1e6).astype(np.int64) if time.dtype.kind == "f" else time
+    arrival_us = in_us(time, reading) if time.dtype.kind == "f" else time
     segments = [found.pop(name) for name in _SEGMENTS]
     return make_rows(
         arrival_us,
@@ -106,11 +107,13 @@ def _split(values: np.ndarray, ptr: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(values, ptr[1:-1])] if len(ptr) > 1 else []
 
 
-def _columns(names: set[str]) -> dict[str, Column]:
-    arrival = counts(0, "arrival_us", most=LATEST_US)
-    if plain_name("arrival_us") not in names:
-        parse = numbers(0, LATEST_US / 1e6)
-        arrival = Column(("arrival_s",), parse=parse, wanted="a number of at least 0")
+def _columns(names: set[str], reading: Reading) -> dict[str, Column]:
+    name = "arrival_us" if plain_name("arrival_us") in names else "arrival_s"
+    if name == "arrival_us" and reading.time_unit in (None, "us"):
+        reading.unit_us("us")
+        arrival = counts(0, name, most=LATEST_US)
+    else:
+        arrival = seconds(reading, name)
     lists = Column(
         parse=_number_lists, wanted="whole numbers with spaces between", is_text=True, default=""
     )

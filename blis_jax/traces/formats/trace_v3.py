@@ -84,7 +84,7 @@ _HAS_TOKENS = Check(
 )
 _IN_TIME = Check(
     "deadline_us is not later than the arrival",
-    lambda found: (found["deadline_us"] == 0) | (found["deadline_us"] > _arrivals(found)),
+    lambda found: (found["deadline_us"] == 0) | (found["deadline_us"] > found["arrival_time_us"]),
 )
 
 
@@ -144,8 +144,22 @@ def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
 
 
 def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
-    """Return all columns of the rows that can be used, in the order of the file."""
-    return read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
+    """Return all columns of the rows that can be used, in the order of the file.
+
+    Deadlines are on the clock of the times of sending, as in the reference. One that is not later than the sending
+    is on the clock of the arrivals, and is moved: where sendings are times since 1970, the reference would end all
+    requests at once.
+    """
+    found = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
+    deadline, arrival, sent = found["deadline_us"], found["arrival_time_us"], _arrivals(found)
+    is_other_clock = (deadline > 0) & (deadline <= sent)
+    if num_moved := int(is_other_clock.sum()):
+        reading.report.notes.append(
+            f"{num_moved} deadlines are before the time of sending: they are counted from arrival_time_us, the "
+            "clock that they are on"
+        )
+    found["deadline_us"] = np.where(is_other_clock, sent + deadline - arrival, deadline)
+    return found
 
 
 def read_header(path: Path) -> RevisedHeader:

@@ -192,3 +192,53 @@ def test_ids_may_be_words_or_beyond_64_bits(tmp_path):
     trace = read_text(tmp_path, text)
     assert trace.report.num_bad == 0
     assert shared_blocks(to_table(trace.rows, 16)[0]) == {(0, 1): 64, (0, 2): 32, (1, 2): 32}
+
+
+def row_of(**columns):
+    return json.dumps({"input_length": 40, "output_length": 5, **columns}) + "\n"
+
+
+def test_sessions_are_read_and_other_keys_are_named(tmp_path):
+    trace = read_text(
+        tmp_path,
+        row_of(timestamp=0, session_id="a", kind="x")
+        + row_of(timestamp=9, session_id="b")
+        + row_of(timestamp=700, session_id="a", input_length=90),
+    )
+    assert trace.rows.session_names == ("a", "b")
+    assert trace.rows.session.tolist() == [0, 1, 0]
+    assert trace.rows.round_index.tolist() == [0, 0, 1]
+    assert trace.report.notes == ["column without effect: kind"]
+
+
+def test_rows_of_new_tokens_are_noted_and_can_be_made_whole(tmp_path):
+    text = row_of(timestamp=0, session_id=1, input_length=100) + row_of(
+        timestamp=900, session_id=1, input_length=30
+    )
+    (note,) = read_text(tmp_path, text).report.notes
+    assert note.startswith("1 of 1 later turns have a shorter prompt")
+    whole = read_text(tmp_path, text, prefix_model="deltas")
+    assert whole.report.notes == []
+    assert whole.rows.input_len.tolist() == [100, 100 + 5 + 30]
+    table, _ = to_table(whole.rows, 16)
+    assert shared_blocks(table) == {(0, 1): 105 // 16}
+
+
+def test_a_turn_that_waits_is_named(tmp_path):
+    trace = read_text(tmp_path, row_of(timestamp=0) + row_of(delay=700))
+    assert trace.report.first_bad[0].reason.startswith("delay in place of timestamp")
+
+
+def test_qwen_bailian_has_seconds_chats_and_ids_of_16_tokens(tmp_path):
+    trace = read_text(
+        tmp_path,
+        row_of(chat_id=7, parent_chat_id=-1, turn=1, timestamp=0.5, hash_ids=[1, 2, 3])
+        + row_of(chat_id=8, parent_chat_id=-1, turn=1, timestamp=1.0, hash_ids=[9])
+        + row_of(chat_id=9, parent_chat_id=7, turn=2, timestamp=2.25, hash_ids=[1, 2, 4]),
+    )
+    assert trace.rows.arrival_us.tolist() == [500_000, 1_000_000, 2_250_000]
+    assert trace.rows.session.tolist() == [0, 1, 0]
+    assert trace.rows.round_index.tolist() == [0, 0, 1]
+    assert trace.report.notes == []
+    table, _ = to_table(trace.rows, 16)
+    assert shared_blocks(table) == {(0, 2): 2}

@@ -1,0 +1,158 @@
+"""Times of a trace: their unit, where they begin, a window of them, and whether they can be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.traces.rows import UNITS_US, Reading, TraceRows
+
+AUTO = "auto"
+TIME_UNITS = (*UNITS_US, AUTO)
+# Traces of services hold some requests a second; these limits lie far outside.
+MOST_PER_S, MOST_TOKENS_PER_S = 500.0, 1e6
+MOST_OF_FRACTIONS_PER_S = 20.0  # where times in ms or below have fractions
+LEAST_PER_S, FEWEST_SLOW = 5e-3, 10  # so slow, and so many requests
+USUAL_PER_S = 3.0  # the unit whose rate lies nearest to it is proposed
+FIRST_UNIX_S, LAST_UNIX_S = 1e9, 5e9  # seconds since 1970, of 2001 to 2128
+LATE_US = 86_400 * 10**6  # a first arrival later than a day
+LATE_SPANS = 10  # and than so many spans of the trace
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How fast requests come when their times are read in a unit."""
+
+    unit: str
+    rate: float  # requests a second; infinity for all at once
+    tokens_per_s: float
+
+    @classmethod
+    def of(cls, rows: TraceRows, unit: str) -> _Pace:
+        span_s = float(np.ptp(rows.arrival_us)) / 1e6 if len(rows) else 0.0
+        if not span_s:
+            return cls(unit, math.inf, math.inf)
+        tokens = float(rows.input_len.sum(dtype=np.int64) + rows.output_len.sum(dtype=np.int64))
+        return cls(unit, (len(rows) - 1) / span_s, tokens / span_s)
+
+    def in_unit(self, unit: str) -> _Pace:
+        factor = UNITS_US[self.unit] / UNITS_US[unit]
+        return _Pace(unit, self.rate * factor, self.tokens_per_s * factor)
+
+
+def read_in_unit(
+    read: Callable[[Reading], TraceRows], reading: Reading
+) -> tuple[TraceRows, Reading]:
+    """Read rows in the unit that was asked for; with `auto` in the first unit that can be true.
+
+    Args:
+        read: reads the rows of a file as `Reading` says, which then holds the unit that was used.
+        reading: what was asked for.
+
+    Returns:
+        The rows, and the reading whose report belongs to them.
+    """
+    if reading.time_unit != AUTO:
+        return read(reading), reading
+    found: list[tuple[TraceRows, Reading]] = []
+    for unit in (None, *UNITS_US):
+        own = replace(reading, time_unit=unit, report=reading.report.copy())
+        rows = read(own)
+        found.append((rows, own))
+        if own.time_unit is None:  # the format says it
+            break
+        if len(rows) and why_odd(rows, own.time_unit, fewest_slow=2) is None:
+            own.report.notes.append(f"times are read as {own.time_unit} (--time-unit auto)")
+            break
+    else:
+        return next((each for each in found if len(each[0])), found[0])
+    return found[-1]
+
+
+def remark(rows: TraceRows, unit: str | None) -> str | None:
+    """Return a sentence on times that cannot be true, None for others and where the format says the unit."""
+    why = None if unit is None else why_odd(rows, unit)
+    if unit is None or why is None:
+        return None
+    pace = _Pace.of(rows, unit)
+    other = _unix_unit(rows, unit) or min(
+        (name for name in UNITS_US if name != unit),
+        key=lambda name: abs(math.log(pace.in_unit(name).rate / USUAL_PER_S)),
+    )
+    return (
+        f"times are read as {unit}: {why}; if they are {other}, give --time-unit {other} "
+        f"({_number(pace.in_unit(other).rate)} requests/s)"
+    )
+
+
+def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str | None:
+    """Return why times can hardly be of this unit, None if they can; fewer than `fewest_slow` may be slow."""
+    pace = _Pace.of(rows, unit)
+    if math.isinf(pace.rate):
+        return None
+    is_too_fast = pace.rate > MOST_PER_S or pace.tokens_per_s > MOST_TOKENS_PER_S
+    is_too_slow = pace.rate < LEAST_PER_S and len(rows) >= fewest_slow
+    has_fractions = UNITS_US[unit] > 1 and bool(np.any(rows.arrival_us % UNITS_US[unit]))
+    is_fast = unit != "s" and has_fractions and pace.rate > MOST_OF_FRACTIONS_PER_S
+    words = f"{_number(pace.rate)} requests/s and {_number(pace.tokens_per_s)} tokens/s"
+    if is_too_fast or is_too_slow or is_fast:
+        return f"{words}, with fractions of {unit}" if is_fast else words
+    if _unix_unit(rows, unit) is not None:
+        return f"{words}, and the first looks like a time since 1970"
+    return None
+
+
+def _unix_unit(rows: TraceRows, unit: str) -> str | None:
+    """Return the other unit in which the first time is one since 1970."""
+    first = float(rows.arrival_us.min()) / UNITS_US[unit]
+    units = (
+        name for name in UNITS_US if FIRST_UNIX_S <= first * UNITS_US[name] / 1e6 <= LAST_UNIX_S
+    )
+    found = next(units, None)
+    return None if found == unit else found
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def from_zero(rows: TraceRows) -> tuple[TraceRows, str | None]:
+    """Move rows that begin long after time 0, such as times since 1970, to time 0; say so."""
+    if not len(rows):
+        return rows, None
+    first = int(rows.arrival_us.min())
+    if first < LATE_US or first < LATE_SPANS * np.ptp(rows.arrival_us):
+        return rows, None
+    moved = replace(rows, arrival_us=rows.arrival_us - first)
+    return (
+        moved,
+        f"the first request comes {first / 86_400e6:,.0f} days after time 0, which is moved to it",
+    )
+
+
+def window(rows: TraceRows, from_s: float | None, until_s: float | None) -> TraceRows:
+    """Return the rows that arrive from `from_s` on and before `until_s`, s after the first; `from_s` becomes time 0.
+
+    Raises:
+        ConfigError: no request arrives there.
+    """
+    if from_s is None and until_s is None:
+        return rows
+    low, high = 0.0 if from_s is None else from_s, math.inf if until_s is None else until_s
+    if not 0 <= low < high:
+        raise ConfigError(
+            f"--from must be at least 0 and below --until, got {low:g} and {high:g} (s after the first arrival)"
+        )
+    after_us = rows.arrival_us - rows.arrival_us.min()
+    is_in = (after_us >= low * 1e6) & (after_us < high * 1e6)
+    if not is_in.any():
+        raise ConfigError(
+            f"--from {low:g} --until {high:g}: no request arrives there; the trace lasts "
+            f"{int(after_us.max()) / 1e6:,.3f} s"
+        )
+    kept = rows.take(np.flatnonzero(is_in))
+    return replace(kept, arrival_us=after_us[is_in] - round(low * 1e6))
