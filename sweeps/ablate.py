@@ -83,10 +83,11 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     check_statistics(options.confidence, options.bootstrap)
 
     from sweeps.compare.ablation.components import components_of
-    from sweeps.strategies.arms import arm_of, on_instances
+    from sweeps.strategies.arms import arm_of, as_served, on_instances
 
     arm, base = (
-        on_instances(arm_of(text), options.instances) for text in (options.arm, options.against)
+        as_served(on_instances(arm_of(text), options.instances), options.trace is not None)
+        for text in (options.arm, options.against)
     )
     components = components_of(base.config, arm.config, options.components)
     paths = outputs_of(options, f"{FOLDER}/ablate.json", beside=(".jsonl",))

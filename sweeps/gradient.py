@@ -81,9 +81,9 @@ def _gradient(arguments: Sequence[str] | None) -> int:
     from blis_jax.metrics.scalars import lookup
     from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
     from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
-    from sweeps.strategies.arms import arm_of
+    from sweeps.strategies.arms import arm_of, as_served
 
-    arm = arm_of(options.arm)
+    arm = as_served(arm_of(options.arm), is_real=False)
     parameters = [Perturbed(*width) for width in widths]
     for one in parameters:
         one.centre(arm.config)

@@ -107,7 +107,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.search.result import SearchFrame, to_document
     from sweeps.strategies.space import space_of
 
-    space = space_of(strategy)
+    space = space_of(strategy).served(options.trace is not None)
     valuation, loads = Valuation(strategy, has_loads=True), load_specs(strategy)
     requests = _requests(options, strategy, space, valuation)
     engine, baseline = make(space, strategy.search), _baseline(strategy)
@@ -116,6 +116,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     content = {
         **_content(strategy), **requests.content(), "instances": groups,
         "loads": {name: workload_content(one) for name, one in loads.items()},
+        **({} if requests.trace is None else {"profile": space.base.profile}),
     }  # fmt: skip
     record = SearchRecord(paths.beside(".jsonl"), content)
     with record.held(options.resume):

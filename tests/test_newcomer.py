@@ -32,4 +32,4 @@ def test_a_newcomer_gets_a_report_in_five_commands(
         assert main(words[1:]) == 0
     assert "mine" in capsys.readouterr().out
     page = Path("report.html").read_text(encoding="utf-8")
-    assert "How mine compares with baseline on the trace trace.csv" in page
+    assert "How mine compares with vllm on the trace trace.csv" in page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
-from blis_jax.calibrate.measured_run import LATENCIES, STATISTICS, MeasuredRun
+from blis_jax.calibrate.measured_run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
 from blis_jax.calibrate.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
@@ -210,6 +210,7 @@ class Posterior:
     source: str
     cluster: Mapping[str, Any] = field(default_factory=dict)  # that the fit was made for
     predictive: Predictive | None = None  # where the fit explored
+    server: Mapping[str, Any] = field(default_factory=dict)  # what the measured run says of it
 
     @property
     def latency_model(self) -> str:
@@ -235,6 +236,18 @@ class Posterior:
         if values is not None:
             given |= dict(zip(self.terms, np.asarray(values).tolist(), strict=True))
         return coefficients_of(given)
+
+    @property
+    def server_settings(self) -> dict[str, Any]:
+        """Return the settings of one instance that the fit was made for, whoever routes to how many."""
+        of_cluster = ("num_instances", "routing_policy")
+        known = {name: value for name, value in self.cluster.items() if name not in of_cluster}
+        if known:
+            told = {"model": "", "hardware": "", "tp": 1}
+            names = {"model": "model", "gpu": "hardware", "tp": "tp"}
+            told |= {names[name]: value for name, value in self.server.items() if name in names}
+            known |= told
+        return {**AS_VLLM, **known}
 
     def configured(
         self, config: ClusterConfig, values: Float[np.ndarray, " term"] | None = None
@@ -279,11 +292,11 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
         raise ValueError("terms or covariance")
     if np.any(values < 0) or not np.all(np.isfinite(values)):
         raise ValueError("coefficients must be finite and at least 0")
-    cluster = document.get("cluster", {})
-    if not isinstance(cluster, dict):
-        raise TypeError("cluster")
+    cluster, server = document.get("cluster", {}), document.get("server", {})
+    if not (isinstance(cluster, dict) and isinstance(server, dict)):
+        raise TypeError("cluster or server")
     fixed, given = dict(document.get("fixed", {})), document.get("predictive")
     predictive = None if given is None else Predictive.of_document(given)
     if predictive is not None and not set(terms) <= set(predictive.terms) <= set(ALL_TERMS):
         raise ValueError("predictive")
-    return Posterior(terms, values, covariance, fixed, source, cluster, predictive)
+    return Posterior(terms, values, covariance, fixed, source, cluster, predictive, server)

@@ -26,7 +26,7 @@ from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, se
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text
-from sweeps.runs.options import FOLDER
+from sweeps.runs.options import FOLDER, USUAL_ARM
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
@@ -56,7 +56,7 @@ examples:
       --policy iter00_baseline --policy iter13_class_lead@found
 
   which GPUs, alone or mixed, at which price?
-    %(prog)s mixed --targets all.e2e_ms=10000@95 --model meta-llama/llama-3.1-8b-instruct \\
+    %(prog)s mixed --targets all.e2e_ms=10000@95 \\
       --gpus H100,A100-80 --prices H100=3.0,A100-80=1.6
 
   are pools for prefill and decode cheaper?
@@ -68,7 +68,6 @@ examples:
 A request that is rejected, dropped or not finished has missed its targets. A layout with more instances is taken to do
 no worse than one with fewer.
 """
-USUAL_POLICY = "iter00_baseline"
 FEWEST_SEEDS = 16
 
 
@@ -81,7 +80,7 @@ class _Asked(CommandOptions, title="question"):
         "tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all", is_repeated=True,
     )  # fmt: skip
     policy: tuple[str, ...] = option(
-        str, (), "ARM", "[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: iter00_baseline)",
+        str, (), "ARM", f"[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: {USUAL_ARM})",
         is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
@@ -98,9 +97,12 @@ class _Clusters(CommandOptions, title="clusters"):
         "GPUs to compare, with the fitted coefficients of --model on each; also every two of them mixed "
         "(default: the policy's own instances)",
     )  # fmt: skip
-    model: str | None = option(str, None, "NAME", "model of --gpus")
+    model: str | None = option(str, None, "NAME", "model of --gpus (default: the policy's)")
     tp: int | None = option(
-        cli.at_least(1), None, "N", "tensor parallelism of --gpus (default: the model's)"
+        cli.at_least(1),
+        None,
+        "N",
+        "tensor parallelism of --gpus (default: the policy's; of another --model its own)",
     )
     prices: str | None = option(
         str, None, "LIST", "price of a GPU-hour, such as H100=3.0,A100-80=1.6 (default: 1 each)"
@@ -193,13 +195,14 @@ def _question(options: CapacityOptions) -> _Question:
     from sweeps.capacity.layouts import families
     from sweeps.runs.bench import measure_of
     from sweeps.runs.options import check_statistics
-    from sweeps.strategies.arms import arms_of
+    from sweeps.strategies.arms import arms_of, as_served
 
-    arms = arms_of(options.policy or (USUAL_POLICY,))
+    arms = arms_of(options.policy or (USUAL_ARM,))
     is_split = options.roles
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
     requests = _requests(options, arms).at_least(FEWEST_SEEDS, "to be sure by")
+    arms = tuple(as_served(arm, requests.trace is not None) for arm in arms)
     confidence, most = options.confidence, options.max_instances
     check_statistics(confidence)
     measure = measure_of({}, requests.source)
@@ -210,7 +213,7 @@ def _question(options: CapacityOptions) -> _Question:
         targets=targets,
         arms=arms,
         clusters=tuple(
-            (arm, family) for arm in arms for family in families(*hardware, is_split, arm.config)
+            (arm, family) for arm in arms for family in families(*hardware, is_split, arm)
         ),
         confidence=confidence,
         most=most,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.errors import ConfigError, closest
 from blis_jax.latency.registry import Coefficients, lookup
+from sweeps.strategies.arms import Arm
 
 SHARES = (0.25, 0.5, 0.75)  # of the first of two GPUs, or of prefill instances
 PREFILL, DECODE, BOTH = "prefill", "decode", "both"
@@ -24,6 +26,7 @@ class Hardware:
     num_gpus: int = 1  # of one instance
     price: float = 1.0  # of a GPU-hour
     coefficients: Coefficients | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy on this GPU
 
     def group(self, count: int, role: str) -> InstanceGroup:
         """So many instances on it."""
@@ -35,7 +38,7 @@ class Hardware:
             group,
             alpha_coeffs=fit.alpha,
             beta_coeffs=fit.beta,
-            total_kv_blocks=fit.total_kv_blocks,
+            **{"total_kv_blocks": fit.total_kv_blocks, **self.settings},
         )
 
 
@@ -136,11 +139,11 @@ def families(
     tp: int | None,
     prices: Mapping[str, float],
     is_split: bool,
-    config: ClusterConfig,
+    arm: Arm,
 ) -> tuple[LayoutFamily, ...]:
     """The kinds of clusters to try: each GPU alone, every two mixed, and pools if `is_split`.
 
-    Without GPUs the instances are those of the configuration, with its number of GPUs each.
+    Without GPUs the instances are the arm's, with its number of GPUs each; without a model they serve the arm's.
 
     Raises:
         ConfigError: the model has no coefficients on one of the GPUs, or a price is of no GPU.
@@ -151,8 +154,8 @@ def families(
                 f"--prices: {name!r} is not among --gpus ({', '.join(gpus) or 'none'}); leave it out"
                 f"{closest(name, gpus)}"
             )
-    kinds = [_hardware(gpu, model, tp, prices.get(gpu, 1.0)) for gpu in gpus]
-    kinds = kinds or [Hardware(num_gpus=config.tp * config.dp)]
+    kinds = [_hardware(gpu, model, tp, prices.get(gpu, 1.0), arm) for gpu in gpus]
+    kinds = kinds or [Hardware(num_gpus=arm.config.tp * arm.config.dp)]
     found = [LayoutFamily(kind) for kind in kinds]
     for first, second in itertools.combinations(kinds, 2):
         found += [LayoutFamily(first, second, share) for share in SHARES]
@@ -163,11 +166,11 @@ def families(
     return tuple(found)
 
 
-def _hardware(gpu: str, model: str | None, tp: int | None, price: float) -> Hardware:
+def _hardware(gpu: str, model: str | None, tp: int | None, price: float, arm: Arm) -> Hardware:
     if model is None:
-        raise ConfigError("--gpus needs --model, whose coefficients on each GPU are looked up")
+        model, tp = arm.config.model, tp or arm.config.tp
     try:
         fit = lookup(model, gpu, tp)
     except ConfigError as error:
         raise ConfigError(f"--gpus {gpu}: {error}") from None
-    return Hardware(gpu, fit.tp, price, fit)
+    return Hardware(gpu, fit.tp, price, fit, arm.settings_on(gpu))

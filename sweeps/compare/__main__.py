@@ -18,7 +18,13 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.progress import phase
 from sweeps.compare import coefficient_draws
 from sweeps.compare.coefficient_draws import CoefficientOptions
-from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions, check_statistics
+from sweeps.runs.options import (
+    FOLDER,
+    NUM_SEEDS,
+    USUAL_ARM,
+    ComparisonOptions,
+    check_statistics,
+)
 
 if TYPE_CHECKING:
     from blis_jax.files.journal import Journal
@@ -51,10 +57,10 @@ examples:
         --output out/asymmetric.json --figure out/asymmetric.png
 
   on the coefficients of a server of your own, with what is not known of them:
-    %(prog)s iter00_baseline iter05_simplified --coefficients-from out/calibration.json
+    %(prog)s one=vllm two=vllm:num_instances=2 --coefficients-from out/calibration.json
 
   which router is best on a trace of your own, and by how much:
-    %(prog)s --trace trace.jsonl --routers all "iter00_baseline:num_instances=4"
+    %(prog)s --trace trace.jsonl --routers all "vllm:num_instances=4"
 
   the runs of a sweep that is saved:
     %(prog)s out/sweep.zarr
@@ -63,7 +69,6 @@ examples:
     %(prog)s iter05_simplified "t1024=iter05_simplified:max_num_scheduled_tokens=1024" \\
         --criteria iter08_token_budget
 """
-ROUTERS_ON = "iter00_baseline"
 
 
 class _Routers(CommandOptions, title="routers"):
@@ -71,7 +76,7 @@ class _Routers(CommandOptions, title="routers"):
 
     routers: str | None = option(
         str, None, "LIST", "an arm for each of these routers, all or A,B,…, on the one ARM that "
-        f"is given (default: {ROUTERS_ON}), and which of them is best; round-robin is the reference",
+        f"is given (default: {USUAL_ARM}), and which of them is best; round-robin is the reference",
     )  # fmt: skip
 
 
@@ -197,18 +202,19 @@ def _arms(options: CompareOptions) -> tuple[Arm, ...]:
     from sweeps.strategies.routers import router_arms
 
     texts = options.arms
+    is_real = options.trace is not None or options.coefficients_from is not None
     if options.routers is None:
         if len(texts) < 2:
             raise ConfigError(
                 f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
                 "see --help"
             )
-        return arms_of(texts, options.instances)
+        return arms_of(texts, options.instances, is_real)
     if len(texts) > 1:
         raise ConfigError(
             f"--routers: {len(texts)} arms are given; give one whose router is replaced, or none"
         )
-    (base,) = arms_of(texts or (ROUTERS_ON,), options.instances)
+    (base,) = arms_of(texts or (USUAL_ARM,), options.instances, is_real)
     return router_arms(options.routers, base)
 
 

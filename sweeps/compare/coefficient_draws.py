@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.calibrate.measured_run import AS_VLLM
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.parser import whole
 from blis_jax.errors import ConfigError
+from blis_jax.policies.moved import today
 from blis_jax.statistics.intervals import percentile_ends
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from blis_jax.calibrate.posterior import Posterior
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
@@ -50,10 +53,18 @@ class CoefficientDraws:
     values: Float[np.ndarray, "draw term"]
 
     def at_fit(self, arms: Sequence[Arm]) -> tuple[Arm, ...]:
-        """The arms with the coefficients of the fit."""
-        return tuple(
-            dataclasses.replace(arm, config=self.posterior.configured(arm.config)) for arm in arms
-        )
+        """The arms with the coefficients of the fit and its server; what an arm says or tunes stays."""
+        return tuple(dataclasses.replace(arm, config=self._on_server(arm)) for arm in arms)
+
+    def _on_server(self, arm: Arm) -> ClusterConfig:
+        kept = arm.given | {today(name) for name in arm.given}
+        if arm.strategy is not None:
+            kept |= {one.target for one in arm.strategy.parameters if one.target is not None}
+        if not arm.config.corrected:
+            kept |= set(AS_VLLM)
+        known = self.posterior.server_settings.items()
+        server = {name: value for name, value in known if name not in kept}
+        return self.posterior.configured(arm.config).replace(**server)
 
 
 def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws | None:

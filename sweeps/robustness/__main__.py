@@ -251,7 +251,7 @@ def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
     names = next(axis for axis in axes if axis.name == "shape").values
     shapes: dict[str, Shape | TraceShape]
     shapes = {name: TraceShape(name, trace) if trace else load_shape(name) for name in names}
-    arms = arms_of(options.arms)
+    arms = arms_of(options.arms, is_real=trace is not None)
     configs = [arm.config for arm in arms]
     seeds, stream = runs_of(options, NAME, trace, configs, NUM_SEEDS, stopping)
     check_count(seeds, 2, "to have a spread to judge by", stream)

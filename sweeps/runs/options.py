@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FOLDER = "out"
 NUM_SEEDS = 20
+USUAL_ARM = "llm-d-default"  # what serves where no arm is given
 
 
 class StrategyWord(CommandOptions):

@@ -32,7 +32,7 @@ from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
 from sweeps.search.result import arguments, by_class
 from sweeps.strategies.arms import arm_of, configured
 from sweeps.strategies.file import Strategy, list_library, load_strategy, parse_strategy
-from sweeps.strategies.space import Space, space_of
+from sweeps.strategies.space import Space, served, space_of
 
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
@@ -159,7 +159,7 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
         if request.arm is not None:
             arm = arm_of(request.arm)
             space = space_of(arm.strategy) if arm.strategy is not None else None
-            return arm.config, space, []
+            return served(arm.config, is_real=False), space, []
         space = _space(request.strategy)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
@@ -167,7 +167,7 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
         config = configured(where, space, request.point, request.parameters, request.settings)
     except (TypeError, AttributeError, OverflowError):  # a list, say, where a number belongs
         raise ConfigError(f"{where}: settings: a value has the wrong type; see --schema") from None
-    return config, space, _out_of_range(request, space)
+    return served(config, is_real=False), space, _out_of_range(request, space)
 
 
 def _space(given: object) -> Space:

@@ -197,7 +197,7 @@ def _job(options: SensitivityOptions) -> _Job:
         options.pairs, random_state=options.random_state,
     )  # fmt: skip
     sizes.check()
-    space = space_of(strategy)
+    space = space_of(strategy).served(options.trace is not None)
     if not space.dimensions:
         raise strategy.refuse("parameters", "there are none, so nothing can be sensitive to them")
     requests = requests_of(
@@ -242,6 +242,8 @@ def _journal(job: _Job) -> Journal:
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     path, names = job.folder / "record.jsonl", job.experiment.names
+    if job.requests.trace is not None:
+        content["profile"] = job.space.base.profile
     return job.experiment.journal(path, "sensitivity", strategy=content, metrics=names)
 
 

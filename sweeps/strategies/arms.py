@@ -25,18 +25,27 @@ from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.moved import today
 from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments, replaced
-from sweeps.strategies.space import SCORERS, Space, space_of
+from sweeps.strategies.space import SCORERS, Space, served, space_of
 
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Hold a configuration with a name; `strategy` is the file that it came from, None for a search's result."""
+    """Hold a configuration with a name.
+
+    `strategy` is the file that it came from, None for a search's result; `given` are the settings that the text has.
+    """
 
     name: str
     config: ClusterConfig
     strategy: Strategy | None = None
+    given: frozenset[str] = frozenset()
+
+    def settings_on(self, gpu: str) -> dict[str, Any]:
+        """Return the settings that the arm's file has for this GPU alone, without those that the text has."""
+        found = {} if self.strategy is None else self.strategy.settings_on(gpu)
+        return {name: value for name, value in found.items() if name not in self.given}
 
 
 def list_names() -> tuple[str, ...]:
@@ -44,9 +53,11 @@ def list_names() -> tuple[str, ...]:
     return (*list_library(), *SHORT_NAMES)
 
 
-def arms_of(texts: Sequence[str], instances: str | None = None) -> tuple[Arm, ...]:
-    """The arms of several texts, see `on_instances`; their names must differ."""
-    arms = tuple(on_instances(arm_of(text), instances) for text in texts)
+def arms_of(
+    texts: Sequence[str], instances: str | None = None, is_real: bool = False
+) -> tuple[Arm, ...]:
+    """The arms of several texts, see `on_instances` and `as_served`; their names must differ."""
+    arms = tuple(as_served(on_instances(arm_of(text), instances), is_real) for text in texts)
     names = [arm.name for arm in arms]
     for name in names:
         if names.count(name) > 1:
@@ -59,6 +70,11 @@ def on_instances(arm: Arm, instances: str | None) -> Arm:
     if instances is None:
         return arm
     return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
+
+
+def as_served(arm: Arm, is_real: bool) -> Arm:
+    """The arm as real servers would run it, see `served`."""
+    return dataclasses.replace(arm, config=served(arm.config, is_real))
 
 
 def arm_of(text: str) -> Arm:
@@ -80,9 +96,10 @@ def arm_of(text: str) -> Arm:
         parameters = {key: value for key, value in values.items() if key in space.names}
         settings = {key: value for key, value in values.items() if key not in space.names}
         config = configured(f"arm {text!r}", space, name, parameters, settings)
-        return Arm(label, config, strategy)
+        return Arm(label, config, strategy, frozenset(values))
     if who.endswith(".json"):
-        return Arm(label, with_settings(f"arm {text!r}", _best_of(Path(who)), values))
+        config = with_settings(f"arm {text!r}", _best_of(Path(who)), values)
+        return Arm(label, config, given=frozenset(values))
     raise ConfigError(
         f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
         "and the .json result of a search will do too"
@@ -157,7 +174,9 @@ def configured(
         config = space.config_with(values) if values else space.base
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return with_settings(where, config, settings, space.names)
+    gpu = settings.get("hardware")
+    on_gpu = space.strategy.settings_on(gpu) if isinstance(gpu, str) else {}
+    return with_settings(where, config, {**on_gpu, **settings}, space.names)
 
 
 def _checked(where: str, space: Space, name: str, value: Any) -> Any:

@@ -77,6 +77,13 @@ class Override(ClosedPart):
     settings: dict[str, Any]
 
 
+class OnGpus(ClosedPart):
+    """Settings that replace the mechanism's on some GPUs."""
+
+    gpus: Annotated[tuple[Text, ...], Field(min_length=1)]
+    settings: dict[str, Any]
+
+
 class Objective(ClosedPart):
     """A metric to make small or large; several are added up with their weights, or form a front."""
 
@@ -196,6 +203,7 @@ class Strategy(ClosedPart):
     name: Text
     description: str = ""
     mechanism: dict[str, Any] = Field(default_factory=dict)
+    on_gpus: tuple[OnGpus, ...] = ()
     fixed_args: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     overrides: tuple[Override, ...] = ()
@@ -218,6 +226,14 @@ class Strategy(ClosedPart):
     source: str = ""  # names the file in errors
     folder: Path | None = None  # where relative paths begin
     parameter_paths: tuple[str, ...] = ()  # name the parameters in errors
+
+    def settings_on(self, gpu: str) -> dict[str, Any]:
+        """Return the settings that the file has for this GPU alone."""
+        found: dict[str, Any] = {}
+        for part in self.on_gpus:
+            if gpu in part.gpus:
+                found |= part.settings
+        return found
 
     def refuse(self, path: str, problem: str) -> ConfigError:
         """An error about one key of the file."""
@@ -291,6 +307,8 @@ def with_instances(strategy: Strategy, given: str) -> Strategy:
 
 _OWN_KEYS = ("source", "folder", "parameter_paths")
 _THEIR_KEYS = ("workload_spec", "objective")
+_EXTENDS = "extends"  # a strategy whose mechanism the file changes, and of which it has, unless it says otherwise:
+_INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets"}
 
 
 def _parameter_paths(given: object) -> tuple[str, ...]:
@@ -310,12 +328,14 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
         data = {("mechanism" if key == OLD else key): value for key, value in data.items()}
     known = [name for name in Strategy.model_fields if name not in _OWN_KEYS]
     for key in data:
-        if key not in known and key not in _THEIR_KEYS:
-            words = [*known, *_THEIR_KEYS]
+        if key not in known and key not in (_EXTENDS, *_THEIR_KEYS):
+            words = [_EXTENDS, *known, *_THEIR_KEYS]
             raise ConfigError(
                 f"{source}: {key}: the key is unknown; use {', '.join(words)}{closest(key, words)}"
             )
-    document = {key: value for key, value in data.items() if key not in _THEIR_KEYS}
+    document = _extended(
+        {key: value for key, value in data.items() if key not in _THEIR_KEYS}, source
+    )
     for theirs, ours in (("workload_spec", "workload"), ("objective", "objectives")):
         if theirs in data:
             if ours in data:
@@ -329,6 +349,23 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     if "parameters" in data:
         document["parameters"] = _parameters(data["parameters"], source)
     return document
+
+
+def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
+    """The document with what it has of the strategy that it extends."""
+    name = document.pop(_EXTENDS, None)
+    if name is None:
+        return document
+    if not isinstance(name, str) or name not in list_library():
+        known = choices(str(name), list_library())
+        raise ConfigError(f"{source}: {_EXTENDS}: got {name!r}; {known}")
+    parent, own = load_strategy(name), document.get("mechanism") or {}
+    if parent.fixed_args or "fixed_args" in document or not isinstance(own, Mapping):
+        raise ConfigError(
+            f"{source}: {_EXTENDS}: {name} and the file must both have a mechanism, not fixed_args"
+        )
+    document["mechanism"] = {**parent.mechanism, **own}
+    return {**parent.model_dump(include=_INHERITED, exclude_unset=True), **document}
 
 
 def _parameters(given: object, source: str) -> Any:
@@ -376,6 +413,7 @@ def _unknown_key(error: ValidationError) -> str | None:
     owners: dict[str, type[BaseModel]] = {
         "parameters": Parameter,
         "overrides": Override,
+        "on_gpus": OnGpus,
         "objectives": Objective,
         "constraints": Constraint,
         "loads": SearchLoad,

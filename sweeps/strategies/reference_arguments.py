@@ -60,6 +60,8 @@ def _fit_of(config: ClusterConfig, settings: Mapping[str, Any]) -> dict[str, Any
     is_given = "alpha_coeffs" in settings and "beta_coeffs" in settings
     if is_computed or is_given or model is gpu is tp is None:
         return {}
+    if model is None:  # another model has a GPU and a TP of its own
+        gpu, tp = gpu or config.hardware, tp or config.tp
     fit = lookup(model or config.model, gpu, tp)
     return {
         "hardware": fit.gpu,

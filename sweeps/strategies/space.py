@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.stats import qmc
 from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
 from blis_jax.cluster.named_policies import located, number_of
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
+from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.moved import today
 from blis_jax.policies.numbers import Number
@@ -107,6 +108,10 @@ class Space:
         scorers = parse_scorers(_scorers_of(self.base))
         return sum(weight for name, weight in scorers if short_name(name) not in searched)
 
+    def served(self, is_real: bool) -> Space:
+        """The space on the cluster that real servers would be, see `served`."""
+        return replace(self, base=served(self.base, is_real))
+
     def at(self, shares: Iterable[float]) -> Point:
         """The point at a share, 0 to 1, of every range."""
         pairs = zip(self.dimensions, shares, strict=True)
@@ -154,6 +159,18 @@ def space_of(strategy: Strategy) -> Space:
 
 
 # --- the mechanism --------------------------------------------------------------------------------
+
+
+def served(config: ClusterConfig, is_real: bool) -> ClusterConfig:
+    """Return a configuration without BLIS's defects where it stands for real servers and does not say `corrected`.
+
+    `is_real` says that requests or step times were measured. A cluster with roles or hand-overs, which BLIS of
+    February does not have, stands for real servers, too.
+    """
+    is_said = "corrected" in config.given or config.is_august
+    has_roles = any(group.role != "both" for group in config.instances)
+    is_real = is_real or has_roles or config.hand_over_policy != NONE
+    return config.replace(corrected=True) if is_real and not is_said else config
 
 
 def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:

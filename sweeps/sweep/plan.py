@@ -24,7 +24,7 @@ from blis_jax.traces.source import TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.bench import check_seeds, workload_from
-from sweeps.strategies.arms import Arm, arm_of
+from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.reference_arguments import replaced
 
@@ -126,7 +126,8 @@ def make_plan(
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{name} is given twice; give all its values at once, with commas")
-    chosen = _strategies(strategies, {key: val for key, val in fixed if not _is_workload(key)})
+    settings_of_all = {key: val for key, val in fixed if not _is_workload(key)}
+    chosen = _strategies(strategies, settings_of_all, trace is not None)
     for name, value in fixed:
         if _is_workload(name):
             spec = with_value(spec, name, value)
@@ -145,9 +146,12 @@ def make_plan(
     return plan
 
 
-def _strategies(texts: Sequence[str], settings: Mapping[str, Any]) -> tuple[Arm, ...]:
+def _strategies(
+    texts: Sequence[str], settings: Mapping[str, Any], is_real: bool
+) -> tuple[Arm, ...]:
     arms = [_swept(text) for text in texts]
-    chosen = tuple(replace(arm, config=replaced(arm.config, settings)) for arm in arms)
+    changed = (replace(arm, config=replaced(arm.config, settings)) for arm in arms)
+    chosen = tuple(as_served(arm, is_real) for arm in changed)
     labels = [strategy.name for strategy in chosen]
     for label in labels:
         if labels.count(label) > 1:

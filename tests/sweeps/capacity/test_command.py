@@ -101,7 +101,7 @@ def test_it_is_said_where_the_runs_are_too_few_for_the_target(
     [
         ([], "answer.json exists"),
         (["--overwrite", "--seeds", "3"], "too few to be sure by"),
-        (["--overwrite", "--gpus", "H100"], "--gpus needs --model"),
+        (["--overwrite", "--gpus", "T4"], "--gpus T4: "),
         (["--overwrite", "--tp", "2"], "no meaning without --gpus"),
         (["--overwrite", "--prices", "H100"], "GPU=PRICE"),
         (["--overwrite", "--confidence", "1"], "below 1"),

@@ -9,6 +9,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import lookup
 from blis_jax.reports.render import text
 from blis_jax.statistics.intervals import Estimate
 from sweeps.capacity.deciding import Decision, ServiceTarget, read_service_targets
@@ -16,7 +17,7 @@ from sweeps.capacity.document import findings_of
 from sweeps.capacity.finding import Smallest
 from sweeps.capacity.layouts import families
 from sweeps.claims.words import FAILS, MEETS, OPEN
-from sweeps.strategies.arms import Arm
+from sweeps.strategies.arms import Arm, arm_of
 from tests.support.findings_forms import assert_all_forms_agree
 
 CLASSES = ("critical", "standard")
@@ -53,7 +54,7 @@ def test_bad_targets_are_refused(words: str, says: str) -> None:
 
 def test_an_arms_own_instances_are_only_counted() -> None:
     config = ClusterConfig(scheduler="sjf", tp=1)
-    (alone,) = families((), None, None, {}, False, config)
+    (alone,) = families((), None, None, {}, False, Arm("mine", config))
     layout = alone.of(5)
     assert (layout.num_instances, layout.num_gpus, layout.cost_per_hour) == (5, 5, 5.0)
     assert layout.configured(config, False) == config.replace(num_instances=5)
@@ -61,7 +62,7 @@ def test_an_arms_own_instances_are_only_counted() -> None:
 
 def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     config = ClusterConfig()
-    (alone,) = families((), None, None, {}, False, config)
+    (alone,) = families((), None, None, {}, False, Arm("mine", config))
     tried = {
         1: Decision(FAILS, 64, (Estimate(0.5, 0.4, 0.6, 64),)),
         2: Decision(OPEN, 1024, (Estimate(0.99, 0.985, 0.995, 64),)),
@@ -84,7 +85,7 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
 
 def test_the_verdict_names_a_policy_that_may_cost_no_more() -> None:
     config = ClusterConfig()
-    (alone,) = families((), None, None, {}, False, config)
+    (alone,) = families((), None, None, {}, False, Arm("mine", config))
     meets = Decision(MEETS, 512, (Estimate(0.9991, 0.995, 1.0, 64),))
     unsure = Decision(OPEN, 1024, (Estimate(0.99, 0.985, 0.995, 64),))
     target = ServiceTarget("critical", "ttft_ms", 200.0, 0.99)
@@ -111,13 +112,18 @@ def test_an_arms_own_instances_have_the_gpus_of_its_parallelism(is_split: bool) 
     dense = ClusterConfig(model="meta-llama/llama-3.1-70b-instruct", tp=8, **physics)
     experts: Any = SimpleNamespace(tp=4, dp=2)
     for config, each in ((ClusterConfig(), 2), (dense, 8), (experts, 8)):
-        for family in families((), None, None, {}, is_split, config):
+        for family in families((), None, None, {}, is_split, Arm("mine", config)):
             assert family.of(3).num_gpus == family.of(3).cost_per_hour == 3 * each
 
 
 def test_gpus_bring_their_coefficients_blocks_and_price() -> None:
     found = families(
-        ("H100", "A100-80"), MODEL, 2, {"H100": 3.0, "A100-80": 1.5}, False, ClusterConfig()
+        ("H100", "A100-80"),
+        MODEL,
+        2,
+        {"H100": 3.0, "A100-80": 1.5},
+        False,
+        Arm("mine", ClusterConfig()),
     )
     names = [one.name for one in found]
     assert names[:2] == ["H100", "A100-80"] and names[3] == "50 % H100, 50 % A100-80"
@@ -133,9 +139,23 @@ def test_gpus_bring_their_coefficients_blocks_and_price() -> None:
     assert fits[0] != fits[1]
 
 
+def test_without_a_model_the_gpus_serve_the_arms_and_its_file_knows_them() -> None:
+    """vLLM's defaults on an A100 are others than on an H100; what the arm's text says stays."""
+    for words, of_a100 in (
+        ("vllm", {"max_num_running_reqs": 256, "max_num_scheduled_tokens": 2048}),
+        ("vllm:max_num_scheduled_tokens=4096", {"max_num_running_reqs": 256}),
+    ):
+        arm = arm_of(words)
+        h100, a100, *_ = families(("H100", "A100-80"), None, None, {}, False, arm)
+        assert h100.first.settings == {} and a100.first.settings == of_a100
+        assert (a100.of(3).num_gpus, a100.first.coefficients) == (3, lookup(MODEL, "A100-80", 1))
+        (group,) = a100.of(3).configured(arm.config, False).instances
+        assert group.numbers().items() >= of_a100.items()
+
+
 @pytest.mark.parametrize("size", range(2, 10))
 def test_both_pools_have_an_instance(size: int) -> None:
-    for family in families((), None, None, {}, True, ClusterConfig())[1:]:
+    for family in families((), None, None, {}, True, Arm("mine", ClusterConfig()))[1:]:
         prefill, decode = family.of(size).parts
         assert prefill.role == "prefill" and decode.role == "decode"
         assert prefill.count >= 1 and decode.count >= 1 and prefill.count + decode.count == size
@@ -147,7 +167,6 @@ def test_both_pools_have_an_instance(size: int) -> None:
 @pytest.mark.parametrize(
     ("gpus", "model", "prices", "says"),
     [
-        (("H100",), None, {}, "needs --model"),
         (("H100", "T4"), MODEL, {}, "--gpus T4: "),
         (("H100",), MODEL, {"A100-80": 1.0}, "--prices: 'A100-80' is not among --gpus"),
     ],
@@ -156,5 +175,5 @@ def test_clusters_that_cannot_be_are_refused(
     gpus: tuple[str, ...], model: str | None, prices: dict[str, float], says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        families(gpus, model, None, prices, False, ClusterConfig())
+        families(gpus, model, None, prices, False, Arm("mine", ClusterConfig()))
     assert says in str(refused.value)

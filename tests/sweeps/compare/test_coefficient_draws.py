@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from blis_jax.files.atomic_write import write_json
-from sweeps.compare.__main__ import main
-from sweeps.compare.coefficient_draws import lines, probability_of_best
+from sweeps.compare.__main__ import CompareOptions, main
+from sweeps.compare.coefficient_draws import draws_of, lines, probability_of_best
+from sweeps.strategies.arms import arms_of
 
 
 def test_probability_of_best_by_hand():
@@ -51,6 +52,43 @@ def test_comparison_with_drawn_coefficients(tmp_path: Path, capsys):
     assert settings["beta_coeffs"] == [7000.0, 18.0, 0.0]
     assert "Coefficients drawn:" in capsys.readouterr().out
     assert len(lines(document)) == 1 + len(by_metric)
+
+
+def test_arms_run_on_the_server_of_the_fit(tmp_path: Path):
+    """What an arm's text says stays, and so do what its strategy tunes, its number of instances and its router."""
+    cluster = {"max_num_running_reqs": 128, "max_num_scheduled_tokens": 1024, "num_instances": 1,
+               "long_prefill_token_threshold": 0, "block_size_in_tokens": 16, "total_kv_blocks": 9000,
+               "routing_policy": "least-loaded"}  # fmt: skip
+    fit = {"kind": "calibration", "terms": [], "coefficients": {}, "covariance": [], "cluster": cluster,
+           "fixed": {"beta0": 7000.0}, "server": {"model": "mine", "gpu": "L4"}}  # fmt: skip
+    write_json(tmp_path / "fit.json", fit)
+    options = CompareOptions.read(["--coefficients-from", str(tmp_path / "fit.json")])
+    draws = draws_of(options, 0)
+    assert draws is not None
+    texts = [
+        "vllm",
+        "iter08_token_budget@published",
+        "vllm:max_num_running_reqs=64",
+        "baseline:corrected=false",
+    ]
+    arms = arms_of(texts, is_real=True)
+    served, tuned, said, exact = (arm.config for arm in draws.at_fit(arms))
+    of_server = {
+        name: cluster[name] for name in cluster if name not in ("num_instances", "routing_policy")
+    }
+    for config in (served, tuned, said, exact):
+        found = {name: getattr(config, name) for name in of_server}
+        kept = {name for name in of_server if found[name] != of_server[name]}
+        assert kept == (
+            {"max_num_scheduled_tokens"} if config is tuned
+            else {"max_num_running_reqs"} if config is said
+            else set()
+        )  # fmt: skip
+        assert (config.num_instances, config.model, config.hardware) == (8, "mine", "L4")
+        assert config.beta_coeffs == (7000.0, 0.0, 0.0)
+        assert config.corrected == (config is not exact)
+        assert (config.preemption_mode == "recompute") == (config is not exact)
+    assert served.routing_policy == "round-robin"
 
 
 @pytest.mark.parametrize(

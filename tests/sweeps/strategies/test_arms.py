@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import lookup
 from sweeps.search.result import arguments
 from sweeps.strategies.arms import arm_of, arms_of
 from sweeps.strategies.file import SHORT_NAMES
@@ -74,6 +75,45 @@ def test_result_of_a_search(tmp_path: Path) -> None:
 def test_refusals_name_the_part(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         arm_of(text)
+
+
+def test_the_servers_of_vllm_and_llmd() -> None:
+    """The defaults of release 0.27.1: a budget of 8,192 tokens and 1,024 sequences, on an A100 2,048 and 256."""
+    plain, routed = arm_of("vllm").config, arm_of("llm-d-default").config
+    assert (plain.max_num_scheduled_tokens, plain.max_num_running_reqs) == (8192, 1024)
+    assert (plain.long_prefill_token_threshold, plain.kv_cpu_blocks, plain.tp) == (0, 0, 1)
+    assert plain.total_kv_blocks == lookup(plain.model, "H100", 1).total_kv_blocks
+    assert plain.corrected and plain.preemption_mode == "recompute"
+    assert routed == plain.replace(
+        routing_policy="weighted",
+        routing_scorers="prefix-affinity:3,queue-depth:2,kv-utilization:2",
+    )
+    older = arm_of("vllm:hardware=A100-80").config
+    assert older.beta_coeffs == lookup(plain.model, "A100-80", 1).beta
+    assert (older.max_num_scheduled_tokens, older.max_num_running_reqs) == (2048, 256)
+    chosen = arm_of("vllm:hardware=A100-80;max_num_running_reqs=64").config
+    assert (chosen.max_num_scheduled_tokens, chosen.max_num_running_reqs) == (2048, 64)
+    assert arm_of("vllm:tp=2;hardware=A100-80").config.tp == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_real", "is_corrected"),
+    [
+        ("baseline", False, False),
+        ("baseline", True, True),
+        ("baseline:corrected=false", True, False),
+        ("baseline:hand_over_policy=pools", False, True),
+        ("baseline:hand_over_policy=pools;corrected=false", False, False),
+        ("baseline:instances=[{count: 2, role: prefill}, {count: 2, role: decode}]", False, True),
+        ("baseline:instances=[{count: 2}, {count: 2, kv_cpu_blocks: 0}]", False, False),
+    ],
+)
+def test_what_stands_for_real_servers_has_no_defects_of_blis(
+    text: str, is_real: bool, is_corrected: bool
+) -> None:
+    (arm,) = arms_of([text], is_real=is_real)
+    assert arm.config.corrected == is_corrected
+    assert arm.config.replace(corrected=False) == arm_of(text).config.replace(corrected=False)
 
 
 def test_names_of_arms_differ() -> None:

@@ -254,3 +254,18 @@ def test_an_old_spelling_means_the_same_and_is_told_once() -> None:
     said = sorted(str(one.message) for one in told)
     assert len(said) == 6 and all(one.startswith("old.yaml: ") for one in said)
     assert "old.yaml: class_backlog_token_us is spelt scorer.class_backlog.token_us by now" in said
+
+
+def test_a_file_extends_a_strategy() -> None:
+    """Its mechanism changes the other's; what it does not say is the other's too."""
+    mine = parse_strategy("name: mine\nextends: vllm\nmechanism: {num_instances: 3}\n", "mine.yaml")
+    parent = load_strategy("vllm")
+    assert mine.mechanism == {**parent.mechanism, "num_instances": 3}
+    assert (mine.on_gpus, mine.objectives) == (parent.on_gpus, parent.objectives)
+    assert mine.description == ""
+    for text, problem in (
+        ("name: mine\nextends: vlm\n", "extends: got 'vlm'; did you mean 'vllm'|use one of"),
+        ("name: mine\nextends: vllm\nfixed_args: [--tp, '1']\n", "both have a mechanism"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            parse_strategy(text, "mine.yaml")
