@@ -100,7 +100,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
 
 def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
     """With phases that are alike or even; drawn ones belong to a run."""
-    phases: Any = np.zeros(rows)
+    phases = np.zeros(rows)
     if config.snapshot_phases == "even":
         phases = np.arange(rows) / config.num_instances % 1.0
     load_interval = config.load_refresh_interval

@@ -162,7 +162,9 @@ def _rules(config: ClusterConfig) -> RevisionRules:
     return VLLM_RULES if config.preemption_mode == "recompute" else FEBRUARY_RULES
 
 
-def _of_each(used: Any, kinds: Iterable[Kind], part: Callable[[Policy], Any]) -> dict[str, Any]:
+def _of_each(
+    used: Chosen | ChosenRouter, kinds: Iterable[Kind], part: Callable[[Policy], Any]
+) -> dict[str, Any]:
     """A part of each policy by field, None where there is none; scorers without their weights."""
     found: dict[str, Any] = {}
     for kind in kinds:
@@ -289,7 +291,7 @@ def _router_draws(
         own = getattr(policy, pool)
         if own is not None and config.is_august:
             # with scorers of its own a pool has its own stream
-            stream: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
+            stream = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
             draws[pool] = dataclasses.replace(own, draws=stream)
     # in the decode, encode and prefill pool
     per_request = 3 if disaggregation.has_pools(config) else 1

@@ -24,6 +24,7 @@ from blis_jax.records.record import (
 if TYPE_CHECKING:
     from jaxtyping import Int
 
+    from blis_jax.core.arrays import Values
     from blis_jax.records.record import RequestRecords, RunRecord
 
 
@@ -46,7 +47,7 @@ class Overlaps(NamedTuple):
 
 
 def itl_values(
-    record: RunRecord, instance: int | None = None, counts: Any = None
+    record: RunRecord, instance: int | None = None, counts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the inter-token latencies of completed requests, µs, and how often each occurs; of one instance or of all.
 
@@ -100,7 +101,7 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
     num_open, sum_open = xp.pad(sums_open, ((0, 0), (1, 0)))
     from_start, to_before, to_last = xp.searchsorted(places, xp.stack([start, before, last]))
 
-    def open_until(at: Any, step: Any) -> Any:
+    def open_until(at: Values, step: Values) -> Values:
         """Σ (step - place) over the decodes that began on the instance before the step, less those that ended."""
         num = num_open[at] - num_open[from_start]
         return num * step - (sum_open[at] - sum_open[from_start])

@@ -40,6 +40,7 @@ from blis_jax.workload.spec_parts import client_e2e_us, client_ttft_us
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Shaped
+    from numpy.typing import ArrayLike
 
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.spec import WorkloadSpec
@@ -97,7 +98,7 @@ def labels_of(
     )
 
 
-def _named(codes: Any, names: Sequence[str], otherwise: str) -> list[str]:
+def _named(codes: ArrayLike, names: Sequence[str], otherwise: str) -> list[str]:
     """Return the texts behind codes, empty for negative ones; `otherwise` and the code where there are no texts."""
     if not names:
         names = [

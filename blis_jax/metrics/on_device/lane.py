@@ -52,6 +52,8 @@ from blis_jax.records.step_records import completed_itl_counts, itl_values
 from blis_jax.tables.state import Reg
 
 if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
     from blis_jax.tables.raw import Raw
     from blis_jax.workload.table import RequestTable
 
@@ -63,15 +65,20 @@ _NAMES_OF_COUNTS = {status: name for name, status in COUNTED.items()}
 class MeasureNumbers:
     """Which requests are measured, and what they must keep within, as traced numbers."""
 
-    limits_us: Any  # float[slo_class, 3] in the order of LIMITS; infinity where nothing is asked
-    from_us: Any  # arrivals from here on are measured
-    cool_down_us: Any  # up to so long before the last arrival; 0: up to the end of the run
+    limits_us: Float[
+        Array, "slo_class 3"
+    ]  # in the order of LIMITS; infinity where nothing is asked
+    from_us: Int[Array, ""]  # arrivals from here on are measured
+    cool_down_us: Int[
+        Array, ""
+    ]  # up to so long before the last arrival; 0: up to the end of the run
 
 
 def measure_numbers(targets: SloTargets, measure: Measure) -> MeasureNumbers:
     """Return the numbers of one way to measure; the measure's own targets are not used."""
     spans_us = (round(span * 1e6) for span in (measure.warm_up_s, measure.cool_down_s))
-    return MeasureNumbers(targets.limits_us(), *map(np.int64, spans_us))
+    numbers: tuple[Any, ...] = (targets.limits_us(), *map(np.int64, spans_us))
+    return MeasureNumbers(*numbers)
 
 
 def _once(records: Records) -> Records:
@@ -181,13 +188,13 @@ class LaneSelection:
         has_end = numbers.cool_down_us > 0
         until_us = jnp.where(has_end, last_us - numbers.cool_down_us, latest_us(self.record))
 
-        def is_within(times_us: Any) -> jax.Array:
+        def is_within(times_us: Array) -> jax.Array:
             is_late_enough: jax.Array = times_us >= numbers.from_us
             return is_late_enough & (~has_end | (times_us < until_us))
 
         is_done = requests.status == int(Status.COMPLETED)
-        self.is_chosen = seen.is_real & is_within(requests.arrival_us)
-        self.is_output = is_done & is_within(requests.left_us)  # whenever it arrived
+        self.is_chosen = seen.is_real & is_within(jnp.asarray(requests.arrival_us))
+        self.is_output = is_done & is_within(jnp.asarray(requests.left_us))  # whenever it arrived
         self.seconds = jnp.maximum(until_us - numbers.from_us, 0) / 1e6
         self.is_completed = self.is_chosen & is_done
 
@@ -254,8 +261,7 @@ class LaneSelection:
     @cached_property
     def ranked(self) -> Ranked:
         """The latencies in ascending order, group by group."""
-        slo_class: Any = self.run.requests.slo_class
-        return ranked(*self.samples, slo_class, self.groups)
+        return ranked(*self.samples, jnp.asarray(self.run.requests.slo_class), self.groups)
 
     @cached_property
     def percentiles_ms(self) -> jax.Array:
