@@ -10,6 +10,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
+from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
+from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
+from blis_jax.cluster.settings import declared_in
+from blis_jax.latency.registry import MODELS
+from blis_jax.metrics.scalars import lookup, metric_names
+from blis_jax.policies import registry
 from papers.pages import ROOT, hand_over
 
 FOLDER = ROOT / "docs" / "reference"
@@ -17,12 +24,6 @@ FOLDER = ROOT / "docs" / "reference"
 
 def settings_table() -> str:
     """For each part of `ClusterConfig` one row for each setting that is no number of a policy."""
-    from blis_jax.cluster.config import ClusterConfig, PolicySettings
-    from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
-    from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
-    from blis_jax.cluster.settings import declared_in
-    from blis_jax.policies import registry
-
     parts = {
         "Machines": Machines,
         "Pools of blis-2026-08": PoolSettings,
@@ -42,9 +43,6 @@ def settings_table() -> str:
 
 
 def _row(name: str) -> str:
-    from blis_jax.cluster.config import FIELDS
-    from blis_jax.latency.registry import MODELS
-
     field = FIELDS[name]
     declared = field.metadata["setting"]
     kinds = {"bool": "true or false", "str": "any text"}
@@ -71,7 +69,6 @@ def _default(name: str, value: object) -> str:
 def metrics_table() -> str:
     """One row for each metric that a name can mean."""
     import sweeps.runs.metrics  # registers its own
-    from blis_jax.metrics.scalars import lookup, metric_names
 
     del sweeps
     lines = ["| metric | what it is | unit | better | by class |", "|---|---|---|---|---|"]

@@ -12,6 +12,8 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word, words
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +135,6 @@ def coverage_table(
     """Counts and p-values on a region's test points, one line an output and kind of interval."""
     import pandas as pd
 
-    from surrogate.regions import BRANCH, REGIONS, WHOLE
     from surrogate.scores import coverages, p_value, p_value_finite
 
     rows = []
@@ -162,8 +163,6 @@ def coverage_table(
 def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
     """The same in the whole space, its best quarter and the branch, with a column `region`."""
     import pandas as pd
-
-    from surrogate.regions import BEST, BRANCH, WHOLE
 
     tables = [
         coverage_table(surrogate, data, confidence, region).assign(region=region)
@@ -212,8 +211,6 @@ def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """A table as CSV, whole or not at all, with six significant digits."""
-    from blis_jax.files.atomic_write import replacing
-
     with cli.writing(path), replacing(path) as written:
         table.to_csv(written, index=False, float_format="%.6g")
 

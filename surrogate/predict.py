@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from blis_jax.commands.options.outputs import output_path
 from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, seeds_option
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import input_files
+from blis_jax.files.atomic_write import replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,9 +219,6 @@ def read_points(path: Path) -> list[dict[str, Any]]:
         if not isinstance(points, list) or not all(isinstance(one, dict) for one in points):
             raise ConfigError(f"{path} must hold a list of points, each NAME: VALUE")
     elif path.suffix == ".csv":
-        import csv
-        import io
-
         points = list(csv.DictReader(io.StringIO(input_files.read_text(path, "points"))))
         for row, point in enumerate(points):
             if None in point or None in point.values():
@@ -265,7 +265,6 @@ def _write(found: Any, out: Path) -> None:
         with cli.writing(out):
             save(found, out)
         return
-    from blis_jax.files.atomic_write import replacing
 
     table = found.drop_dims("level").to_dataframe().reset_index()
     for level in found["level"].values:

@@ -20,6 +20,7 @@ import xarray as xr
 from blis_jax.errors import ConfigError, closest, reads_store
 from surrogate import store
 from surrogate.columns import InputColumn, codes_of, from_json, to_json
+from surrogate.data import FAILED
 from surrogate.fitting.network import LEVELS, Network, Settings, network_of
 from surrogate.fitting.programs import (
     Standard,
@@ -272,8 +273,6 @@ class Surrogate:
 
     def _failed(self, mean: np.ndarray) -> np.ndarray | None:
         """The share of runs that do not come to their end, if some did not in the data."""
-        from surrogate.data import FAILED
-
         if FAILED not in self.outputs:
             return None
         place = self.outputs.index(FAILED)

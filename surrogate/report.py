@@ -13,7 +13,15 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import refuse_existing
-from surrogate.coverage import PairOptions
+from surrogate import report_figures as figure
+from surrogate.coverage import (
+    PairOptions,
+    coverage_table,
+    lines,
+    region_lines,
+    regions_table,
+    write_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,8 +161,6 @@ def write_report(
     """Tables, figures and report.md in a folder."""
     import pandas as pd
 
-    from surrogate import report_figures as figure
-    from surrogate.coverage import coverage_table, region_lines, regions_table, write_table
     from surrogate.scores import evaluate, learning_curve
 
     scores = evaluate(surrogate, data)
@@ -188,8 +194,8 @@ def write_report(
         of_seeds = any_seeds_table(surrogate, own, 0.9)
         write_table(of_seeds, folder / "any_seeds.csv")
         further += ["", *any_seeds_lines(of_seeds)]
-    lines = _markdown(surrogate, data, scores, tables[0.9], main_output, further, bool(sizes))
-    text = "\n".join(lines)
+    report = _markdown(surrogate, data, scores, tables[0.9], main_output, further, bool(sizes))
+    text = "\n".join(report)
     (folder / "report.md").write_text(text + "\n", encoding="utf-8")
 
 
@@ -224,8 +230,6 @@ def _markdown(
     further: Sequence[str],
     has_curve: bool,
 ) -> list[str]:
-    from surrogate.coverage import lines
-
     constant = [
         name for name, is_learned in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
         if not is_learned

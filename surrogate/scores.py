@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from scipy.stats import betabinom, binomtest
 
+from surrogate.coverage import write_table
 from surrogate.data import Data, Part
-from surrogate.fitting.learn import one_run_each
+from surrogate.fitting.learn import learn, one_run_each
 from surrogate.predictor import CONFIDENCE, Surrogate
 from surrogate.regions import BRANCH, WHOLE
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from surrogate.data import Data
     from surrogate.fitting.network import Settings
 
@@ -154,8 +155,6 @@ def verdict(score: Score, most_wanted: str) -> str:
 
 def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> float:
     """Two-sided exact binomial test of a coverage."""
-    from scipy.stats import binomtest
-
     return float(binomtest(covered, num_points, confidence).pvalue)
 
 
@@ -167,8 +166,6 @@ def p_value_finite(
     Given n calibration points it has a beta law with parameters n + 1 - k and k, k being the place
     of the score taken from above.
     """
-    from scipy.stats import betabinom
-
     place = int((1 - confidence) * (num_calibration + 1))
     if place < 1:
         return float("nan")
@@ -198,11 +195,6 @@ def learning_curve(
     on_size: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
     """R² and error of every output by number of training points; sizes that `path` has are kept."""
-    import pandas as pd
-
-    from surrogate.coverage import write_table
-    from surrogate.fitting.learn import learn
-
     identity = f"{data.about} {sorted(dataclasses.asdict(settings).items())}"
     table = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if len(table) and set(table["identity"]) != {identity}:

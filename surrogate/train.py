@@ -14,7 +14,17 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, switch, words
 from blis_jax.errors import ConfigError, reads_store
-from blis_jax.files.atomic_write import refuse_existing, refuse_other_work, sole_writer, versions
+from blis_jax.files import manifest
+from blis_jax.files.atomic_write import (
+    clear_leftovers,
+    discard,
+    refuse_existing,
+    refuse_other_work,
+    replacing,
+    sole_writer,
+    versions,
+)
+from blis_jax.files.input_files import read_text
 
 if TYPE_CHECKING:
     from surrogate.data import Data
@@ -237,10 +247,6 @@ class StateKeeper:
     @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
-        from blis_jax.files import manifest
-        from blis_jax.files.atomic_write import clear_leftovers
-        from blis_jax.files.input_files import read_text
-
         clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()
         if not self.is_resumed:
@@ -264,8 +270,6 @@ class StateKeeper:
         """Writes the state now and then."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
-        from blis_jax.files import manifest
-        from blis_jax.files.atomic_write import replacing
         from surrogate.store import save_arrays
 
         with cli.writing(self.path), replacing(self.path) as written:
@@ -277,8 +281,6 @@ class StateKeeper:
 
     def forget(self) -> None:
         """Removes what was kept."""
-        from blis_jax.files.atomic_write import discard
-
         discard(self.path)
 
 

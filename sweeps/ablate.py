@@ -13,6 +13,7 @@ from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
+from sweeps.compare.ablation.factorial import masks_of
 from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions, check_statistics
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.compare.ablation.document import Ablation, default_metrics, to_document
-    from sweeps.compare.ablation.factorial import masks_of
     from sweeps.compare.result import setting_of
     from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, option, outputs
 from blis_jax.commands.options.cluster_flags import InstancesOption
@@ -96,7 +97,6 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)
 
-    from blis_jax.cluster.setting_values import plain_value
     from sweeps.runs.bench import targets_of, workload_content
     from sweeps.runs.experiment import Experiment
     from sweeps.runs.metrics import reported_names

@@ -13,6 +13,7 @@ from blis_jax.commands.options import AllSwitch, CommandOptions, option, outputs
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from blis_jax.commands.options.stopping_flags import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json
 from blis_jax.files.input_files import read_json
 from sweeps.runs.options import (
     FOLDER,
@@ -114,7 +115,6 @@ def _select(arguments: Sequence[str] | None) -> int:
         )
     paths = outputs.outputs_of(options, f"{FOLDER}/select.json", beside=(".jsonl",))
 
-    from blis_jax.files.atomic_write import write_json
     from sweeps.compare.result import setting_of
     from sweeps.compare.selection.report import document_of, findings_of
     from sweeps.compare.selection.stage import FinalStage

@@ -18,16 +18,17 @@ import numpy as np
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.traces.rows import make_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from blis_jax.calibrate.measured_run import MeasuredRun
-    from blis_jax.cluster.config import ClusterConfig
 
 NAME = "benchmarks.coverage.calibration"
 TERMS = ("alpha0", "beta0", "beta1", "beta2")
@@ -151,9 +152,6 @@ def server(
 ) -> tuple[MeasuredRun, ClusterConfig]:
     """A measured run of a made-up server, and the cluster without its coefficients."""
     from blis_jax.calibrate.calibration import Simulator
-    from blis_jax.calibrate.measured_run import MeasuredRun
-    from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.traces.rows import make_rows
 
     cluster = ClusterConfig(corrected=True, max_num_running_reqs=12, max_num_scheduled_tokens=512)
     random = np.random.default_rng(seed)

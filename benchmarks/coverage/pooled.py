@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from blis_jax.metrics.run_summary import Tails, kept_of, tails_of_runs
+from blis_jax.metrics.run_summary import RANKS, Tails, kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
 
 SEEDS = (5, 10, 20, 50, 100, 256)
@@ -79,8 +79,6 @@ def of_sweep(path: str, slo_class: str) -> World:
 
 
 def _whole(count: int, top_us: np.ndarray) -> np.ndarray:
-    from blis_jax.metrics.run_summary import RANKS
-
     kept = np.flatnonzero(np.isfinite(top_us))
     return np.interp(np.arange(count), np.array(RANKS)[kept], top_us[kept])
 

@@ -6,6 +6,8 @@ steady state, so that the mean wait of every customer of every run is ρ ÷ (μ 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -66,9 +68,6 @@ def recorded(
 
 def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray, np.ndarray]:
     """A metric of the first two arms by seed, from the result file of `sweeps.compare`."""
-    import json
-    from pathlib import Path
-
     arms = json.loads(Path(path).read_text(encoding="utf-8"))["arms"]
     values = [np.array(arm["figures"][slo_class][metric]["per_seed"], float) for arm in arms[:2]]
     both = np.isfinite(values[0]) & np.isfinite(values[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -9,6 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from benchmarks.derivatives.speed import speed
 from benchmarks.derivatives.table import Line, as_csv, from_csv, table
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
@@ -17,11 +21,12 @@ from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.policies.seeds import FIXED
 from blis_jax.statistics.intervals import normal_quantile
+from blis_jax.workload.table import NEVER_US
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from benchmarks.derivatives.cases import Case, Pathwise, Smoothed
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.table import RequestTable
@@ -92,8 +97,6 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
                 path.write_text(as_csv(lines), "utf-8")
     print(table(lines))
     if "speed" in wanted:
-        from benchmarks.derivatives.speed import speed
-
         print(speed())
     return 0
 
@@ -148,7 +151,6 @@ class Differences:
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
-        from blis_jax.policies.seeds import FIXED
         from blis_jax.runs.driver import Runner
         from blis_jax.runs.simulation import Options, Row
 
@@ -163,10 +165,6 @@ class Differences:
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
         """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
-        import numpy as np
-
-        from blis_jax.metrics.scalars import evaluate
-        from blis_jax.policies.seeds import FIXED
         from blis_jax.runs.simulation import Row
         from sweeps.sensitivity.smoothed import decisions
 
@@ -215,12 +213,6 @@ def _same(table: RequestTable) -> RequestTable:
 
 def stretched(table: RequestTable, factor: float) -> RequestTable:
     """The requests with all arrivals stretched, in whole microseconds."""
-    import dataclasses
-
-    import numpy as np
-
-    from blis_jax.workload.table import NEVER_US
-
     arrival = np.asarray(table.arrival_us)
     scaled = np.rint(np.where(arrival == NEVER_US, 0, arrival) * factor).astype(np.int64)
     moved = np.where(arrival == NEVER_US, NEVER_US, scaled)
@@ -234,9 +226,6 @@ def _pathwise_slopes(
     case: Case, pairs: Sequence[Pathwise], tables: Sequence[RequestTable]
 ) -> dict[tuple[str, str], np.ndarray]:
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
-    import numpy as np
-
-    from blis_jax.policies.seeds import FIXED
     from blis_jax.runs.derivatives import CLOCKS, Differentiator
     from blis_jax.runs.simulation import Options, Row
     from blis_jax.runs.slopes import metric_slopes
@@ -308,8 +297,6 @@ def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
 
 def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Line]:
     """The smoothed gradient on seeds of its own, beside a central difference of the same reach."""
-    import numpy as np
-
     from sweeps.runs.bench import Bench
     from sweeps.sensitivity.smoothed import perturbed, smoothed_gradients
 

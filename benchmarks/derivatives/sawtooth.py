@@ -19,6 +19,8 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.outputs import figure_path
+from blis_jax.policies.seeds import FIXED
+from blis_jax.reports.style import BLUE, figure, save
 
 NAME = "benchmarks.derivatives.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
@@ -67,23 +69,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = SawtoothOptions.read(arguments)
-    figure = figure_path(options.figure, Path(NAME))
-    if figure is not None:
-        cli.check_writable(figure)
+    file = figure_path(options.figure, Path(NAME))
+    if file is not None:
+        cli.check_writable(file)
     prepare_backend()
     walks = walks_of(range(FIRST_SEED, FIRST_SEED + options.seeds), options.grid)
     print(table([parts_of(walk) for walk in walks], float(np.ptp(walks[0].beta0))))
-    if figure is not None:
-        with cli.writing(figure):
-            draw(walks[0], figure)
-        print(f"Written: {figure}")
+    if file is not None:
+        with cli.writing(file):
+            draw(walks[0], file)
+        print(f"Written: {file}")
     return 0
 
 
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """The runs of every seed over the grid, on the clock without truncation."""
     from benchmarks.derivatives.cases import cases
-    from blis_jax.policies.seeds import FIXED
     from blis_jax.runs.derivatives import Differentiator
     from blis_jax.runs.simulation import Options, Row
     from blis_jax.runs.slopes import metric_slopes
@@ -150,8 +151,6 @@ def _with_error(values: np.ndarray) -> str:
 
 def draw(walk: Walk, file: Path) -> None:
     """TTFT of the request that jumps most, and the mean of all, along β0."""
-    from blis_jax.reports.style import BLUE, figure, save
-
     ttft_ms = walk.ttft_us / 1000
     place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))
     percent = 100 * (walk.beta0 / walk.beta0.mean() - 1)

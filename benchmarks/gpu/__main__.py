@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.gpu.hlo_counts import Counts, count
 from benchmarks.speed.worker import BASELINE, BEST, PRESSED
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.runs.options import Options
 from papers.pages import ROOT, hand_over, refuse
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
@@ -79,13 +83,10 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["JAX_PLATFORMS"] = "cuda"
     import jax
-    import numpy as np
     from jax.experimental import topologies
 
-    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.runs.calls import Call, Group
     from blis_jax.runs.many_runs import drawn_runs
-    from blis_jax.runs.options import Options
     from blis_jax.runs.programs import compiled, rows_of
     from blis_jax.runs.runs import Point
     from blis_jax.workload.spec import load_builtin

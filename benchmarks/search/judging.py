@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.search.plan import Plan, bench_of, record_of
+from benchmarks.search.plan import RACED, Plan, bench_of, record_of, searched
 from benchmarks.search.statistics import Found, stood_at
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
+from sweeps.search.engines.denoised import recommended
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.objectives import Valuation
+from sweeps.search.racing import PointRuns, Tried
 
 if TYPE_CHECKING:
-    from sweeps.search.objectives import Runs, Valuation
+    from sweeps.search.objectives import Runs
     from sweeps.strategies.space import Point, Space
 
 BEST_FILE = Path(__file__).with_name("best.json")
@@ -91,12 +95,6 @@ class Verdict(NamedTuple):
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
-    from benchmarks.search.plan import RACED, searched
-    from sweeps.search.engines.denoised import recommended
-    from sweeps.search.engines.encoding import Encoding
-    from sweeps.search.objectives import Valuation
-    from sweeps.search.racing import Tried
-
     encoding = Encoding(space)
     for engine in plan.engines:
         for repetition in plan.repetitions:
@@ -120,8 +118,6 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
 
 def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[Search]:
     """A search with rungs."""
-    from benchmarks.search.plan import searched
-
     tried, stood = stood_at(plan, space, engine, repetition, by_model=searched(engine) != engine)
     if stood:
         points, scores = [one.point for one in tried], [one.worth.score for one in tried]
@@ -136,7 +132,6 @@ def batch_ends(count: int, batch: int) -> list[int]:
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
     """The runs of points on seeds, from the record on."""
     from sweeps.search.loop import SearchRecord, runs_at
-    from sweeps.search.racing import PointRuns
 
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
     content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
@@ -196,8 +191,6 @@ def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) ->
 
     Every candidate runs on a quarter of the seeds; those that are then in front run on all of them.
     """
-    from sweeps.search.objectives import Valuation
-
     valuation = Valuation(plan.strategy)
     ends = {
         tuple(one.points[one.end]): (

@@ -11,6 +11,7 @@ from blis_jax.errors import ConfigError, closest
 from sweeps.search.engines import Engine, make
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart
+from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Space
 
@@ -90,8 +91,6 @@ def further_seeds(
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
     """Parameters and values that are branches; every engine is told them."""
-    from sweeps.search.engines.encoding import Encoding
-
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 
 
@@ -113,7 +112,6 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
 def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = None) -> Bench:
     """What runs points on seeds; `runner` is that of another bench, whose programs it shares."""
     from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
-    from sweeps.search.objectives import Valuation
 
     spec = workload_of(strategy)
     measure = measure_of(targets_of(strategy), spec)

@@ -6,7 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from benchmarks.search.figure import draw
 from benchmarks.search.judging import (
     FIRST_TO_JUDGE,
     WITHIN,
@@ -17,14 +19,14 @@ from benchmarks.search.judging import (
     verdict,
 )
 from benchmarks.search.plan import NUM_SEEDS, Plan
+from benchmarks.search.statistics import median_interval, needed, ratio_interval, share_interval
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from sweeps.search.objectives import Valuation
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pandas as pd
 
     from sweeps.strategies.space import Space
 
@@ -51,8 +53,6 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
 
     `beside` is a table of points of other engines that were judged before on the same seeds.
     """
-    from benchmarks.search.figure import draw
-
     found = list(searches(plan, space))
     whole = [one for one in found if one.evaluations >= plan.calls]
     if not whole:
@@ -89,8 +89,6 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
 
 def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Judged points after those of a file; refused if an engine is in both, or if they had another reference."""
-    import pandas as pd
-
     others = pd.read_csv(path)
     if missing := [name for name in points.columns if name not in others]:
         raise ConfigError(f"{path}: there is no column {missing[0]}; give a table of judged points")
@@ -103,8 +101,6 @@ def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
     """Scores the ends of earlier searches again, of a table with a row each; prints how many are near enough."""
-    import pandas as pd
-
     kinds = {one.name: int for one in space.dimensions if one.kind == "integer"}
     rows = pd.read_csv(table, dtype=kinds)
     if missing := [
@@ -138,10 +134,6 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
 
     The row of a search's end has `is_end`. `evaluation` counts from 1.
     """
-    import pandas as pd
-
-    from sweeps.search.objectives import Valuation
-
     valuation, batch = Valuation(plan.strategy), plan.strategy.search.batch
     reference = reference_of(plan)
     seeds = range(FIRST_TO_JUDGE, FIRST_TO_JUDGE + num_judging)
@@ -178,10 +170,6 @@ def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
 
 def summary_of(points: pd.DataFrame) -> pd.DataFrame:
     """A row an engine: ends near enough, evaluations needed, and what it reached after some."""
-    import pandas as pd
-
-    from benchmarks.search.statistics import median_interval, share_interval
-
     _, goal, _ = tolerance_of(points)
     rows = []
     for engine, of_engine in points.groupby("engine", sort=False):
@@ -208,15 +196,11 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
 
 def needed_in(one: pd.DataFrame, goal: float) -> float:
     """Evaluations of a search up to the first point it stood at that is near enough; infinite if none is."""
-    from benchmarks.search.statistics import needed
-
     return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
 
 
 def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
     """How many times the evaluations of another engine one needs, over the random states of both."""
-    from benchmarks.search.statistics import ratio_interval
-
     _, goal, _ = tolerance_of(points)
     by_state = {
         engine: {

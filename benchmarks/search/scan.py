@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from benchmarks.search.judging import FIRST_TO_CHOOSE, reference_of, scored
 from benchmarks.search.plan import Plan
 from blis_jax.commands import cli
 from blis_jax.commands.parser import number_within
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from sweeps.search.objectives import Valuation
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sweeps.strategies.space import Space
 
 MOST = 2000  # values
@@ -39,10 +40,6 @@ def scores_along(
     plan: Plan, space: Space, name: str, values: range, num_seeds: int
 ) -> pd.DataFrame:
     """Score and objective at each value, the other parameters as in the reference point."""
-    import pandas as pd
-
-    from sweeps.search.objectives import Valuation
-
     centre, place = reference_of(plan), space.names.index(name)
     points = [(*centre[:place], value, *centre[place + 1 :]) for value in values]
     seeds = range(FIRST_TO_CHOOSE, FIRST_TO_CHOOSE + num_seeds)

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.stats import beta, binom
 
-from benchmarks.search.plan import NUM_SEEDS, Plan, record_of
+from benchmarks.search.plan import NUM_SEEDS, Plan, is_led, record_of
+from sweeps.search.engines.denoised import recommended
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.objectives import Valuation
+from sweeps.search.racing import Race, best_of, most_runs
 
 if TYPE_CHECKING:
     from sweeps.search.engines import Told
@@ -109,12 +113,6 @@ def stood_at(
     By a model, a search stands at the point that it would report if it tried no further one: the best one by the
     model. To report it, a search first gives it all runs, so those that it lacks count.
     """
-    from benchmarks.search.plan import is_led
-    from sweeps.search.engines.denoised import recommended
-    from sweeps.search.engines.encoding import Encoding
-    from sweeps.search.objectives import Valuation
-    from sweeps.search.racing import Race, best_of, most_runs
-
     strategy, encoding = plan.with_search(repetition, engine), Encoding(space)
     race = Race(Valuation(strategy), len(strategy.seeds))
     best = ByModel(plan, engine, repetition, lambda told, least: recommended(encoding, told, least))

@@ -22,6 +22,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from blis_jax.errors import ConfigError
+from surrogate.fitting import online
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
@@ -153,8 +154,6 @@ def _fitted(known: Known) -> Any:
 def _drawn(model: Any, candidates: np.ndarray, count: int, errors: np.ndarray | None) -> np.ndarray:
     """Merged scores `[draw, candidate]` of joint draws of all processes."""
     import torch
-
-    from surrogate.fitting import online
 
     with torch.no_grad():
         draws = model.posterior(torch.as_tensor(candidates)).rsample(torch.Size([count]))

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, FigureOption, OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import write_json
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
     from blis_jax.calibrate.measured_run import MeasuredRun, Summary
-    from blis_jax.cluster.config import ClusterConfig
 
 NAME = "blis_jax.calibrate"
 USUAL_OUTPUT, USUAL_TERMS = "out/calibration.json", "alpha0,beta0,beta1,beta2"
@@ -217,8 +218,6 @@ def _predict(options: CalibrateOptions, trace: Path) -> int:
         found = report.by_fit(run, fit, _server(options), str(trace))
     print(found.text())
     if output is not None:
-        from blis_jax.files.atomic_write import write_json
-
         with cli.writing(output):
             write_json(output, found.document())
         print(f"Written: {output}")
@@ -268,7 +267,6 @@ def _plan(options: CalibrateOptions) -> CalibrationPlan:
 
 def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
     from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
-    from blis_jax.cluster.config import ClusterConfig
 
     return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
 
@@ -281,7 +279,6 @@ def _server(options: CalibrateOptions) -> dict[str, Any]:
 def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> None:
     from blis_jax.calibrate.calibration import to_document
     from blis_jax.calibrate.report import draw, text
-    from blis_jax.files.atomic_write import write_json
 
     written = write_files(
         [

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.node_pools import SECTIONS
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import (
@@ -52,7 +53,6 @@ def options_of(path: str) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
-    from blis_jax.files.input_files import read_text
     from blis_jax.files.strict_yaml import read_yaml
 
     place = f"--policy-config {path}"
@@ -215,7 +215,6 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         hardware = hardware or (str(beside) if beside.is_file() else None)
     if hardware is None:
         return found
-    from blis_jax.cluster.config import ClusterConfig
 
     found["hardware"] = f"{hardware}:{found.get('hardware') or ClusterConfig.hardware}"
     return found | {part: f"{hardware}:{found[part]}" for part in _PARTS if found.get(part)}

@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, REVISIONS, ClusterConfig
+from blis_jax.cluster.instance_groups import check_number
 from blis_jax.cluster.machines import DECIDERS
 from blis_jax.cluster.node_pools import POLICY
+from blis_jax.cluster.revisions import OF_REVISION
 from blis_jax.commands.august_files import options_of, with_files
 from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.latency.model_description import model_description
+from blis_jax.latency.registry import FROM_SIZES, lookup
 from blis_jax.policies.moved import tell_of
-
-if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
-
 
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
@@ -29,8 +31,6 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     None stands for what a model that computes from sizes finds by itself.
     """
-    from blis_jax.latency.registry import FROM_SIZES, lookup
-
     model, gpu, tp = (settings.get(name) for name in ("model", "hardware", "tp"))
     if not model:
         raise ConfigError(
@@ -60,8 +60,6 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a model that computes from sizes is given besides the served model."""
-    from blis_jax.cluster.config import ClusterConfig
-
     name = settings["latency_model"]
     if settings.get("vllm_version"):
         raise ConfigError(
@@ -89,7 +87,6 @@ def _coefficients(
         if name in settings:
             written = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
-    from pathlib import Path
 
     from blis_jax.calibrate.posterior import load
 
@@ -99,10 +96,6 @@ def _coefficients(
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
-    from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, ClusterConfig
-    from blis_jax.cluster.instance_groups import check_number
-    from blis_jax.cluster.revisions import OF_REVISION
-
     settings = resolved(settings)
     if settings.get("tenant_shares"):
         raise ConfigError(
@@ -141,8 +134,6 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
 
 def _check_expert_parallel(settings: Mapping[str, Any], config: ClusterConfig) -> None:
     """Refuse what BLIS refuses: the option changes nothing else."""
-    from blis_jax.latency.model_description import model_description
-
     if not settings.get("enable_expert_parallel"):
         return
     option = "--enable-expert-parallel"
@@ -174,8 +165,6 @@ def with_shares(
 
 def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with those of a revision, and of a policy file, under the names that settings have."""
-    from blis_jax.cluster.config import AUGUST, REVISIONS
-
     found = dict(settings)
     if found.get("variant") in REVISIONS:
         found["revision"] = found.pop("variant")

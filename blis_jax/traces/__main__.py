@@ -14,8 +14,10 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags, word
 from blis_jax.commands.options.trace_flags import GivenTrace
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.traces.rows import to_table
 
 if TYPE_CHECKING:
     from blis_jax.traces.read import Trace
@@ -98,9 +100,6 @@ def check_ending(path: Path, name: str) -> None:
 
 def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
     """Return the figures of a trace in words, by name."""
-    from blis_jax.core.types import SLO_CLASSES
-    from blis_jax.traces.rows import to_table
-
     rows = trace.rows
     table, _ = to_table(rows, block_size)
     span_s = (int(rows.arrival_us[-1]) - int(rows.arrival_us[0])) / 1e6

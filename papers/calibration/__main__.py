@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
 from blis_jax.calibrate.validation import NAIVE
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
@@ -111,10 +113,8 @@ def _fitted(
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
     from blis_jax.calibrate.recorded import read_measured
     from blis_jax.calibrate.report import draw
-    from blis_jax.cluster.config import ClusterConfig
 
     start = time.perf_counter()
     plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
@@ -112,9 +114,6 @@ def _beginning(claims: Sequence[Row]) -> list[str]:
 
 
 def _texts(name: str) -> str:
-    from importlib.resources import files
-    from pathlib import Path
-
     path = Path(str(files("papers.corrected"))) / f"{name}.yaml"
     return path.read_text(encoding="utf-8")
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from blis_jax.errors import ConfigError
+from blis_jax.latency.served_physics import BETA
 from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
@@ -50,8 +52,6 @@ def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
     Raises:
         ConfigError: there is no such file, or nothing in it can be simulated.
     """
-    import pandas
-
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; give the folder of measured runs with --data")
     rows: list[dict[str, Any]] = pandas.read_csv(path).to_dict("records")
@@ -78,8 +78,6 @@ def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
 
 
 def _fits(scene: Scene) -> bool:
-    from blis_jax.latency.served_physics import BETA
-
     assert isinstance(scene.load, ClosedLoad)
     try:
         simulated_loop(replace(scene, load=replace(scene.load, concurrency=1)), BETA, LoopView())

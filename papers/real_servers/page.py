@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from blis_jax.latency.served_physics import BETA, COEFFICIENTS
+from papers.pages import write_between_markers
+from papers.real_servers.__main__ import FITS, PAGE
 from papers.real_servers.clusters import ClusterRun, ClusterStudy, coverage, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
@@ -23,8 +29,9 @@ from papers.real_servers.designs import (
     published_of,
     widths,
 )
+from papers.real_servers.figure import draw
 from papers.real_servers.predict.closed import LoopView
-from papers.real_servers.predict.learned import Learned, to_document
+from papers.real_servers.predict.learned import Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import ESTIMATES, mean_steps, read_runs
@@ -48,19 +55,15 @@ _HEAD = """\
 
 def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
     """Compute the parts, print their tables, and write them if asked to."""
-    from papers.real_servers.__main__ import FITS, PAGE
-
     fits: dict[str, Any] = {}
     tables: dict[str, str] = {}
     if "vllm" in parts:
         tables["vllm"], fits["vllm_runs"] = _vllm(folder / "vllm_runs.csv", writes)
-    for name, (text, learned) in _clusters(folder, parts).items():
-        tables[name], fits[name] = text, learned
+    for name, pair in _clusters(folder, parts).items():
+        tables[name], fits[name] = pair
     for text in tables.values():
         print(f"{text}\n")
     if writes:
-        from papers.pages import write_between_markers
-
         for name, text in tables.items():
             write_between_markers(PAGE, f"real-servers-{name}", text)
         write_fits(FITS, fits)
@@ -68,8 +71,6 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
 
 def write_fits(path: Path, fits: Mapping[str, Mapping[str, Learned]]) -> None:
     """Put the fits of these collections into the file; those of others stay."""
-    import yaml
-
     found = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
     for name, of_model in fits.items():
         found[name] = {model: to_document(one) for model, one in of_model.items()}
@@ -82,18 +83,16 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
     fitter = Fitter(runs, StepLaw(mean_steps(runs)))
     ours = nothing_fitted(runs)
     by_design = {design: held_out(fitter, design) for design in DESIGNS}
-    learned = {FITTED: learned_of(fitter, by_design), PUBLISHED: published_of(fitter, ours)}
+    fits = {FITTED: learned_of(fitter, by_design), PUBLISHED: published_of(fitter, ours)}
     rows: list[tuple[str, Sequence[Error]]] = [
         (f"published: {words}", published(runs, name)) for name, words in ESTIMATES.items()
     ]
     rows.append(("ours, nothing fitted", ours))
     rows += [(f"ours, fitted, one {design} left out", by_design[design]) for design in DESIGNS]
     if writes:
-        from papers.real_servers.figure import draw
-
         draw(runs, ours, by_design["model"])
-    parts = [error_table(rows), worst_table(by_design), coefficient_table(learned[FITTED])]
-    return "\n\n".join(parts), learned
+    parts = [error_table(rows), worst_table(by_design), coefficient_table(fits[FITTED])]
+    return "\n\n".join(parts), fits
 
 
 CLUSTERS = {"inferencex": "inferencex_vllm.csv", "llmd_runs": "llmd_runs.csv"}
@@ -102,10 +101,6 @@ RANKED = ("req_s", "e2e_mean", "ttft_mean", "tpot_mean")
 
 def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[str, Learned]]]:
     """Tables of the collections of closed loops, and their fits; llm-d starts from what vLLM alone says."""
-    from importlib import import_module
-
-    from papers.real_servers.predict.learned import learned
-
     found: dict[str, tuple[str, dict[str, Learned]]] = {}
     alone: Learned | None = None
     for name, file in CLUSTERS.items():
@@ -292,8 +287,6 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
 
 def coefficient_table(learned: Learned) -> str:
     """What the fit to all runs says."""
-    from blis_jax.latency.served_physics import BETA, COEFFICIENTS
-
     assert learned.beta is not None
     lines = [["coefficient", "before any run", "fitted"], ["---"] * 3]
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):

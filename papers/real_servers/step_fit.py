@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.latency.deployment import Deployment, gpu_description
@@ -55,8 +57,6 @@ class StepLaw:
     """The law on measured stages, compiled once; it can be fitted to any of them."""
 
     def __init__(self, steps: Sequence[MeanStep]) -> None:
-        import jax
-
         self.steps = tuple(steps)
         self.gpus = sorted({one.deployment.gpu.name for one in steps} - {REFERENCE_GPU})
         law = _law(self.steps, self.gpus)
@@ -68,8 +68,6 @@ class StepLaw:
         Args:
             chosen: the runs that count.
         """
-        import jax
-
         usual = [usual_pace(gpu_description(name)) for name in self.gpus]
         prior = np.log([*PRIOR[:-1], *usual])
         sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus)])
@@ -94,8 +92,6 @@ class StepLaw:
 
     def predicted_us(self, fit: StepFit) -> np.ndarray:
         """Step times of all stages by a fit, µs."""
-        import jax
-
         paces = [fit.beta_on(name)[-1] for name in self.gpus]
         with jax.enable_x64(True):
             return np.exp(np.asarray(self._predict(np.log([*fit.beta[:-1], *paces]))))
@@ -103,8 +99,6 @@ class StepLaw:
 
 def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]:
     """Logarithms of step times, of the logarithms of coefficients and paces."""
-    import jax.numpy as jnp
-
     sums = np.array([(s.mixed, s.prompt_tokens, s.attended, s.decodes, s.context) for s in steps])
     names = [step.deployment.gpu.name for step in steps]
     place = [gpus.index(name) if name in gpus else -1 for name in names]

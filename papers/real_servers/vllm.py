@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from blis_jax.errors import ConfigError
 from papers.real_servers.predict.collections.vllm_runs import COLUMNS, shared_prefix_load, units
@@ -46,8 +47,6 @@ def read_runs(path: Path) -> list[VllmRun]:
     Raises:
         ConfigError: there is no such file, it lacks a column, or a run cannot be simulated.
     """
-    import pandas
-
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; give a file of measured vLLM runs with --data")
     table = pandas.read_csv(path)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.statistics.intervals import Estimate, estimate
@@ -101,8 +103,6 @@ def change_rows(
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes rows as CSV."""
-    import pandas as pd
-
     with replacing(path) as written:
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
         frame["x"] = [f"{x:g}" if isinstance(x, float | int) else x for x in frame["x"]]

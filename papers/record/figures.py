@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,6 @@ def figures_of(package: str, about: Mapping[str, str]) -> tuple[PaperFigure, ...
 
 def shipped_data(package: str) -> Path:
     """The data that come with a record."""
-    from importlib.resources import files
-
     return Path(str(files(package))) / DATA
 
 

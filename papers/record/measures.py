@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.outcome import WHOLE
 from blis_jax.metrics.metric import ALL, names_in, split_name
+from blis_jax.records.record import TTFT_PARTS
 
 if TYPE_CHECKING:
     from blis_jax.metrics.summaries import SloTargets
@@ -56,8 +58,6 @@ class Measurement:
 
     def of(self, record: RunRecord) -> np.ndarray:
         """The figures; NaN if the run did not come to its end."""
-        from blis_jax.core.outcome import WHOLE
-
         if record.outcome not in WHOLE:
             return np.full(len(self.names), np.nan)
         return self.compute(record)
@@ -164,8 +164,6 @@ def curves() -> Measurement:
 
 def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
     """Parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
-    from blis_jax.records.record import TTFT_PARTS
-
     names = tuple(
         f"{slo_class}/{which}/{part}"
         for slo_class in classes

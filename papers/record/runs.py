@@ -17,14 +17,15 @@ from blis_jax import __version__
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form, num_workers
 from papers.record.measures import Measurement
 from papers.record.settings import RunSetting
+from sweeps.runs.bench import Bench
 
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
-    from blis_jax.runs.driver import Runner
     from blis_jax.runs.runs import Row
-    from sweeps.runs.bench import Bench
 
 FORMAT = 1  # of the kept files
 PLAIN_MS, CHATS_MS, PRESSED_MS = 3.5, 8.0, 15.0  # a run of 1,000 requests on two free cores
@@ -244,9 +245,6 @@ class _Work:
         return 0 if self.is_small else _size(setting)
 
     def _runner(self, setting: RunSetting) -> Runner:
-        from blis_jax.runs.driver import Runner
-        from blis_jax.runs.options import Options, default_form, num_workers
-
         size, form = self._size(setting), default_form()
         if size not in self.runners:
             is_by_setting = self.is_small and form == "rows"  # a call has the runs of one setting
@@ -255,8 +253,6 @@ class _Work:
         return self.runners[size]
 
     def _rows(self, setting: RunSetting) -> list[Row]:
-        from sweeps.runs.bench import Bench
-
         key = _bench_key(setting)
         if key not in self.benches:
             runner = self._runner(setting)

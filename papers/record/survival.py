@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.core.outcome import WHOLE_NAMES
+from blis_jax.metrics.run_summary import NUM_RANKS, Tails
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import Pair, difference
+from blis_jax.statistics.pooled import contributions_ms, only
 from papers.record.claims import (
     GAP,
     AnyClaim,
@@ -37,9 +38,6 @@ from sweeps.claims.words import (
     UNDECIDED,
     UNPUBLISHED,
 )
-
-if TYPE_CHECKING:
-    from blis_jax.metrics.run_summary import Tails
 
 LEAST_SHARE = 0.5  # of the seeds; those few on which crash-prone runs end are no fair sample
 _NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
@@ -252,8 +250,6 @@ def _replaced(
     sample: SettingSample, sources: Mapping[str, str], is_common: np.ndarray
 ) -> SettingSample:
     """A sample with what each seed contributes; NaN for seeds on which not all of a claim's runs ended."""
-    from blis_jax.statistics.pooled import contributions_ms, only
-
     values = sample.values[:, : sample.names.index(f"{POOLED_METRICS[0]}/count")].copy()
     for name, source in sources.items():
         tails = only(_tails(sample, source), is_common)
@@ -262,8 +258,6 @@ def _replaced(
 
 
 def _tails(sample: SettingSample, metric: str) -> Tails:
-    from blis_jax.metrics.run_summary import NUM_RANKS, Tails
-
     first = sample.names.index(f"{metric}/count")
     count = np.nan_to_num(sample.values[:, first], nan=-1).astype(np.int64)
     return Tails(count, sample.values[:, first + 1 : first + 1 + NUM_RANKS])

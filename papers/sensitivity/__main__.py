@@ -13,6 +13,7 @@ from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from sweeps.sensitivity import __main__ as sensitivity
 from sweeps.sensitivity.__main__ import NUM_ROWS, NUM_SEEDS
 
 NAME = "papers.sensitivity"
@@ -81,7 +82,6 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     from blis_jax.results.dataset import load
     from papers.sensitivity.table import TABLE, printed, rows_of
-    from sweeps.sensitivity import __main__ as sensitivity
 
     rows: list[dict[str, Any]] = []
     for space in spaces:

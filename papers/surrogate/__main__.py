@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -10,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError, closest
+from papers.surrogate import tables
 from papers.surrogate.spaces import MOST_WANTED, SPACES, PaperSpace
 
 if TYPE_CHECKING:
@@ -187,8 +191,6 @@ class Job:
 
 
 def _bars(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    import dataclasses
-
     import pandas as pd
 
     from surrogate.scores import evaluate, verdict
@@ -225,7 +227,6 @@ def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     """The sets beside the pool, then those of the further points."""
-    import numpy as np
     import pandas as pd
 
     from surrogate.data import load_data
@@ -234,11 +235,11 @@ def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     further = load_data(job.common)
     assert data.seeds is not None and further.seeds is not None
     beside = np.setdiff1d(data.seeds.seeds, data.pool)
-    tables = [
+    frames = [
         common_seeds_table(surrogate, data.other, beside, data.seeds, 0.9),
         common_seeds_table(surrogate, further.test, further.pool, further.seeds, 0.9),
     ]
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(frames, ignore_index=True)
 
 
 def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
@@ -264,8 +265,6 @@ def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    import dataclasses
-
     from surrogate.scores import learning_curve, sizes_of
 
     steps = max(round(CURVE_STEPS * job.scale), 50)
@@ -313,8 +312,6 @@ def _shown(surrogate: Any) -> list[str]:
 def _print(name: str, space: PaperSpace, folder: Path) -> None:
     """The tables of a space that are there, in Markdown."""
     import pandas as pd
-
-    from papers.surrogate import tables
 
     found = {part: folder / f"{name}_{part}.csv" for part in PARTS}
     there = {part: pd.read_csv(path) for part, path in found.items() if path.exists()}

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from surrogate.data import Data
 from surrogate.fitting.learn import samples_of
 from surrogate.fitting.network import features
 from surrogate.predictor import Surrogate
 from surrogate.scores import r_squared
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 MOST_GP_POINTS = 600  # its cost grows with the cube of the points
 OURS = "deep ensemble"
@@ -55,9 +53,6 @@ def _neighbours() -> Any:
 
 def compare(surrogate: Surrogate, data: Data, chosen: Sequence[str]) -> pd.DataFrame:
     """R² on the test points and seconds of fitting, by model and output."""
-    import pandas as pd
-    from threadpoolctl import threadpool_limits
-
     num_points = int(surrogate.about["num_points"])
     samples, scales = samples_of(data, num_points)
     learned = [
@@ -109,8 +104,6 @@ NUM_POINTS, REPEATS = 65_536, 5
 
 def measure(surrogate: Surrogate, metric: str) -> pd.DataFrame:
     """The best of several repetitions of each call, compiled before."""
-    import pandas as pd
-
     low, high = np.array(surrogate.bounds).T
     points = np.random.default_rng(0).uniform(low, high, (NUM_POINTS, len(low)))
     calls: dict[str, Callable[[], Any]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import read_json
@@ -20,6 +21,7 @@ from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.trial import REFERENCE, STRATEGY
 from sweeps.robustness.cells import KINDS
 from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
+from sweeps.strategies.file import load_strategy
 
 TRACK = "sweeps/tracks/routing"
 METRICS = ("worst_ttft_p99_ms", "ttft_p99_ms", "slo_miss_rate", "reject_rate")
@@ -117,8 +119,6 @@ def _row_of(path: Path) -> str:
 
 
 def _workload_of(strategy: str) -> str:
-    from sweeps.strategies.file import load_strategy
-
     return str(load_strategy(strategy).workload)
 
 
@@ -222,8 +222,6 @@ class RobustnessMap:
     @cached_property
     def rules(self) -> Rules:
         """The tree that says which arm to take; see `label`."""
-        import xarray as xr
-
         axes = {kind.name: ("cell", [cell[kind.name] for cell in self.cells]) for kind in KINDS}
         return rules_of(xr.Dataset(coords=axes), [self.label(cell) for cell in self.cells], DEPTH)
 

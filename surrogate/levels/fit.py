@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.results.dataset import load_kind
@@ -45,8 +46,6 @@ from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, s
 from surrogate.scores import is_within, r_squared
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from surrogate.data import Data, Part, SeedTable
     from surrogate.predictor import Surrogate
 
@@ -245,8 +244,6 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
     `r2` is that of the means, `half_width` the median over points in the output's unit. The whole space
     is the points drawn all over it; those of the branch were added and stand apart.
     """
-    import pandas as pd
-
     levels, part = levels_of(surrogate), own.test
     parts = LevelParts(surrogate, part.inputs)
     learned = surrogate.scales.is_learned
@@ -259,8 +256,8 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
             targets = {LEVEL: simulated, DIFFERENCE: simulated - on_baseline}
             guesses = {LEVEL: mean, DIFFERENCE: mean - baseline}
             for kind in KINDS if mode != SIMULATED else (LEVEL,):
-                scores = levels.scores[key(mode, kind, count)]
-                reach = factors_by_region(scores, levels.region, confidence)[parts.region]
+                own = levels.scores[key(mode, kind, count)]
+                reach = factors_by_region(own, levels.region, confidence)[parts.region]
                 half = reach * levels.sigma(mode, kind, parts.fixed, parts.run_sd, count)
                 target, guess = targets[kind], guesses[kind]
                 is_held = is_within(target, guess - half, guess + half)
@@ -306,8 +303,6 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
     each in units of its point's sd, beside a prediction that does not know the seed; `beside_baseline`: the
     same where the baseline's run on the seed is known too.
     """
-    import pandas as pd
-
     levels, learned = levels_of(surrogate), surrogate.scales.is_learned
     is_new = ~np.isin(np.arange(len(own.seeds.seeds)), own.train.at)
     baseline = own.seeds.baseline[is_new][:, learned]
@@ -336,8 +331,6 @@ def common_seeds_table(
     `r2_pool` without any level. All points of a set share what is unknown of its seeds, so a set's coverage may
     be far from the confidence either way.
     """
-    import pandas as pd
-
     levels, learned = levels_of(surrogate), surrogate.scales.is_learned
     parts = LevelParts(surrogate, part.inputs)
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]

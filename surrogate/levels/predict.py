@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from blis_jax.cluster.setting_values import config_of_values
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+from blis_jax.metrics.on_device.compiled import figures_of
+from blis_jax.runs.many_runs import run_given
+from blis_jax.runs.options import Options, default_form
+from blis_jax.workload.source import until_horizon
+from blis_jax.workload.spec import parse_spec
 from surrogate.data import FAILED
 from surrogate.fitting.network import features
 from surrogate.levels.model import (
@@ -29,7 +36,6 @@ from surrogate.regions import factors_by_region
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.metrics.measure import Measure
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable
@@ -84,8 +90,6 @@ def covariates_of_seeds(
 
 def workload_of(levels: Levels, spec: WorkloadSpec | None = None) -> WorkloadSpec:
     """The workload that is meant: `spec`, or else the dataset's."""
-    from blis_jax.workload.spec import parse_spec
-
     return parse_spec(levels.workload, "workload") if spec is None else spec
 
 
@@ -254,8 +258,6 @@ def baseline_config(surrogate: Surrogate) -> ClusterConfig:
     Raises:
         ConfigError: the surrogate does not know it, or a policy of it is not registered here.
     """
-    from blis_jax.cluster.setting_values import config_of_values
-
     levels = levels_of(surrogate)
     if SIMULATED not in levels.modes or not levels.settings:
         raise ConfigError(
@@ -286,12 +288,6 @@ def baseline_on_seeds(
         ConfigError: the baseline cannot be simulated here, a run does not come to its end, or one has no figure
             for an output.
     """
-    from blis_jax.metrics import further  # noqa: F401  (registers metrics that datasets have)
-    from blis_jax.metrics.on_device.compiled import figures_of
-    from blis_jax.runs.many_runs import run_given
-    from blis_jax.runs.options import Options, default_form
-    from blis_jax.workload.source import until_horizon
-
     levels = levels_of(surrogate)
     spec = workload_of(levels, spec)
     config = until_horizon(baseline_config(surrogate), spec)
@@ -311,8 +307,6 @@ def baseline_on_seeds(
 
 def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
     """As the dataset's runs were measured."""
-    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
-
     targets = {
         name: {limit: ms for limit, ms in limits.items() if ms is not None}
         for name, limits in (levels.targets or DEFAULT_TARGETS).items()

@@ -26,11 +26,12 @@ from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, se
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text
-from sweeps.runs.options import FOLDER, USUAL_ARM
+from blis_jax.files.journal import Journal
+from sweeps.capacity.layouts import families
+from sweeps.runs.options import FOLDER, USUAL_ARM, check_statistics
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
-    from blis_jax.files.journal import Journal
     from blis_jax.metrics.measure import Measure
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.capacity.deciding import ServiceTarget
@@ -192,9 +193,7 @@ class _Question:
 
 def _question(options: CapacityOptions) -> _Question:
     from sweeps.capacity.deciding import num_tries, read_service_targets
-    from sweeps.capacity.layouts import families
     from sweeps.runs.bench import measure_of
-    from sweeps.runs.options import check_statistics
     from sweeps.strategies.arms import arms_of, as_served
 
     arms = arms_of(options.policy or (USUAL_ARM,))
@@ -312,8 +311,6 @@ def _enough(
 
 
 def _journal(question: _Question, path: Path) -> Journal:
-    from blis_jax.files.journal import Journal
-
     targets = [str(target) for target in question.targets]
     return Journal(path, "capacity", {**question.requests.content(), "targets": targets})
 

@@ -14,6 +14,7 @@ from blis_jax.commands.options import CommandOptions, option, stopping_flags, wo
 from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
 from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import names_in
 from blis_jax.progress import phase
 from sweeps.compare import coefficient_draws
@@ -122,7 +123,6 @@ def _compare(arguments: Sequence[str] | None) -> int:
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)
 
-    from blis_jax.files.atomic_write import plain
     from sweeps.compare.document import default_metrics, to_document
     from sweeps.compare.judge import check_block
     from sweeps.compare.result import setting_of

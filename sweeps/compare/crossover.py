@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.mechanism import params
 from blis_jax.metrics.run_summary import PAIRS
 
 
@@ -69,7 +70,5 @@ def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
 
 def _numbers(config: ClusterConfig) -> dict[str, float]:
     """The priority policy's numbers, as the engine gets them."""
-    from blis_jax.engine.mechanism import params
-
     policy: Any = params(config).policy.priority
     return {name: float(value) for name, value in vars(policy).items()}

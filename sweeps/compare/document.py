@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+import scipy
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax import __version__
+from blis_jax.cluster.config import FIELDS, PROFILE, ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.core.kinds import NONE
@@ -152,14 +156,6 @@ def setting_json(setting: ComparedSetting) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """What the figures were made with."""
-    import platform
-
-    import jax
-    import scipy
-
-    from blis_jax import __version__
-    from blis_jax.cluster.config import PROFILE
-
     return {
         "blis_jax": __version__,
         "profile": PROFILE,

@@ -15,6 +15,7 @@ from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.differences import findings
 from blis_jax.reports.findings import Findings, Quantity, Sentence
+from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -74,8 +75,6 @@ def write_files(
         with cli.writing(paths.report):
             write_study(study, paths.report, found)
     if paths.timeline is not None:
-        from blis_jax.reports.perfetto import TracedRun, write_trace
-
         traced = [
             TracedRun(name, record, configs[name].block_size_in_tokens)
             for name, record in records.items()

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OutputSwitches, option, switch
 from blis_jax.commands.options.outputs import outputs_of
 from blis_jax.commands.options.seed_options import FIRST_SEED
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import sole_writer
+from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
 from blis_jax.metrics.metric import names_in
 from sweeps.runs.options import FOLDER, ArmRequests, StrategyWord
 
@@ -236,9 +237,6 @@ def _metrics(listed: str | None, requests: StudyRequests) -> tuple[str, ...]:
 
 def _about(strategy: Strategy, plan: DatasetPlan, experiment: Experiment) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
-    from blis_jax.cluster.setting_values import all_values
-    from blis_jax.files.atomic_write import fingerprint, versions
-
     base, sizes, requests = plan.space.base, plan.sizes, experiment.requests
     content = {
         "mechanism": all_values(base),

@@ -10,6 +10,7 @@ from typing import Any
 from blis_jax.commands.options.seed_options import seeds_text
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.chain import Record
+from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping
 from blis_jax.policies.seeds import BY_WORKLOAD
 from sweeps.claims.words import (
@@ -321,8 +322,6 @@ def _simulated(
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The entries of a YAML file: `rows`, with `defaults` for all of them."""
-    from blis_jax.files.input_files import read_text
-
     source = path.name
     data = read_mapping(read_text(path, "rows in YAML"), source)
     unknown = set(data) - {"rows", "defaults"}

@@ -12,7 +12,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record
 from sweeps.claims.words import VERDICTS
-from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
+from sweeps.ledger.hypothesis import Hypothesis, check_resolution, hypothesis_of
 from sweeps.tracks.problem import FILE, Problem, load_problem
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
@@ -138,8 +138,6 @@ class Ledger:
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")
             if content.get("resolution"):
-                from sweeps.ledger.hypothesis import check_resolution
-
                 check_resolution(content["resolution"], row.result["verdict"])
             return {"id": name, "result": row.result["hash"], **content}
 

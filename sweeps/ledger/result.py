@@ -15,6 +15,7 @@ from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite
 from blis_jax.files.chain import digest
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
@@ -49,6 +50,7 @@ from sweeps.ledger.trial import (
     with_pooled,
     workload_hash,
 )
+from sweeps.runs.bench import measure_of
 from sweeps.tracks.criteria import CriterionVerdict, Facts, FigurePair, judge_criteria
 from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
 
@@ -305,9 +307,6 @@ def judge_on_track(
 def _other_pairs(
     hypothesis: Hypothesis, problem: Problem, benches: Benches
 ) -> dict[str, FigurePair]:
-    from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
-    from sweeps.runs.bench import measure_of
-
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
     found = {}

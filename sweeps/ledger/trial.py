@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
@@ -29,7 +30,9 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.judge import Figures
 from sweeps.claims.words import REFERENCE_RUNS
 from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
+from sweeps.runs.bench import Bench
 from sweeps.runs.measured import metric_values, pooled_tails
+from sweeps.runs.metrics import reported_names
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.tracks.problem import workload_named
 
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from blis_jax.metrics.measure import Measure
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
-    from sweeps.runs.bench import Bench
 
 STRATEGY, BASELINE, REFERENCE = "strategy", "baseline", "reference"
 RATE = "rate"
@@ -148,9 +150,6 @@ class Benches:
         policy_seeds: str = BY_WORKLOAD,
     ) -> Bench:
         """The bench of a workload with some metrics more."""
-        from sweeps.runs.bench import Bench
-        from sweeps.runs.metrics import reported_names
-
         asked = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
         wanted = tuple(name for name in dict.fromkeys(asked) if pooled_latency(name) is None)
         spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
@@ -251,9 +250,6 @@ def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:
 
 def versions() -> dict[str, str]:
     """Return versions of the packages, the backend, and the commit of the code if it is in a repository."""
-    import jax
-    import numpy as np
-
     found = {
         "blis_jax": version_of("blis-jax"),
         "jax": jax.__version__,

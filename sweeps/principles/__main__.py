@@ -17,6 +17,7 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import write_json
 from blis_jax.reports import render
 from sweeps.principles import USUAL_OUTPUT
+from sweeps.principles.report import findings_of, listing
 
 if TYPE_CHECKING:
     from sweeps.principles.catalogue import Catalogue, Entry
@@ -94,8 +95,6 @@ def _principles(arguments: Sequence[str] | None) -> int:
     catalogue = load_catalogue()
     entries = chosen(catalogue, options.only)
     if options.list:
-        from sweeps.principles.report import listing
-
         print("\n".join(listing(entries)))
         return 0
     if options.measure and options.strategy is None:
@@ -153,7 +152,6 @@ def _checked(
     entries: Sequence[Entry],
     seeds: tuple[int, ...] | int | None,
 ) -> int:
-    from sweeps.principles.report import findings_of
     from sweeps.principles.verdicts import PrinciplesRecord, code_hash
 
     path = _output(options.output)

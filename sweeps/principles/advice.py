@@ -16,11 +16,18 @@ from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.run_summary import RunSummary, share_differing
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sentence
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import Pair, differences
 from sweeps.principles import USUAL_OUTPUT
 from sweeps.principles.catalogue import Entry, load_catalogue
+from sweeps.principles.figures import figures_of
 from sweeps.principles.rules import instances as instance_rules
 from sweeps.principles.rules import routing as routing_rules
 from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of
+from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
+from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import strategies_of, workload_for
+from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:
     from sweeps.strategies.arms import Arm
@@ -39,8 +46,6 @@ def advise(
     is_measured: bool,
 ) -> int:
     """Print what the rules find on a strategy; the exit code."""
-    from sweeps.strategies.arms import arm_of
-
     arm = arm_of(strategy)
     if path is not None:
         if path.suffix != ".json":
@@ -74,8 +79,6 @@ def touches(case: Case) -> list[Touch]:
 
 def case_of(arm: Arm, seed: int) -> Case:
     """An arm with its workload: that of its strategy file, or `mixed`."""
-    from sweeps.runs.experiment import strategies_of, workload_for
-
     spec, _ = workload_for(None, strategies_of([arm]), None)
     return Case(arm.config, spec, facts_of(arm.config, spec, seed), arm.strategy)
 
@@ -89,8 +92,6 @@ def _seeds(arm: Arm, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
 
 def _verdicts(stream: str) -> dict[str, str]:
     """What checks on this code gave, as far as they were made with the entries' own seeds."""
-    from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
-
     record = PrinciplesRecord(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
     try:
         checks = dict(record.lines())
@@ -160,9 +161,6 @@ def _measured(
     stream: str, case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
     """For every finding the strategy against itself with the settings that the finding proposes."""
-    from sweeps.principles.figures import figures_of
-    from sweeps.runs.bench import Bench
-
     classes = case.spec.slo_classes
     names = [name_in(name, slo_class) for name in MEASURED for slo_class in classes]
     names += list(MEASURED)
@@ -186,9 +184,6 @@ def _compared(
     instead: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Rows by class: the strategy, the strategy changed, and the paired difference."""
-    from blis_jax.statistics.intervals import BY_STUDENT
-    from blis_jax.statistics.paired import Pair, differences
-
     changed = ", ".join(f"{name}={value}" for name, value in instead.items())
     failed = [run.outcome.name for run in (*first, *second) if not run.is_whole]
     if failed:

@@ -9,12 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.core.types import EngineShape
-from blis_jax.policies.contract import GatewayContext
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import EngineShape, RequestView, Snapshots
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.phases.policy_calls import combined_scores
+from blis_jax.policies.contract import (
+    GatewayContext,
+    NoParams,
+    NoState,
+    PickerContext,
+    QueueContext,
+)
+from blis_jax.policies.routing.by_score import weighted
+from blis_jax.policies.routing.pickers import first_best
+from blis_jax.workload.reference import draw
+from blis_jax.workload.spec import prefix_lengths
 from sweeps.principles.catalogue import WorkloadChoice
+from sweeps.principles.lab import workload_named
+from sweeps.runs.bench import Bench, workload_of
+from sweeps.search.objectives import Valuation
+from sweeps.strategies.file import load_strategy
+from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -37,12 +57,6 @@ def scores_of(
     blocks: int,
 ) -> Float[np.ndarray, "case instance"]:
     """Combined scores of a router with these scorers, for one request in every case."""
-    import jax
-
-    from blis_jax.core.exact import runtime_infinity
-    from blis_jax.engine.mechanism import mechanism, params
-    from blis_jax.engine.phases.policy_calls import combined_scores
-
     size = loads.shape[1]
     config = ClusterConfig(num_instances=size, routing_policy="weighted", routing_scorers=scorers)
     functions, numbers = mechanism(config), params(config)
@@ -74,12 +88,6 @@ def context_of(
     scores: Any = None,
 ) -> GatewayContext:
     """One request and the router's view of the instances, as policies get them; picks the first best score."""
-    import jax.numpy as jnp
-
-    from blis_jax.core.types import RequestView, Snapshots
-    from blis_jax.policies.contract import NoParams, NoState, PickerContext
-    from blis_jax.policies.routing.pickers import first_best
-
     zero = jnp.int32(0)
     request = RequestView(
         jnp.int32(slo_class), jnp.int32(16 * blocks), jnp.int64(0), zero, zero, zero
@@ -141,8 +149,6 @@ def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float
 
 def match_ratios(workload: str, seed: int = 42) -> Found:
     """Prefix ÷ prompt over the requests of a workload: the largest, and with it the smallest."""
-    from sweeps.principles.lab import workload_named
-
     ratios = prefix_shares(workload_named(WorkloadChoice(name=workload)), seed)
     low, high = float(ratios.min()), float(ratios.max())
     return high, {"r_min": low, "r_max": high, "1/r_max": 1 / high, "1/r_min": 1 / low}
@@ -150,9 +156,6 @@ def match_ratios(workload: str, seed: int = 42) -> Found:
 
 def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]:
     """Prefix ÷ prompt of every request with a prefix group, in tokens."""
-    from blis_jax.workload.reference import draw
-    from blis_jax.workload.spec import prefix_lengths
-
     table, _ = draw(spec, seed, 16)
     lengths = prefix_lengths(spec.clients)
     by_client = [0 if c.multi_turn else lengths.get(c.prefix_group, 0) for c in spec.clients]
@@ -174,11 +177,6 @@ def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: i
 
 def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
     """Largest score that the router left unused, over made-up requests: 0 by construction."""
-    import jax
-
-    from blis_jax.policies.contract import NoParams, NoState
-    from blis_jax.policies.routing.by_score import weighted
-
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
     used = generator.random(loads.shape)
@@ -198,10 +196,6 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
 
 def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
     """Clusters of equally loaded instances where a request does not go to the first."""
-    import jax
-
-    from blis_jax.engine.mechanism import mechanism, params
-
     wrong = 0
     for size in sizes:
         config = ClusterConfig(num_instances=size, routing_policy=policy)
@@ -236,13 +230,6 @@ def overtaking_order(settings: Mapping[str, Any]) -> Found:
 
 def _sheddable_first(config: ClusterConfig, age_critical: int, age_sheddable: int) -> bool:
     """Whether the order of a queue of one critical and one sheddable request has the latter first."""
-    import jax
-    import jax.numpy as jnp
-
-    from blis_jax.core.types import RequestView
-    from blis_jax.engine.mechanism import mechanism, params
-    from blis_jax.policies.contract import NoState, QueueContext
-
     functions, numbers = mechanism(config), params(config).policy
     with jax.enable_x64(True):
         clock = jnp.int64(10_000_000)
@@ -298,13 +285,9 @@ def best_scores(
     strategy: str, names: Sequence[str], calls: int, restarts: int, settings: Mapping[str, Any]
 ) -> np.ndarray:
     """The best score that each restart finds when only these parameters are searched."""
-    from sweeps.runs.bench import Bench, workload_of
     from sweeps.search.engines import make
     from sweeps.search.loop import runs_at, search
-    from sweeps.search.objectives import Valuation
     from sweeps.search.racing import best_of
-    from sweeps.strategies.file import load_strategy
-    from sweeps.strategies.space import space_of
 
     whole = load_strategy(strategy)
     kept = [place for place, entry in enumerate(whole.parameters) if entry.name in names]

@@ -21,6 +21,7 @@ from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import difference
 from sweeps.principles.catalogue import PrincipleClaim
 from sweeps.principles.figures import metric_of
+from sweeps.principles.probes import PROBES, spread_ratio
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -215,8 +216,6 @@ def _rank_changes(bound: Bound) -> Statistic:
 
 def _probe(bound: Bound) -> Statistic:
     """A figure that needs no runs of arms; see probes.py."""
-    from sweeps.principles.probes import PROBES
-
     options = dict(bound.claim.options)
     name = options.pop("name")
     if name not in PROBES:
@@ -227,8 +226,6 @@ def _probe(bound: Bound) -> Statistic:
 
 def _tuner_spread(bound: Bound) -> Statistic:
     """Spread of the best values that a search finds, at more parameters against fewer."""
-    from sweeps.principles.probes import spread_ratio
-
     value, parts = spread_ratio(**bound.claim.options)
     return Statistic(value, parts=parts)
 

@@ -36,6 +36,9 @@ from sweeps.principles.catalogue import (
     PrincipleClaim,
     content_of,
 )
+from sweeps.principles.figures import metric_of, pooled_figures, reported_names
+from sweeps.principles.lab import arm_of, check_fair
+from sweeps.principles.statistics import Bound, compute
 
 if TYPE_CHECKING:
     from sweeps.principles.lab import Lab, LabArm
@@ -79,8 +82,6 @@ class Verdict:
 
 def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
     """Every figure that claims of these entries ask for."""
-    from sweeps.principles.figures import metric_of
-
     names: list[str] = []
     for entry in entries:
         for claim in entry.claims:
@@ -99,9 +100,6 @@ def check(
     is_slow: bool = False,
 ) -> Verdict:
     """Runs what an entry's claims need, and judges them."""
-    from sweeps.principles.lab import arm_of, check_fair
-    from sweeps.principles.statistics import Bound, compute
-
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
     check_fair(entry, arms)
     ready = [claim for claim in entry.claims if not _not_run(claim, arms, is_slow)]
@@ -167,7 +165,6 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
 
 def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     """An arm's settings, workload, and the figures that every check reports, one a seed."""
-    from sweeps.principles.figures import pooled_figures, reported_names
     from sweeps.search.result import arguments
 
     described: dict[str, Any] = {

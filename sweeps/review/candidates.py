@@ -17,6 +17,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import share_differing
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.words import OPINIONS, PASS
+from sweeps.runs.experiment import strategies_of, workload_for
 from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.space import SCORERS, Dimension, Space, space_of
@@ -87,7 +88,6 @@ def candidates_of(texts: Sequence[str], num_requests: int | None = None) -> tupl
             f"{LEAST} or {MOST} candidates are needed, got {len(texts)}; give strategy files or arms"
         )
     arms = arms_of(texts)
-    from sweeps.runs.experiment import strategies_of, workload_for  # jax: refusals do not wait
 
     found = []
     for text, arm in zip(texts, arms, strict=True):

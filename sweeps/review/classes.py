@@ -8,13 +8,18 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import ks_2samp
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, per_instance
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import finite
+from blis_jax.policies.registry import find
+from blis_jax.workload.reference import draw
 from sweeps.claims.words import CONCERN, PASS, REJECT
 from sweeps.review.candidates import Candidate, Exhibit, Judge, Looked
+from sweeps.strategies.file import load_strategy
+from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -28,9 +33,6 @@ BY_CLASS = ("slo-tiered", "load-adaptive", "slo-class")
 
 def baseline_of(candidate: Candidate) -> dict[str, ClusterConfig]:
     """Return the baseline that the strategy names, or the ledger's."""
-    from sweeps.strategies.file import load_strategy
-    from sweeps.strategies.space import space_of
-
     name = candidate.strategy.baseline if candidate.strategy is not None else "iter00_baseline"
     return {BASELINE: space_of(load_strategy(name)).base}
 
@@ -63,8 +65,6 @@ def crossover_s(config: ClusterConfig) -> float | None:
     if config.priority_policy not in BY_CLASS or config.scheduler != "priority-fcfs":
         return None
     if config.priority_policy == "slo-class":
-        from blis_jax.policies.registry import find
-
         numbers = find("priority", "slo-class").values()
         return float((numbers.base_critical - numbers.base_sheddable) / numbers.age_weight / 1e6)
     gap = config.slo_base_critical - config.slo_base_sheddable
@@ -215,8 +215,6 @@ def look_at_lengths(exhibit: Exhibit) -> Looked:
 
 def lengths(candidate: Candidate, seed: int) -> tuple[Any, Any, Int[np.ndarray, "request"]]:
     """Return prompt and output lengths in tokens, and class codes, of the requests of a seed."""
-    from blis_jax.workload.reference import draw
-
     table, _ = draw(candidate.spec, seed, candidate.config.block_size_in_tokens)
     return (
         np.asarray(table.input_len, float),
@@ -256,8 +254,6 @@ def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, fl
 
 def _distance(values: np.ndarray, codes: np.ndarray) -> dict[str, float]:
     """Return the statistic between every two classes, with Bonferroni's p."""
-    from scipy.stats import ks_2samp
-
     pairs = list(combinations(np.unique(codes), 2))
     found = {}
     for one, other in pairs:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, closest
+from sweeps.principles.figures import figures_of, reported_names
 from sweeps.review.candidates import Candidate, Exhibit, Judge
 from sweeps.review.classes import INERT, PROXY, STARVATION
 from sweeps.review.numbers import BOUNDS, STABILITY
 from sweeps.review.routing import METRICS, OSCILLATION, SIGNAL, RunDecisions, decisions_of
+from sweeps.runs.bench import Bench, measure_of, targets_of
 
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
@@ -45,9 +47,6 @@ def exhibit_of(
     valuation: Valuation | None = None,
 ) -> Exhibit:
     """Runs a candidate and all that its judges compare it with, on common seeds."""
-    from sweeps.principles.figures import figures_of, reported_names
-    from sweeps.runs.bench import Bench, measure_of, targets_of
-
     configs = [candidate.config]
     for judge in judges:
         configs += judge.configs(candidate).values()

@@ -6,11 +6,17 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.core.types import SLO_CLASSES
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import SLO_CLASSES, RequestView
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.policies.contract import QueueContext
 from sweeps.claims.words import CONCERN, PASS, REJECT
+from sweeps.principles.probes import SHAPE, context_of
 from sweeps.review.candidates import Exhibit, Judge, Looked, value_of
 from sweeps.strategies.space import Dimension
 
@@ -50,15 +56,6 @@ Part = tuple[str, str, dict[str, Any]]  # verdict, words, figures
 
 def priority_function(config: ClusterConfig) -> Priority:
     """Return priorities of requests of some ages (µs), one class and a queue length."""
-    import jax
-    import jax.numpy as jnp
-
-    from blis_jax.core.exact import runtime_infinity
-    from blis_jax.core.types import RequestView
-    from blis_jax.engine.mechanism import mechanism, params
-    from blis_jax.policies.contract import QueueContext
-    from sweeps.principles.probes import SHAPE
-
     policy, numbers = mechanism(config).priority, params(config).policy.priority
 
     def evaluate(ages: Any, slo_class: Any, depth: Any, infinity: Any) -> Any:
@@ -165,11 +162,6 @@ def _steepest(
 
 
 def _on_scorers(config: ClusterConfig) -> list[Part]:
-    import jax
-
-    from blis_jax.engine.mechanism import mechanism, params
-    from sweeps.principles.probes import SHAPE, context_of
-
     functions, numbers = mechanism(config), params(config).policy
     found: list[Part] = []
     for place, (name, _) in enumerate(config.scorers()):

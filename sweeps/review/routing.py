@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.mechanism import mechanism
 from blis_jax.files.atomic_write import finite
 from blis_jax.policies.contract import GatewayContext, Policy
 from blis_jax.policies.reading import MATCH, signals_of
+from blis_jax.policies.seeds import policy_seed
+from blis_jax.runs.calls import Call, Results, execute
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import GivenRun, Row
 from sweeps.claims.words import CONCERN, PASS, REJECT
 from sweeps.review.candidates import Candidate, Exhibit, Judge, Looked
 
@@ -72,15 +80,6 @@ class RunDecisions:
 
 def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDecisions | None:
     """The decisions of a run on the requests of a seed; None unless routing is weighted."""
-    import jax
-
-    from blis_jax.engine.mechanism import mechanism
-    from blis_jax.policies.seeds import policy_seed
-    from blis_jax.runs.calls import Call, Results, execute
-    from blis_jax.runs.driver import Runner
-    from blis_jax.runs.options import Options
-    from blis_jax.runs.runs import GivenRun, Row
-
     if not config.scorers():
         return None
     log: dict[int, dict[int, Any]] = {}
@@ -105,8 +104,6 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDe
 
 def _spy(scorer: Policy, place: int, log: dict[int, dict[int, Any]]) -> Policy:
     """The scorer, its values noted; as pairs of 32 bits, since a callback may not see 64."""
-    import jax
-    import jax.numpy as jnp
 
     def note(rank: Any, halves: Any) -> None:
         values = np.ascontiguousarray(halves, np.uint32).view(np.float64)[:, 0]
@@ -122,8 +119,6 @@ def _spy(scorer: Policy, place: int, log: dict[int, dict[int, Any]]) -> Policy:
 
 
 def _spy_on_view(scorer: Policy, log: dict[int, dict[int, Any]]) -> Policy:
-    import jax
-
     def note(rank: Any, load: Any, matched: Any) -> None:
         log.setdefault(int(rank), {})[-1] = (np.asarray(load), np.asarray(matched))
 

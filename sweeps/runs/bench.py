@@ -14,6 +14,7 @@ from blis_jax import progress
 from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
+from blis_jax.runs.options import default_form, num_workers
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import (
@@ -170,7 +171,6 @@ class Bench:
         """
         from blis_jax.metrics.on_device.compiled import RunFigures
         from blis_jax.runs.driver import Runner
-        from blis_jax.runs.options import default_form
         from blis_jax.runs.simulation import Options
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
@@ -231,7 +231,6 @@ MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
 def part_runner(num_blocks: int | None) -> Runner:
     """Return a runner of parts of a store; `num_blocks` of pools that may run out, None if none does."""
     from blis_jax.runs.driver import Runner
-    from blis_jax.runs.options import default_form, num_workers
     from blis_jax.runs.simulation import Options
 
     options = Options(form=default_form())

@@ -29,6 +29,7 @@ from sweeps.runs.bench import (
     workload_from,
     workload_of,
 )
+from sweeps.runs.measured import KeptRuns, Recorder
 from sweeps.runs.metrics import known_metric, our_name
 from sweeps.strategies.space import space_of
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from blis_jax.statistics.sequential import StoppingRule
     from blis_jax.workload.source import RequestSource
     from blis_jax.workload.spec import WorkloadSpec
-    from sweeps.runs.measured import KeptRuns
     from sweeps.runs.options import ArmRequests
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
@@ -274,8 +274,6 @@ class Experiment:
 
         `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
         """
-        from sweeps.runs.measured import KeptRuns, Recorder
-
         single = tuple(name for name in self.names if pooled_latency(name) is None)
         bench = replace(self, names=single).bench()
         recorder = Recorder(bench.names, self.measure, tuple(classes), has_requests)

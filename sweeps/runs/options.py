@@ -22,9 +22,9 @@ from blis_jax.commands.options.seed_options import (
 )
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
+from blis_jax.statistics.intervals import Inference
 
 if TYPE_CHECKING:
-    from blis_jax.statistics.intervals import Inference
     from sweeps.strategies.file import Strategy
 
 FOLDER = "out"
@@ -114,6 +114,4 @@ def check_statistics(confidence: float, resamples: int = 9999, most: int = 1_000
 
 def inference_of(options: StatisticsOptions) -> Inference:
     """Return confidence and resampling."""
-    from blis_jax.statistics.intervals import Inference
-
     return Inference(options.confidence, options.bootstrap, options.random_state)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from moocore import hypervolume as volume_of
+from moocore import is_nondominated
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
 def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray, "point"]:
     """Which points no other point beats, all objectives minimised; of equal ones the first."""
-    from moocore import is_nondominated
-
     if not len(objectives):
         return np.zeros(0, bool)
     mask: Bool[np.ndarray, "point"] = is_nondominated(np.asarray(objectives, float))
@@ -31,8 +31,6 @@ def hypervolume(
     objectives: Float[np.ndarray, "point goal"], reference: Sequence[float] | np.ndarray
 ) -> float:
     """Volume between the points and the reference, in the product of the objectives' units."""
-    from moocore import hypervolume as volume_of
-
     if not len(objectives):
         return 0.0
     return float(volume_of(np.asarray(objectives, float), ref=np.asarray(reference, float)))

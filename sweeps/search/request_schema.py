@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.json_schema import models_json_schema
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import sentence
@@ -187,8 +188,6 @@ class Answers(_Part):
 
 def schema() -> dict[str, Any]:
     """JSON schemas of a request, a batch, and their answers."""
-    from pydantic.json_schema import models_json_schema
-
     models: list[type[BaseModel]] = [Request, Batch, Answer, Answers]
     found, definitions = models_json_schema(
         [(model, "validation") for model in models], title="sweeps.evaluate"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
     AllSwitch,
@@ -25,7 +26,7 @@ from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_text
 from blis_jax.metrics.metric import name_in
-from sweeps.runs.options import StrategyWord
+from sweeps.runs.options import StrategyWord, check_statistics
 
 if TYPE_CHECKING:
     from blis_jax.files.journal import Journal
@@ -179,7 +180,6 @@ def _study(arguments: Sequence[str] | None) -> int:
 def _job(options: SensitivityOptions) -> _Job:
     from sweeps.runs.bench import targets_of
     from sweeps.runs.experiment import Experiment, metrics_for, requests_of, workload_for
-    from sweeps.runs.options import check_statistics
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import load_surrogate
@@ -340,7 +340,6 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
 def _save(job: _Job, study: SensitivityStudy, path: Path, device: str) -> None:
     import yaml
 
-    from blis_jax.cluster.setting_values import all_values
     from blis_jax.results.dataset import Provenance, save
     from sweeps.sensitivity.store import to_dataset
 

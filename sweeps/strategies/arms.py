@@ -21,6 +21,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_s
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
 from blis_jax.cluster.setting_values import plain_value, values_for_hash
 from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.files.input_files import read_json
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.moved import today
 from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
@@ -128,8 +129,6 @@ def _number_or(value: object) -> object:
 
 def _best_of(path: Path) -> ClusterConfig:
     """The best point in the result of `sweeps.optimize`."""
-    from blis_jax.files.input_files import read_json
-
     document = read_json(path, "a result of sweeps.optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):

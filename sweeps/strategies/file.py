@@ -29,6 +29,7 @@ from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
+from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.policies.moved import tell_of, today
 from sweeps.claims.grammar import CHANGE, Claim, bound
@@ -274,7 +275,6 @@ def load_strategy(name_or_path: str) -> Strategy:
             f"strategy {name_or_path!r} is unknown; {choices(name_or_path, list_library())}; "
             "the path of a .yaml file will do too"
         )
-    from blis_jax.files.input_files import read_text
 
     path = Path(name_or_path)
     return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)

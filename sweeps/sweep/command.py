@@ -30,6 +30,7 @@ from blis_jax.commands.options.outputs import ReportOptions
 from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, seeds_of, seeds_option
 from blis_jax.commands.options.stopping_flags import FEWEST_SEEDS, DecidingOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
+from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -274,8 +275,6 @@ def _swept(stopped: Stopped, measure: Measure, how: How) -> Swept:
 
 
 def _num_whole(swept: Swept) -> int:
-    from blis_jax.core.outcome import WHOLE
-
     outcomes = swept.dataset["outcome"].values
     return int(sum((outcomes == int(code)).sum() for code in WHOLE))
 

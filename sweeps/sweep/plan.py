@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -234,8 +235,6 @@ def _range(name: str, text: str) -> list[str]:
 
 def _value(name: str, text: str) -> Any:
     """A text as the setting's type."""
-    import argparse
-
     try:
         if _is_workload(name):
             return _scalar(text)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.commands import cli
 from blis_jax.commands.options.outputs import OutputPaths
 from blis_jax.core.outcome import WHOLE
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     Curve,
@@ -27,10 +29,12 @@ from blis_jax.reports.study import (
     shown_interval,
 )
 from blis_jax.reports.words import target_line
+from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.statistics.compared import Comparison, family_sentence, values_of
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.paired import joint_words
 from blis_jax.traces.source import TraceSource
+from blis_jax.workload.spec import WorkloadSpec
 from sweeps.sweep.data import CURVE
 from sweeps.sweep.report import (
     check_lines,
@@ -83,8 +87,6 @@ class Swept:
 
 def write_reports(swept: Swept, paths: OutputPaths) -> None:
     """The page and the trace, as far as they are asked for."""
-    from blis_jax.commands import cli
-
     points = _first_points(swept)
     seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
     records = _records(swept, points, seeds)
@@ -94,8 +96,6 @@ def write_reports(swept: Swept, paths: OutputPaths) -> None:
         with cli.writing(paths.report):
             write_study(with_runs(study_of(swept), swept, records, seeds), paths.report)
     if paths.timeline is not None:
-        from blis_jax.reports.perfetto import TracedRun, write_trace
-
         runs = [
             TracedRun(swept.labels(point)[0], of[0], point.config.block_size_in_tokens)
             for point, of in zip(points, records.values(), strict=True)
@@ -280,9 +280,6 @@ def _records(
     swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
 ) -> dict[str, tuple[RunRecord, ...]]:
     """The runs of these points on these seeds again, whole."""
-    from blis_jax.runs.many_runs import run_given, run_grid
-    from blis_jax.workload.spec import WorkloadSpec
-
     names = [swept.labels(point)[0] for point in points]
     if not seeds:
         return dict.fromkeys(names, ())

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -24,6 +25,7 @@ from blis_jax.workload.spec import (
 from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.workload_names import list_workloads, load_workload
 from sweeps.strategies.file import Bounds, ClosedPart, Text
+from sweeps.tracks.templates import render
 
 FOLDER = "tracks"
 FILE = "problem.yaml"
@@ -163,7 +165,6 @@ def load_problem(name_or_path: str) -> Problem:
     if name_or_path in list_problems():
         file = resources.files("sweeps") / FOLDER / name_or_path / FILE
         return parse_problem(file.read_text(encoding="utf-8"), f"{name_or_path}/{FILE}")
-    from blis_jax.files.input_files import read_text
 
     path = Path(name_or_path)
     if path.is_dir():
@@ -197,6 +198,4 @@ def workload_named(
 
 def to_markdown(problem: Problem, baseline: Mapping[str, Any] | None) -> str:
     """`problem.md`: the problem in words, with the measured figures that the criteria refer to."""
-    from sweeps.tracks.templates import render
-
     return render("problem.md.j2", problem=problem, baseline=baseline)

@@ -19,6 +19,8 @@ import numpy as np
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
 from benchmarks.coverage.worlds import asked
+from blis_jax.core.outcome import Outcome
+from sweeps.claims.words import UNDECIDED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,8 +65,6 @@ def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator)
     """A map of cells with the world's truth, and all that verdicts read of one."""
     import xarray as xr
 
-    from blis_jax.core.outcome import Outcome
-
     names = ["first", *(f"other{n}" for n in range(2, world.num_strategies)), "leader"]
     shape = (num_cells, num_seeds)
     common = COMMON * rng.normal(size=shape)
@@ -102,8 +102,6 @@ def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.nda
 
 def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """What each cell recommends at the first look that does, and its seeds then."""
-    from sweeps.claims.words import UNDECIDED
-
     most = dataset.sizes["seed"]
     found = np.full(dataset.sizes["cell"], UNDECIDED, object)
     count = np.full(dataset.sizes["cell"], most)
@@ -119,7 +117,6 @@ def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def row(world: World, num_cells: int) -> str:
     """The right and the wrong recommendations, in % of the cells, in both ways."""
-    from sweeps.claims.words import UNDECIDED
     from sweeps.robustness.verdict import NONE
 
     dataset = made(world, num_cells, MOST_SEEDS, np.random.default_rng(NUM_SEEDS))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from blis_jax import __version__
+from blis_jax.cluster.config import PROFILE, VARIANTS, ClusterConfig
 from blis_jax.commands import cli, display
 from blis_jax.commands.door.catalogue import COMMANDS, GROUPS, Command, actions_of
 from blis_jax.commands.lacking import refuse_command
@@ -83,9 +85,6 @@ def overview() -> str:
 
 def version_lines() -> list[str]:
     """The version, and which BLIS the results equal."""
-    from blis_jax import __version__
-    from blis_jax.cluster.config import PROFILE, VARIANTS, ClusterConfig
-
     return [
         f"{NAME} {__version__}",
         f"profile {ClusterConfig().profile}: equal to BLIS as of its revision {PROFILE}, request by request",

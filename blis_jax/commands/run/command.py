@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax import __version__
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
@@ -29,8 +31,11 @@ from blis_jax.commands.run.workload import (
 )
 from blis_jax.core.kinds import NONE, ROUTER
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.files.atomic_write import refuse_existing, write_json
+from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document, timelines
 from blis_jax.policies.numbers import DECLARED
+from blis_jax.reports.perfetto import TracedRun, write_trace
+from blis_jax.results.august_text import decision_lines
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -149,8 +154,6 @@ def _tell(
     text = results_text(record, labels, config, verdicts, num_asked)
     print(text, end="", flush=True)
     if options.is_shown:
-        from blis_jax.results.august_text import decision_lines
-
         print("\n".join(decision_lines(record)), flush=True)
     for line in _source_lines(record):
         print(line, flush=True)
@@ -204,8 +207,6 @@ def _write(
     verdicts: Verdicts,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
-    from blis_jax.files.atomic_write import write_json
-    from blis_jax.metrics.kv import kv_document, timelines
     from blis_jax.results.blis_files import results_document
 
     if options.results_path is not None:
@@ -222,26 +223,18 @@ def _write(
         with cli.writing(Path(options.kv_timeline)):
             save_table(timelines(record, config.block_size_in_tokens), options.kv_timeline)
     if options.timeline is not None:
-        from blis_jax.reports.perfetto import TracedRun, write_trace
-
         path, traced = Path(options.timeline), TracedRun("", record, config.block_size_in_tokens)
         with cli.writing(path):
             write_trace([traced], path, {"workload": source.title, "seed": str(source.seed)})
 
 
 def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
-    from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
-
     if cpu_tier(record, has_cpu_tier(config)) == INERT:
         notes.warn(INERT_SENTENCE)
 
 
 def _provenance(options: RunOptions, config: ClusterConfig, source: Source) -> dict[str, Any]:
     """What the results were made from."""
-    import dataclasses
-
-    from blis_jax import __version__
-
     simple = source.distribution
     return {
         "program": f"blis_jax {__version__}",

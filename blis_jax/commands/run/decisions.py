@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blis_jax.cluster.named_policies import numbered
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import UnsupportedError
+from blis_jax.policies.contract import Policies
+from blis_jax.policies.routing.by_load import watched
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.policies.contract import Policies
 
 
 class DecisionTraceOptions(CommandOptions, title="decisions of the run"):
@@ -77,9 +79,6 @@ def router_watched(options: DecisionTraceOptions, config: ClusterConfig) -> Poli
     """The router that also keeps what its choices have cost, where that is asked for and can be above 0."""
     if not options.wants_regret or config.routing_policy not in _BY_LOAD:
         return None
-    from blis_jax.cluster.named_policies import numbered
-    from blis_jax.policies.contract import Policies
-    from blis_jax.policies.routing.by_load import watched
 
     used = numbered(config)
     if used.decode is not None:  # its scorers choose for all requests that are not split

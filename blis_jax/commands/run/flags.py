@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -242,8 +243,6 @@ REFUSED = {
 
 
 def _refused_words() -> str:
-    import textwrap
-
     names = ", ".join(f"--{name}" for name in REFUSED)
     text = f"Options of BLIS that are refused, each with a sentence: {names}."
     return textwrap.fill(text, 99, break_on_hyphens=False)

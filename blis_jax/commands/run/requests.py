@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.cluster.config import FIELDS
+from blis_jax.cluster.setting_values import is_later, plain_value
+from blis_jax.commands import cli
 from blis_jax.commands.run.decisions import router_watched
 from blis_jax.commands.run.flags import LATEST_US, RunOptions
+from blis_jax.core.arrays import stacked
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.records.record import Status
 from blis_jax.workload.distribution import NO_REQUEST
 from blis_jax.workload.source import FIRST_REVISION
+from blis_jax.workload.table import NEVER_US, load_table, with_targets, with_timeouts
+from blis_jax.workload.table import with_models as marked
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -48,8 +58,6 @@ def draw_requests(
     """
     import jax
 
-    from blis_jax.core.arrays import stacked
-    from blis_jax.core.outcome import Outcome
     from blis_jax.records.observation import unstack
     from blis_jax.runs.programs import compiled, drawn_of
     from blis_jax.workload.drawing.draw import compile_plan
@@ -69,12 +77,6 @@ def draw_requests(
 
 def _without_padding(table: RequestTable) -> RequestTable:
     """The rows that arrive, which come first."""
-    import dataclasses
-
-    import numpy as np
-
-    from blis_jax.workload.table import NEVER_US
-
     num_rows = int(np.count_nonzero(table.arrival_us != NEVER_US))
     columns = {
         field.name: getattr(table, field.name)[:num_rows]
@@ -86,10 +88,6 @@ def _without_padding(table: RequestTable) -> RequestTable:
 
 def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNames]:
     """A recorded workload, also checked for what the engine takes for granted."""
-    import zipfile
-
-    from blis_jax.workload.table import load_table
-
     if path.is_file() and not zipfile.is_zipfile(path):
         raise ConfigError(f"{path} is not a whole .npz archive; give a recorded workload")
     try:
@@ -106,10 +104,6 @@ def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNa
 
 
 def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
-    import numpy as np
-
-    from blis_jax.core.types import SLO_CLASSES
-
     if not table.num_rows:
         raise ConfigError(f"{path} holds no request; give a workload with at least one")
     limits = {
@@ -163,16 +157,11 @@ def _how(options: RunOptions) -> Options:
 
 def is_whole(record: RunRecord) -> bool:
     """Whether the run ended as the reference would: completed, or at its horizon."""
-    from blis_jax.core.outcome import Outcome
-
     return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
 
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
-    from blis_jax.cluster.config import FIELDS
-    from blis_jax.cluster.setting_values import is_later, plain_value
-
     names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 
@@ -204,10 +193,6 @@ def is_revised(source: Source) -> bool:
 
 def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
     """The texts behind the table's codes, and the deadlines of the requests that arrived."""
-    import dataclasses
-
-    import numpy as np
-
     deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
     models = run.loop.names.models
     models = None if models is None else models[run.rows]
@@ -218,9 +203,6 @@ def placed_table(
     table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
 ) -> RequestTable:
     """The requests with bounds of their own, and those marked that no instance has a model for, which is said."""
-    from blis_jax.workload.table import with_models as marked
-    from blis_jax.workload.table import with_targets
-
     if config.goes_by_targets:
         table = with_targets(table, names.slo_target_us)
     placed = marked(table, names.models, config.serves)
@@ -238,8 +220,6 @@ def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int |
 
     One whose end no record tells, as it left its instance early, counts as one that is there at the horizon.
     """
-    import numpy as np
-
     if names.deadline_us is None:
         return None
     requests = record.requests
@@ -306,10 +286,6 @@ def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> No
 
 def with_deadlines(table: RequestTable, names: WorkloadNames) -> RequestTable:
     """The requests with their deadlines."""
-    import numpy as np
-
-    from blis_jax.workload.table import with_timeouts
-
     assert names.deadline_us is not None
     timeout = np.where(names.deadline_us > 0, names.deadline_us - np.asarray(table.arrival_us), 0)
     return with_timeouts(table, timeout)
@@ -323,7 +299,6 @@ def write_trace(
     limits: Limits | None = None,
 ) -> None:
     """The run as BLIS of August 2026 writes it, if it was asked for."""
-    from blis_jax.commands import cli
     from blis_jax.traces.write import revised_header, write_drawn
     from blis_jax.workload.reference.generate import drawn
 
@@ -346,9 +321,6 @@ def write_first_rounds(
     options: RunOptions, run: ClosedLoopRun, trace: Trace, limits: Limits
 ) -> None:
     """Write the replay of a trace whose later rounds waited for answers, if asked for: without them, as in BLIS."""
-    import numpy as np
-
-    from blis_jax.commands import cli
     from blis_jax.traces.write import write_first_rounds as write
 
     if options.trace_output is None:

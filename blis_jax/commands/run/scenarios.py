@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster.config import FIELDS, from_flags, unsupported
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
@@ -23,6 +24,9 @@ from blis_jax.commands.run.workload import is_file_name, source_of
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document
+from blis_jax.metrics.reference import cluster_json
+from blis_jax.metrics.scalars import TOKEN_RATES
 from blis_jax.workload.source import REVISED
 
 if TYPE_CHECKING:
@@ -195,7 +199,6 @@ def _config_of(scenario: Scenario, options: RunOptions) -> ClusterConfig | str:
     """The configuration of a scenario, or the sentence on what is not supported."""
     if scenario.is_of_august:
         return _config_of_august(scenario, options)
-    from blis_jax.cluster.config import FIELDS, from_flags, unsupported
 
     flags = scenario.flags
     known = {name.replace("_", "-") for name in FIELDS} | _NOT_ABOUT_THE_CLUSTER
@@ -261,7 +264,6 @@ def _load_workloads(
 
 
 def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunRecord) -> None:
-    from blis_jax.metrics.kv import kv_document
     from blis_jax.results.blis_files import write_scenario
 
     kept = ("tags", "note", "seed", "cli_args", "closed_loop", "workload", "workload_spec")
@@ -275,9 +277,6 @@ def _print_replayed(
     scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
 ) -> None:
     """The reference's blocks for one scenario; a line for each of several."""
-    from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
-    from blis_jax.metrics.reference import cluster_json
-    from blis_jax.metrics.scalars import TOKEN_RATES
     from blis_jax.results.blis_files import results_text
 
     is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT

@@ -14,7 +14,17 @@ from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files import input_files
-from blis_jax.results.scores import DETECTORS, Tuning, Verdicts, saturation
+from blis_jax.files.atomic_write import json_text, write_text
+from blis_jax.metrics.summaries import mean_itl_us
+from blis_jax.results.scores import (
+    DETECTORS,
+    Tuning,
+    Verdicts,
+    check_weights,
+    fitness,
+    goodput_fields,
+    saturation,
+)
 
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
@@ -97,8 +107,6 @@ def scores_of(
             raise ConfigError(f"--fitness-weights: {pair!r} must be NAME:WEIGHT")
         weights[name] = _number("--fitness-weights", name, text)
     if weights:
-        from blis_jax.results.scores import check_weights
-
         try:
             check_weights(weights)
         except ConfigError as error:
@@ -127,10 +135,6 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         request_ids: the requests' ids.
         scores: what is asked for.
     """
-    from blis_jax.files.atomic_write import json_text, write_text
-    from blis_jax.metrics.summaries import mean_itl_us
-    from blis_jax.results.scores import fitness, goodput_fields
-
     fields: dict[str, Any] = {}
     if scores.tuning is not None:
         judged = saturation(record, request_ids, scores.detectors, scores.tuning)

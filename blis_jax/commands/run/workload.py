@@ -12,13 +12,20 @@ from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES, RunOptions
+from blis_jax.core.types import NO_HORIZON
 from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.distribution import (
+    DISTRIBUTION_SEED,
+    PRESETS,
+    Distribution,
+    GaussianLengths,
+    RevisedDistribution,
+)
 from blis_jax.workload.source import FIRST_REVISION, REVISED, REVISIONS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
-    from blis_jax.workload.distribution import Distribution
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
@@ -120,8 +127,6 @@ def _timeout_us(seconds: float) -> int:
 
 def _simple_source(options: RunOptions, stream: str) -> Source:
     """A preset, or a distribution made of options."""
-    from blis_jax.workload.distribution import DISTRIBUTION_SEED
-
     mode = options.workload or "distribution"
     if stream == "jax":
         raise ConfigError(
@@ -140,7 +145,6 @@ def _simple_source(options: RunOptions, stream: str) -> Source:
 
 def _simple_spec(options: RunOptions, mode: str) -> WorkloadSpec:
     """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
-    from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.reference.distribution import as_spec
 
     users, think_ms = options.concurrency or 0, options.think_time_ms or 0
@@ -167,13 +171,6 @@ def _simple_spec(options: RunOptions, mode: str) -> WorkloadSpec:
 
 
 def _distribution(options: RunOptions, mode: str, count: int | None) -> Distribution:
-    from blis_jax.workload.distribution import (
-        PRESETS,
-        Distribution,
-        GaussianLengths,
-        RevisedDistribution,
-    )
-
     kind_of = RevisedDistribution if revision_of(options) == REVISED else Distribution
     default = Distribution()
     rate = default.rate if options.rate is None else options.rate
@@ -218,7 +215,6 @@ SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     """The workload with the options in place of its own numbers, as the reference resolves them."""
-    from blis_jax.core.types import NO_HORIZON
     from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
 
     revision = revision_of(options)

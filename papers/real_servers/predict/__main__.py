@@ -14,6 +14,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas
 from papers.real_servers.predict.scene import FITTED, MODELS
 
@@ -88,7 +89,6 @@ def _command(arguments: Sequence[str] | None) -> int:
     for problem in dict.fromkeys(one.problem for one in found if one.problem):
         notes.warn(problem)
     table = filled(file, found)
-    from blis_jax.files.atomic_write import replacing
 
     with cli.writing(output), replacing(output) as scratch:
         table.to_csv(scratch, index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from papers.record.measures import CLASSES, LEVELS, curves, record_figures, ttft
 from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.strategy_evolution.figures import settings as arms
+from sweeps.optimize import main
 
 if TYPE_CHECKING:
     pass
@@ -159,10 +161,6 @@ def _searches(folder: Path) -> list[Row]:
 
     Low and high are a standard error of the objective's mean over the seeds away.
     """
-    import json
-
-    from sweeps.optimize import main
-
     rows: list[Row] = []
     for strategy in arms.SEARCHES:
         result = folder / f"search-{strategy}.json"

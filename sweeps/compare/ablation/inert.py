@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
@@ -235,7 +236,6 @@ def gives_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
         return False
     if first.num_instances != second.num_instances or mechanism(first) != mechanism(second):
         return False
-    import jax
 
     leaves = [jax.tree.leaves(params(config)) for config in (first, second)]
     return all(np.array_equal(one, other) for one, other in zip(*leaves, strict=True))

@@ -13,7 +13,9 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance
 from blis_jax.cluster.step_times import model_of
 from blis_jax.errors import ConfigError
+from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
+from sweeps.principles.probes import prefix_shares
 
 if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
@@ -94,9 +96,6 @@ class Case:
 
 def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFacts:
     """The facts of a workload on a cluster."""
-    from blis_jax.workload.reference import draw
-    from sweeps.principles.probes import prefix_shares
-
     table, _ = draw(spec, seed, config.block_size_in_tokens)
     shares = prefix_shares(spec, seed)
     prompt = np.asarray(table.input_len, float)

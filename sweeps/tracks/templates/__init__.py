@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import jinja2
+
 
 def render(name: str, **values: object) -> str:
     """The text of a template of the tracks; a value that is missing is an error."""
@@ -14,8 +16,6 @@ def rendered(
     package: str, name: str, filters: Mapping[str, Callable[..., str]], values: Mapping[str, object]
 ) -> str:
     """The text of a template in the folder `templates` of a package; `cell` is among its filters."""
-    import jinja2
-
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package, "templates"),
         undefined=jinja2.StrictUndefined,
