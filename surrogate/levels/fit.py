@@ -256,8 +256,8 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
             targets = {LEVEL: simulated, DIFFERENCE: simulated - on_baseline}
             guesses = {LEVEL: mean, DIFFERENCE: mean - baseline}
             for kind in KINDS if mode != SIMULATED else (LEVEL,):
-                own = levels.scores[key(mode, kind, count)]
-                reach = factors_by_region(own, levels.region, confidence)[parts.region]
+                of_kind = levels.scores[key(mode, kind, count)]
+                reach = factors_by_region(of_kind, levels.region, confidence)[parts.region]
                 half = reach * levels.sigma(mode, kind, parts.fixed, parts.run_sd, count)
                 target, guess = targets[kind], guesses[kind]
                 is_held = is_within(target, guess - half, guess + half)

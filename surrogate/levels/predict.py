@@ -13,6 +13,7 @@ import xarray as xr
 
 from blis_jax.cluster.setting_values import config_of_values
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.metrics import further  # noqa: F401  (registers metrics that datasets have)
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.runs.many_runs import run_given

@@ -14,9 +14,9 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.runs import many_runs
 from blis_jax.workload.spec import parse_spec
 from surrogate.data import FAILED
+from surrogate.levels import predict
 from surrogate.levels.predict import baseline_config, baseline_on_seeds
 from tests.surrogate.levels.test_model import beside_levels, made_levels
 from tests.sweeps.tiny import TINY
@@ -72,7 +72,7 @@ def test_a_figure_that_a_seed_does_not_have_is_named() -> None:
 
 def test_a_run_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = SimpleNamespace(rows=((RunSummary(Outcome.LIVELOCK),),))
-    monkeypatch.setattr(many_runs, "run_given", lambda *_: stuck)
+    monkeypatch.setattr(predict, "run_given", lambda *_: stuck)
     with pytest.raises(
         ConfigError, match=r"seed 3: baseline b does not come to its end \(LIVELOCK"
     ):
