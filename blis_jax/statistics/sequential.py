@@ -20,9 +20,9 @@ at the spread alone, not at the difference, so the usual interval is kept;
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from blis_jax.statistics.paired import SAME, UNCLEAR, Difference, Pair, differen
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+Found = TypeVar("Found")
+Key = TypeVar("Key", bound=Hashable)
 MOST_SEEDS = 640
 GROWTH = 1.5  # from one look to the next
 DECIDED, PRECISE, SPENT, GOES_ON = "decided", "precise", "budget spent", ""
@@ -93,24 +95,78 @@ def _half_width(one: Difference) -> float:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen after so many seeds."""
+class Look(Generic[Found]):
+    """Hold what was seen after `num_seeds` seeds.
+
+    Attributes:
+        found: what it shows, such as the differences.
+        seen: the same as a rule sees it.
+        end: why there is no further look; GOES_ON if there is one.
+    """
 
     num_seeds: int
-    differences: tuple[Difference, ...]
-    end: str
-
-    @property
-    def seen(self) -> tuple[Seen, ...]:
-        """The differences as the rule sees them."""
-        return tuple(map(_seen, self.differences))
+    found: Found
+    seen: tuple[Seen, ...] = ()
+    end: str = GOES_ON
 
 
-def look(pairs: Sequence[Pair], rule: StoppingRule, confidence: float = CONFIDENCE) -> Look:
+def look(
+    pairs: Sequence[Pair], rule: StoppingRule, confidence: float = CONFIDENCE
+) -> Look[tuple[Difference, ...]]:
     """Return the differences that the rule asks for, judged together, and whether they are enough."""
-    found = differences(pairs, rule.inference(confidence))
+    found = tuple(differences(pairs, rule.inference(confidence)))
     count = max((len(pair.first) for pair in pairs), default=0)
-    return Look(count, tuple(found), rule.end(count, list(map(_seen, found))))
+    seen = tuple(map(_seen, found))
+    return Look(count, found, seen, rule.end(count, seen))
+
+
+class Schedule(Protocol):
+    """Say after how many seeds one looks."""
+
+    def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
+        """Return how many seeds the look after that on `count` has."""
+
+
+@dataclass(frozen=True)
+class FixedCounts:
+    """Look after these numbers of seeds, whatever is seen."""
+
+    counts: tuple[int, ...]
+
+    def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
+        """Return the number after `count`."""
+        return self.counts[self.counts.index(count) + 1]
+
+
+def look_until_all_end(
+    schedule: Schedule,
+    first: Mapping[Key, int],
+    look_at: Callable[[Mapping[Key, int]], Mapping[Key, Look[Found]]],
+) -> dict[Key, list[Look[Found]]]:
+    """Look at several questions on more and more seeds, at each until one of its looks ends it; return all looks.
+
+    `first` is the number of seeds of each question's first look; `look_at` gets those of the questions that go on.
+    """
+    looks: dict[Key, list[Look[Found]]] = {key: [] for key in first}
+    counts = dict(first)
+    while counts:
+        now = look_at(counts)
+        for key, one in now.items():
+            looks[key].append(one)
+        counts = {
+            key: schedule.next_count(one.num_seeds, one.seen)
+            for key, one in now.items()
+            if not one.end
+        }
+    return looks
+
+
+def look_until_end(
+    schedule: Schedule, first: int, look_at: Callable[[int], Look[Found]]
+) -> list[Look[Found]]:
+    """Look at one question on more and more seeds until a look ends it; return all looks."""
+    looks = look_until_all_end(schedule, {"": first}, lambda counts: {"": look_at(counts[""])})
+    return looks[""]
 
 
 def rule_words(rule: StoppingRule, confidence: float = CONFIDENCE) -> str:

@@ -20,6 +20,14 @@ from blis_jax.metrics.summaries import select
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form
+from blis_jax.statistics.sequential import (
+    DECIDED,
+    GOES_ON,
+    SPENT,
+    FixedCounts,
+    Look,
+    look_until_end,
+)
 from sweeps.capacity.deciding import Decision, ServiceTarget, decide, looks, num_tries
 from sweeps.capacity.layouts import LayoutFamily
 from sweeps.claims.words import FAILS, MEETS, OPEN
@@ -175,9 +183,11 @@ class Finder:
             family.of(number).configured(arm.config, is_corrected) for number in (size, wider)
         ]
         error = (1 - self.confidence) / self.num_tries
-        for num_seeds in every:
+
+        def look_at(num_seeds: int) -> Look[Decision]:
             counts = self.runs.of(configs[0], num_seeds, configs[1])
             decision = decide(*counts, shares, error, len(every))
-            if decision.answer != OPEN:
-                break
-        return decision
+            end = SPENT if num_seeds == every[-1] else GOES_ON
+            return Look(num_seeds, decision, end=end if decision.answer == OPEN else DECIDED)
+
+        return look_until_end(FixedCounts(every), every[0], look_at)[-1].found

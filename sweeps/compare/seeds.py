@@ -10,7 +10,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.words import metric_name
-from blis_jax.statistics.paired import Pair
+from blis_jax.statistics.paired import Difference, Pair
 from blis_jax.statistics.sequential import (
     DECIDED,
     PRECISE,
@@ -18,6 +18,7 @@ from blis_jax.statistics.sequential import (
     Look,
     StoppingRule,
     look,
+    look_until_end,
     rule_words,
 )
 from sweeps.compare.report import quantity
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
+Differences = Look[tuple[Difference, ...]]
 ENDS = {
     DECIDED: "every verdict is safe",
     PRECISE: "every difference is decided or known well enough",
@@ -45,19 +47,18 @@ class EnoughSeeds:
 
     def run(
         self, arms: Sequence[Arm], kept: KeptRuns
-    ) -> tuple[list[tuple[RunSummary, ...]], list[Look]]:
+    ) -> tuple[list[tuple[RunSummary, ...]], list[Differences]]:
         """The runs of every arm on all seeds that were needed, and what was seen at each look."""
-        looks: list[Look] = []
-        while True:
-            runs = [kept.of(arm.config, arm.name) for arm in arms]
-            found = look(self._pairs(runs), self.rule, self.confidence)
-            looks.append(found)
-            if found.end:
-                return runs, looks
-            count = self.rule.next_count(len(kept.seeds), found.seen)
-            kept.expect(len(arms))
-            first = kept.seeds[0]
-            kept.add_seeds(range(first + len(kept.seeds), first + count))
+
+        def runs() -> list[tuple[RunSummary, ...]]:
+            return [kept.of(arm.config, arm.name) for arm in arms]
+
+        def look_at(count: int) -> Differences:
+            kept.reach(count, len(arms))
+            return look(self._pairs(runs()), self.rule, self.confidence)
+
+        looks = look_until_end(self.rule, len(kept.seeds), look_at)
+        return runs(), looks
 
     def used(self, setting: ComparedSetting, seeds: Sequence[int]) -> ComparedSetting:
         """The setting with the seeds that were used; after looks only what allows for them is inferred."""
@@ -68,7 +69,7 @@ class EnoughSeeds:
         reference, *others = runs
         return [pair_of(reference, other, name) for other in others for name in self.names]
 
-    def document(self, arms: Sequence[Arm], looks: Sequence[Look]) -> dict[str, Any]:
+    def document(self, arms: Sequence[Arm], looks: Sequence[Differences]) -> dict[str, Any]:
         """What was asked for, seen and used."""
         from sweeps.compare.document import difference_json
 
@@ -88,7 +89,7 @@ class EnoughSeeds:
                     "class": lookup(name)[1] or ALL,
                     **difference_json(found),
                 }
-                for (arm, name), found in zip(asked, last.differences, strict=True)
+                for (arm, name), found in zip(asked, last.found, strict=True)
             ],
         }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions, first_seeds, rule_of
 from blis_jax.metrics.run_summary import Tails
-from blis_jax.statistics.sequential import Seen, StoppingRule, rule_words
+from blis_jax.statistics.sequential import Look, Seen, look_until_end, rule_words
 from sweeps.claims.grammar import REGION
 from sweeps.claims.judge import ClaimVerdict
 from sweeps.ledger.hypothesis import Hypothesis, StoppingRecord
@@ -74,26 +74,26 @@ def _percent(share: float) -> str:
 
 def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> EnoughRuns:
     """The runs of every arm, on the seeds of the hypothesis or on as many as its rule asks for."""
-    runs = run_hypothesis(hypothesis, folder, benches)
+    done = EnoughRuns(hypothesis, run_hypothesis(hypothesis, folder, benches))
     if hypothesis.stopping is None:
-        return EnoughRuns(hypothesis, runs)
-    rule, looks = hypothesis.stopping.rule, []
-    while True:
-        count = len(hypothesis.seeds)
-        judged = judge_all(hypothesis, measured_from_runs(runs))
-        looks.append(count)
-        seen = [_seen(one) for one in judged]
-        end = FAILED if any(one.reading is None for one in judged) else rule.end(count, seen)
-        if end:
-            return EnoughRuns(hypothesis, runs, tuple(looks), end)
-        more = _further(hypothesis, rule, seen)
-        runs = _joined(runs, run_hypothesis(hypothesis.on(more), folder, benches))
-        hypothesis = hypothesis.on((*hypothesis.seeds, *more))
+        return done
+    rule, first = hypothesis.stopping.rule, hypothesis.seeds[0]
 
+    def look_at(count: int) -> Look[EnoughRuns]:
+        nonlocal done
+        known = done.hypothesis.seeds
+        if count > len(known):
+            more = range(first + len(known), first + count)
+            further = run_hypothesis(hypothesis.on(more), folder, benches)
+            done = EnoughRuns(hypothesis.on((*known, *more)), _joined(done.runs, further))
+        judged = judge_all(done.hypothesis, measured_from_runs(done.runs))
+        seen = tuple(_seen(one) for one in judged)
+        has_failed = any(one.reading is None for one in judged)
+        return Look(count, done, seen, FAILED if has_failed else rule.end(count, seen))
 
-def _further(hypothesis: Hypothesis, rule: StoppingRule, seen: Sequence[Seen]) -> range:
-    first, count = hypothesis.seeds[0], len(hypothesis.seeds)
-    return range(first + count, first + rule.next_count(count, seen))
+    looks = look_until_end(rule, len(hypothesis.seeds), look_at)
+    counts = tuple(one.num_seeds for one in looks)
+    return dataclasses.replace(done, looks=counts, end=looks[-1].end)
 
 
 def _seen(judged: ClaimVerdict) -> Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.simulation import Row
+from blis_jax.statistics.sequential import Look, StoppingRule, look_until_all_end
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
-from sweeps.robustness.stopping import next_counts
+from sweeps.robustness.stopping import look_at
 from sweeps.robustness.store import MapStore, Unrun, part_of
 from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
 
@@ -72,7 +73,7 @@ class MapRunner:
         found = self._first_seeds(runner, entries)
         self._go_on(runner, entries, found, range(len(entries)), len(self.plan.first_stage))
         if self.plan.stopping is not None:
-            self._add_seeds(runner, entries, found)
+            self._add_seeds(self.plan.stopping, runner, entries, found)
         self.timing.run_s += time.perf_counter() - began
         self.timing.compile_s += runner.timing.compile_s - before
         each = len(self.plan.arms)
@@ -106,22 +107,27 @@ class MapRunner:
 
     def _add_seeds(
         self,
+        rule: StoppingRule,
         runner: Runner,
         entries: Sequence[tuple[Place, int]],
         found: Sequence[list[RunSummary]],
     ) -> None:
         """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
         each, most = len(self.plan.arms), len(self.plan.seeds)
-        open_cells = list(range(len(entries) // each))
-        while open_cells:
-            runs = [found[cell * each : (cell + 1) * each] for cell in open_cells]
-            places = [entries[cell * each][0] for cell in open_cells]
-            counts = next_counts(self.plan, places, runs)
-            for count in sorted(set(counts) - {0}):
-                cells = [cell for cell, one in zip(open_cells, counts, strict=True) if one == count]
+
+        def looks_at(counts: Mapping[int, int]) -> dict[int, Look[None]]:
+            looks: dict[int, Look[None]] = {}
+            for count in sorted(set(counts.values())):
+                cells = [cell for cell in counts if counts[cell] == count]
                 asked = [cell * each + arm for cell in cells for arm in range(each)]
                 self._go_on(runner, entries, found, asked, count)
-            open_cells = [cell for cell, one in zip(open_cells, counts, strict=True) if one]
+                runs = [found[cell * each : (cell + 1) * each] for cell in cells]
+                places = [entries[cell * each][0] for cell in cells]
+                looks |= zip(cells, look_at(self.plan, places, runs), strict=True)
+            return looks
+
+        first = dict.fromkeys(range(len(entries) // each), len(self.plan.first_stage))
+        look_until_all_end(rule, first, looks_at)
         for one in found:
             one += [RunSummary(Unrun.SPARED)] * (most - len(one))
 

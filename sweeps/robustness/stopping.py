@@ -1,4 +1,4 @@
-"""As many seeds as a cell needs: after every look the rule says on how many seeds a cell is run next."""
+"""As many seeds as a cell needs: what the rule is told of a cell at every look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.statistics.sequential import Seen
+from blis_jax.statistics.sequential import Look, Seen
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.store import empty_dataset, part_of
 from sweeps.robustness.verdict import NONE, answer, values_of
@@ -23,22 +23,11 @@ if TYPE_CHECKING:
 Runs = Sequence[Sequence["RunSummary"]]  # of a cell, by strategy and seed
 
 
-def next_counts(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[int]:
-    """How many seeds each cell has at the next look; 0 where the rule says that they are enough."""
-    found = [0] * len(cells)
-    counts = [len(one[0]) for one in runs]
-    for count in sorted(set(counts)):
-        places = [place for place, one in enumerate(counts) if one == count]
-        seen = _seen_in(plan, [cells[place] for place in places], [runs[place] for place in places])
-        for place, one in zip(places, seen, strict=True):
-            found[place] = _next_count(plan, count, one)
-    return found
-
-
-def _next_count(plan: MapPlan, count: int, seen: Seen) -> int:
-    rule = plan.stopping
-    assert rule is not None
-    return 0 if rule.end(count, [seen]) else rule.next_count(count, [seen])
+def look_at(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Look[None]]:
+    """Return what the rule says of cells that were run on the same seeds."""
+    assert plan.stopping is not None
+    count, end = len(runs[0][0]), plan.stopping.end
+    return [Look(count, None, (one,), end(count, [one])) for one in _seen_in(plan, cells, runs)]
 
 
 def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Seen]:

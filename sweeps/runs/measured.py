@@ -138,9 +138,12 @@ class KeptRuns:
             self.work.show(min(self.num_begun, self.work.total or 0), name)
             self.num_begun += 1
 
-    def add_seeds(self, seeds: Sequence[int]) -> None:
-        """Run configurations on these seeds, too, from now on."""
-        self.benches.append(self.bench.on_seeds(seeds))
+    def reach(self, count: int, num_configs: int) -> None:
+        """Run configurations on the `count` seeds from the first one on; `num_configs` of them are expected."""
+        first, known = self.seeds[0], len(self.seeds)
+        if count > known:
+            self.expect(num_configs)
+            self.benches.append(self.bench.on_seeds(range(first + known, first + count)))
 
     def of(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
         """Return the runs of a configuration, one for each seed."""

@@ -27,12 +27,14 @@ from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.runs.options import Options, default_form, num_workers
 from blis_jax.statistics.compared import Asked, asked_pairs, family_words
 from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
-from blis_jax.statistics.sequential import Look, StoppingRule, look, rule_words
+from blis_jax.statistics.paired import Difference
+from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_end, rule_words
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from sweeps.sweep.plan import SweepPlan, identity
 
+INTERRUPTED = "interrupted"
 CHECKPOINT_S = 30.0  # least time between two saves of partial results
 CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes
 
@@ -185,7 +187,7 @@ class Stopped:
     inference: Inference = BY_STUDENT
     rule: StoppingRule | None = None
     asked: Sequence[Asked] = ()
-    looks: Sequence[Look] = ()
+    looks: Sequence[Look[tuple[Difference, ...]]] = ()
 
     def words(self) -> list[str]:
         """How many seeds there are, and why; nothing where their number was given."""
@@ -193,7 +195,7 @@ class Stopped:
             return []
         last, counts = self.looks[-1], ", ".join(str(one.num_seeds) for one in self.looks)
         lines = [f"{last.num_seeds} seeds: {rule_words(self.rule)}. Looks at {counts}: {last.end}."]
-        for one, found in zip(self.asked, last.differences, strict=True):
+        for one, found in zip(self.asked, last.found, strict=True):
             change = found.simultaneous_percent
             text = f"{change.mean:+.2f} [{change.low:+.2f}, {change.high:+.2f}]".replace("-", "−")
             lines.append(f"  {family_words(one)}: {text} %, {found.verdict}")
@@ -216,16 +218,23 @@ def run_until(
         raise ConfigError(
             "--precision and --decide look at differences, but there is one strategy at one place; give another"
         )
-    looks: list[Look] = []
-    plan = _longer(plan, max(len(plan.seeds), _kept(output) if is_resumed else 0))
-    while True:
-        done = run_sweep(plan, measure, how, output, is_resumed or bool(looks))
-        asked = asked_pairs(done.dataset, names)
-        looks.append(look(list(asked.values()), rule))
-        if done.is_interrupted or looks[-1].end:
-            inference = rule.inference(CONFIDENCE)
-            return Stopped(plan, done, inference, rule, tuple(asked), looks)
-        plan = _longer(plan, rule.next_count(len(plan.seeds), looks[-1].seen))
+    num_kept = _kept(output) if is_resumed else 0
+    stopped: Stopped | None = None
+
+    def look_at(count: int) -> Look[tuple[Difference, ...]]:
+        nonlocal stopped
+        longer = _longer(plan, max(count, num_kept))
+        done = run_sweep(longer, measure, how, output, is_resumed or stopped is not None)
+        asked = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
+        stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(asked))
+        found = look(list(asked.values()), rule)
+        if done.is_interrupted:
+            return dataclasses.replace(found, end=INTERRUPTED)
+        return look_at(num_kept) if found.end and count < num_kept else found
+
+    looks = look_until_end(rule, len(plan.seeds), look_at)
+    assert stopped is not None
+    return dataclasses.replace(stopped, looks=looks)
 
 
 def _longer(plan: SweepPlan, count: int) -> SweepPlan:

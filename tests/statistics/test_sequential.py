@@ -1,6 +1,7 @@
 """Rules that stop by looking: the test that holds at every look, and when they say enough."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -24,10 +25,15 @@ from blis_jax.statistics.sequential import (
     PRECISE,
     SPENT,
     Finalists,
+    FixedCounts,
+    Look,
+    Seen,
     Slack,
     StoppingRule,
     boundary,
     look,
+    look_until_all_end,
+    look_until_end,
     spread_factor,
 )
 
@@ -86,14 +92,14 @@ def test_deciding_ends_with_a_safe_verdict() -> None:
     rule = StoppingRule(decides=True)
     assert look(pairs(-5, 5, 40), rule).end == DECIDED
     found = look(pairs(-0.2, 5, 40), rule)
-    assert (found.end, found.differences[0].verdict) == (GOES_ON, UNCLEAR)
+    assert (found.end, found.found[0].verdict) == (GOES_ON, UNCLEAR)
     assert look(pairs(0, 5, 640), rule).end == SPENT
 
 
 def test_precision_ends_with_narrow_intervals() -> None:
     rule = StoppingRule(precision=0.01)
     found = look(pairs(0, 2, 20), rule)
-    assert found.end == PRECISE and found.differences[0].verdict == UNCLEAR
+    assert found.end == PRECISE and found.found[0].verdict == UNCLEAR
     wide = look(pairs(0, 6, 20), rule)
     assert wide.end == GOES_ON
     assert 22 <= rule.next_count(20, wide.seen) <= 40
@@ -104,7 +110,7 @@ def test_with_both_either_is_enough() -> None:
     assert look(pairs(-30, 20, 60), rule).end == DECIDED
     found = look(pairs(0, 2, 60), rule)
     assert found.end == PRECISE
-    assert found.differences[0].simultaneous.method == "anytime-valid t"
+    assert found.found[0].simultaneous.method == "anytime-valid t"
 
 
 def test_the_budget_is_never_passed() -> None:
@@ -113,10 +119,40 @@ def test_the_budget_is_never_passed() -> None:
     assert StoppingRule(decides=True).next_count(20, ()) == 30
 
 
+def test_one_looks_until_a_look_ends_it() -> None:
+    rule = StoppingRule(decides=True, most_seeds=50)
+
+    def look_at(count: int) -> Look[str]:
+        return Look(count, f"{count} seeds", end=rule.end(count, [Seen(1.0, is_decided=False)]))
+
+    looks = look_until_end(rule, 20, look_at)
+    assert [one.found for one in looks] == ["20 seeds", "30 seeds", "45 seeds", "50 seeds"]
+    assert [one.end for one in looks] == [GOES_ON, GOES_ON, GOES_ON, SPENT]
+
+
+def test_questions_that_are_answered_are_left_alone() -> None:
+    asked = []
+
+    def look_at(counts: Mapping[str, int]) -> dict[str, Look[None]]:
+        asked.append(dict(counts))
+        ends = {"early": 32, "late": 100}
+        return {
+            name: Look(count, None, end=DECIDED if count >= ends[name] else GOES_ON)
+            for name, count in counts.items()
+        }
+
+    looks = look_until_all_end(FixedCounts((32, 64, 100)), {"early": 32, "late": 32}, look_at)
+    assert asked == [{"early": 32, "late": 32}, {"late": 64}, {"late": 100}]
+    assert {name: [one.num_seeds for one in all] for name, all in looks.items()} == {
+        "early": [32],
+        "late": [32, 64, 100],
+    }
+
+
 def test_an_estimate_says_how_it_was_made() -> None:
     values = np.random.default_rng(1).normal(size=30)
     assert estimate(values, is_anytime=True).method == "anytime-valid t"
-    assert look(pairs(-9, 1, 30), StoppingRule(decides=True)).differences[0].verdict == BETTER
+    assert look(pairs(-9, 1, 30), StoppingRule(decides=True)).found[0].verdict == BETTER
 
 
 # Kim's and Nelson's procedure: its formula, who is left, and how often it errs

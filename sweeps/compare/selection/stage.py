@@ -14,7 +14,18 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics import paired
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Difference, Pair
-from blis_jax.statistics.sequential import MISSED, Finalists, Slack, WhatIsLeft
+from blis_jax.statistics.sequential import (
+    DECIDED,
+    GOES_ON,
+    MISSED,
+    SPENT,
+    Finalists,
+    Look,
+    Seen,
+    Slack,
+    WhatIsLeft,
+    look_until_end,
+)
 from sweeps.claims.grammar import SHARE, Claim
 from sweeps.runs.measured import metric_values, pair_of
 
@@ -37,6 +48,10 @@ class FinalQuestion:
     tolerance: float  # of a constraint, as a share of its limit
     confidence: float
     most_seeds: int
+
+    def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
+        """Return how many seeds the look after that on `count` has."""
+        return min(count + max(STEP, count // 10), self.most_seeds)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,21 +89,22 @@ class FinalStage:
         finalists = Finalists(len(self.arms), num_first, self.choice.zone, error)
         runs: list[tuple[RunSummary, ...]] = [() for _ in self.arms]
         going = list(range(len(self.arms)))
-        while True:
-            for at in sorted({0, *going}):
+
+        def look_at(count: int) -> Look[WhatIsLeft]:
+            again = sorted({0, *going})
+            self.kept.reach(count, len(again))
+            for at in again:
                 runs[at] = self.kept.of(self.arms[at].config, self.arms[at].name)
-            failed = [at for at in going if not all(run.is_whole for run in runs[at])]
-            for at in failed:
-                finalists.feasible[at] = MISSED
+            for at in going:
+                if not all(run.is_whole for run in runs[at]):
+                    finalists.feasible[at] = MISSED
             found = finalists.look(self._values(runs), self._slacks(runs))
-            going = list(found.left)
-            count = len(self.kept.seeds)
-            if found.is_over or count >= self.choice.most_seeds:
-                return self._chosen(found, runs)
-            more = min(max(STEP, count // 10), self.choice.most_seeds - count)
-            self.kept.expect(len({0, *going}))
-            first = self.kept.seeds[0] + count
-            self.kept.add_seeds(range(first, first + more))
+            going[:] = found.left
+            end = SPENT if count >= self.choice.most_seeds else GOES_ON
+            return Look(count, found, end=DECIDED if found.is_over else end)
+
+        looks = look_until_end(self.choice, num_first, look_at)
+        return self._chosen(looks[-1].found, runs)
 
     def _values(self, runs: Sequence[tuple[RunSummary, ...]]) -> list[Float[np.ndarray, "seed"]]:
         return [self.sign * metric_values(of_arm, self.choice.metric) for of_arm in runs]

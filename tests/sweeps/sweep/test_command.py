@@ -298,6 +298,28 @@ def test_seeds_are_added_until_the_verdict_is_safe(
     assert_the_page_judges_as(said, place / "b.html")
 
 
+def test_a_sweep_that_goes_on_looks_where_it_looked_before(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = "{alpha_coeffs: [1000.0, 1.0, 0.0], num_instances: 2"
+    slow = STRATEGY.replace("plain", "slow").replace("{num_instances: 2", settings)
+    (place / "slow.yaml").write_text(slow)
+    words = (
+        *TINY[:-2], "--strategy", "slow.yaml", "--figure", "none", "--json", "--output", "a.zarr",
+        "--precision", "0.01%", "--most-seeds", "30",
+    )  # fmt: skip
+    said = []
+    for more in [(), ("--resume",)]:
+        assert run(*words, *more) == 0
+        said.append(json.loads(capsys.readouterr().out)["enough_seeds"])
+    assert said[0] == said[1] and "Looks at 20, 30: budget spent" in said[0][0]
+    assert (
+        run(*words[:-4], "--precision", "50%", "--resume") == 0
+    )  # enough sooner, but 30 are there
+    (line, _) = json.loads(capsys.readouterr().out)["enough_seeds"]
+    assert line.startswith("30 seeds: ") and "Looks at 30: precise" in line
+
+
 def assert_the_page_judges_as(printed: str, path: Path) -> None:
     """The same sentence on verdicts, and an interval beside each that holds 0 where nothing is found."""
     page = html.unescape(re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8")))
