@@ -30,7 +30,7 @@ COMPILING = {
 FUNCTIONS = {
     "blis_jax.runs.calls": (("ran", "running"), ("_on_host", "running")),
     "blis_jax.runs.kept_programs": (("load", "loading"), ("save", "keeping")),
-    "blis_jax.commands.run.workload": (("requests_of", "drawing"),),
+    "blis_jax.commands.run.requests": (("requests_of", "drawing"),),
     "blis_jax.workload.reference.arrays": (("draw", "drawing"),),
 }
 LLVM = "JitCompiler::Compile"  # of XLA; machine code and its linking

@@ -12,7 +12,7 @@ from blis_jax.cluster import config
 from blis_jax.cluster.instance_groups import KEYS, InstanceGroup, everywhere
 from blis_jax.cluster.setting_values import all_values, values_for_hash
 from blis_jax.cluster.step_times import name_of
-from blis_jax.commands.run.requests import dashed
+from blis_jax.commands.run.one_run import dashed
 from blis_jax.engine.mechanism import params
 from sweeps.ledger.trial import config_of
 from sweeps.search.result import arguments

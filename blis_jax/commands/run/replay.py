@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes, Parser
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
-from blis_jax.commands.run.command import simulate_one
 from blis_jax.commands.run.flags import RunOptions, add_options
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
@@ -84,6 +83,8 @@ def _command(arguments: Sequence[str] | None) -> int:
     add_options(parser, (_Replay,), (OverwriteSwitch,))
     named = parser.given(arguments)
     options = ReplayOptions.of(named)
+    from blis_jax.commands.run.one_run import simulate_one
+
     notes = Notes(NAME, options.log)
     cli.silence_warnings(options.log)
     as_run, users = _as_run(named), _users(options)

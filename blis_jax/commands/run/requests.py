@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
-from blis_jax.cluster.config import FIELDS
-from blis_jax.cluster.setting_values import is_later, plain_value
 from blis_jax.commands import cli
 from blis_jax.commands.run.decisions import router_watched
 from blis_jax.commands.run.flags import LATEST_US, RunOptions
@@ -18,9 +17,18 @@ from blis_jax.core.arrays import stacked
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.records.observation import unstack
 from blis_jax.records.record import Status
+from blis_jax.runs.closed_loop import simulate_closed_loop
+from blis_jax.runs.programs import compiled, drawn_of
+from blis_jax.runs.simulation import Options, simulate
+from blis_jax.traces.write import revised_header, write_drawn
+from blis_jax.traces.write import write_first_rounds as write_rounds
 from blis_jax.workload.distribution import NO_REQUEST
-from blis_jax.workload.source import FIRST_REVISION
+from blis_jax.workload.drawing.draw import compile_plan
+from blis_jax.workload.reference.arrays import table_of
+from blis_jax.workload.reference.distribution import draw_distribution
+from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.table import NEVER_US, load_table, with_targets, with_timeouts
 from blis_jax.workload.table import with_models as marked
 
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
     from blis_jax.results.scores import Limits
     from blis_jax.runs.closed_loop import ClosedLoopRun
-    from blis_jax.runs.simulation import Options
     from blis_jax.traces.read import Trace
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.spec import WorkloadSpec
@@ -56,12 +63,6 @@ def draw_requests(
     Raises:
         ConfigError: the workload sends no request, or one client has too many.
     """
-    import jax
-
-    from blis_jax.records.observation import unstack
-    from blis_jax.runs.programs import compiled, drawn_of
-    from blis_jax.workload.drawing.draw import compile_plan
-
     for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
         plan = compile_plan(spec, block_size=block_size, headroom=headroom)
         with jax.enable_x64(True):
@@ -84,6 +85,26 @@ def _without_padding(table: RequestTable) -> RequestTable:
         if not field.name.startswith("node_")
     }
     return dataclasses.replace(table, **columns)
+
+
+def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
+    """Draw or read the requests."""
+    block_size = config.block_size_in_tokens
+    if source.path is not None:
+        return load_requests(source.path, block_size)
+    assert source.seed is not None
+    if source.distribution is not None:
+        return draw_distribution(source.distribution, source.seed, config.horizon, block_size)
+    assert source.spec is not None
+    if source.stream == "jax":
+        return draw_requests(source.spec, source.seed, block_size)
+    return _drawn_table(source, block_size)
+
+
+def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """The requests of BLIS's own streams."""
+    assert source.spec is not None
+    return table_of(drawn(source.spec, source.seed, source.timeout_us), block_size)
 
 
 def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNames]:
@@ -124,8 +145,6 @@ def simulated(
     config: ClusterConfig, table: RequestTable, options: RunOptions, seed: int
 ) -> RunRecord:
     """One run with the options that the command was given; random policies draw from the seed."""
-    from blis_jax.runs.simulation import simulate
-
     return simulate(config, table, _how(options), seed, router_watched(options, config))
 
 
@@ -140,55 +159,19 @@ def followed(
 
     Deadlines count where `gives_up`.
     """
-    from blis_jax.runs.closed_loop import simulate_closed_loop
-
     watched = router_watched(options, config)
     return simulate_closed_loop(config, workload, _how(options), seed, watched, gives_up)
 
 
 def _how(options: RunOptions) -> Options:
-    import jax
-
-    from blis_jax.runs.simulation import Options
-
     form = "rows" if jax.default_backend() == "cpu" else "lanes"
     return Options(num_slots=options.slots, clock=options.clock, form=form)
-
-
-def is_whole(record: RunRecord) -> bool:
-    """Whether the run ended as the reference would: completed, or at its horizon."""
-    return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
-
-
-def dashed(config: ClusterConfig) -> dict[str, Any]:
-    """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
-    names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
-    return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
-
-
-_OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 # --- runs of workloads of August 2026: closed-loop sessions ---------------------------------------
 
 
 _OPEN_ENDED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.EVICTED, Status.DROPPED)
-
-
-def closed_loop_of(source: Source) -> DrawnWorkload | None:
-    """The workload, drawn, if completions bring some of its requests."""
-    if not is_revised(source) or source.stream == "jax":
-        return None
-    from blis_jax.workload.reference.generate import drawn
-
-    assert source.spec is not None
-    workload = drawn(source.spec, source.seed, source.timeout_us)
-    return workload if workload.sessions else None
-
-
-def is_revised(source: Source) -> bool:
-    """Whether the requests are drawn by the rules of August 2026."""
-    return source.spec is not None and source.spec.revision != FIRST_REVISION
 
 
 def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
@@ -299,9 +282,6 @@ def write_trace(
     limits: Limits | None = None,
 ) -> None:
     """The run as BLIS of August 2026 writes it, if it was asked for."""
-    from blis_jax.traces.write import revised_header, write_drawn
-    from blis_jax.workload.reference.generate import drawn
-
     if options.trace_output is None:
         return
     assert source.spec is not None
@@ -321,11 +301,9 @@ def write_first_rounds(
     options: RunOptions, run: ClosedLoopRun, trace: Trace, limits: Limits
 ) -> None:
     """Write the replay of a trace whose later rounds waited for answers, if asked for: without them, as in BLIS."""
-    from blis_jax.traces.write import write_first_rounds as write
-
     if options.trace_output is None:
         return
     places = np.flatnonzero(run.num_created == 0)
     path = Path(options.trace_output)
     with cli.writing(path):
-        write(path, run.record, places[np.argsort(run.rows[places])], trace.rows, limits)
+        write_rounds(path, run.record, places[np.argsort(run.rows[places])], trace.rows, limits)

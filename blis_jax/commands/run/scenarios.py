@@ -19,14 +19,16 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run import requests
 from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, RunOptions, make_parser
-from blis_jax.commands.run.requests import dashed, is_whole, load_requests
-from blis_jax.commands.run.workload import is_file_name, source_of
+from blis_jax.commands.run.one_run import dashed, is_whole
+from blis_jax.commands.run.requests import load_requests
+from blis_jax.commands.run.workload import closed_loop_of, is_file_name, source_of
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import refuse_existing
 from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document
 from blis_jax.metrics.reference import cluster_json
 from blis_jax.metrics.scalars import TOKEN_RATES
+from blis_jax.results.blis_files import results_text, write_scenario
 from blis_jax.workload.source import REVISED
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def _made_again(
 ) -> RunRecord:
     """The run; sessions of August go on as their rounds complete, but for those whose file is not there."""
     if scenario.is_of_august and scenario.document.get("closed_loop"):
-        workload = requests.closed_loop_of(source_of(RunOptions.of(scenario.options)))
+        workload = closed_loop_of(source_of(RunOptions.of(scenario.options)))
         if workload is not None:
             return requests.run_of_users(config, workload, options, scenario.seed).record
     assert scenario.workload is not None
@@ -264,8 +266,6 @@ def _load_workloads(
 
 
 def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunRecord) -> None:
-    from blis_jax.results.blis_files import write_scenario
-
     kept = ("tags", "note", "seed", "cli_args", "closed_loop", "workload", "workload_spec")
     details = {key: scenario.document[key] for key in kept if key in scenario.document}
     details["kv"] = kv_document(record, has_cpu_tier(config))
@@ -277,8 +277,6 @@ def _print_replayed(
     scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
 ) -> None:
     """The reference's blocks for one scenario; a line for each of several."""
-    from blis_jax.results.blis_files import results_text
-
     is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT
     if is_only:
         if is_inert:

@@ -21,13 +21,16 @@ from blis_jax.workload.distribution import (
     GaussianLengths,
     RevisedDistribution,
 )
+from blis_jax.workload.reference.distribution import as_spec
+from blis_jax.workload.reference.generate import DrawnWorkload, drawn
+from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.source import FIRST_REVISION, REVISED, REVISIONS
+from blis_jax.workload.spec import MeasureSpec, list_builtin, load_builtin, load_spec, override
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
     from blis_jax.workload.spec import WorkloadSpec
-    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 RECORDED = "recorded"  # stream of requests that are not drawn
 TIMEOUT_S = 300  # of requests that options describe
@@ -51,8 +54,6 @@ class Source:
 
 def with_workload_spec(named: Mapping[str, Any]) -> dict[str, Any]:
     """The options with a `--workload` that BLIS does not have as what `--workload-spec` takes."""
-    from blis_jax.workload.spec import list_builtin
-
     text = named.get("workload")
     if text is None or text in WORKLOAD_MODES:
         return dict(named)
@@ -145,8 +146,6 @@ def _simple_source(options: RunOptions, stream: str) -> Source:
 
 def _simple_spec(options: RunOptions, mode: str) -> WorkloadSpec:
     """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
-    from blis_jax.workload.reference.distribution import as_spec
-
     users, think_ms = options.concurrency or 0, options.think_time_ms or 0
     for name, value in (("--concurrency", users), ("--think-time-ms", think_ms)):
         if value < 0:
@@ -215,8 +214,6 @@ SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     """The workload with the options in place of its own numbers, as the reference resolves them."""
-    from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
-
     revision = revision_of(options)
     if options.concurrency is not None:
         raise ConfigError(
@@ -241,33 +238,6 @@ def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     return override(spec, **changes) if changes else spec
 
 
-def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
-    """Draw or read the requests."""
-    from blis_jax.commands.run.requests import draw_requests, load_requests
-
-    block_size = config.block_size_in_tokens
-    if source.path is not None:
-        return load_requests(source.path, block_size)
-    assert source.seed is not None
-    if source.distribution is not None:
-        from blis_jax.workload.reference.distribution import draw_distribution
-
-        return draw_distribution(source.distribution, source.seed, config.horizon, block_size)
-    assert source.spec is not None
-    if source.stream == "jax":
-        return draw_requests(source.spec, source.seed, block_size)
-    return _drawn_table(source, block_size)
-
-
-def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """The requests of BLIS's own streams."""
-    from blis_jax.workload.reference.arrays import table_of
-    from blis_jax.workload.reference.generate import drawn
-
-    assert source.spec is not None
-    return table_of(drawn(source.spec, source.seed, source.timeout_us), block_size)
-
-
 def warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
@@ -288,10 +258,23 @@ def warn_of_idle_options(
         notes.warn("--lazy-generation has no effect: the same requests are drawn before the run")
     if source.spec is None or options.workload_spec is None:
         return
-    from blis_jax.workload.remarks import ineffective_settings
-    from blis_jax.workload.spec import MeasureSpec
 
     for remark in ineffective_settings(source.spec):
         notes.warn(remark)
     if source.spec.measure != MeasureSpec():
         notes.warn("measure has no effect here: the figures are BLIS's, over all requests")
+
+
+def closed_loop_of(source: Source) -> DrawnWorkload | None:
+    """The workload, drawn, if completions bring some of its requests."""
+    if not is_revised(source) or source.stream == "jax":
+        return None
+
+    assert source.spec is not None
+    workload = drawn(source.spec, source.seed, source.timeout_us)
+    return workload if workload.sessions else None
+
+
+def is_revised(source: Source) -> bool:
+    """Whether the requests are drawn by the rules of August 2026."""
+    return source.spec is not None and source.spec.revision != FIRST_REVISION

@@ -14,6 +14,7 @@ from blis_jax.commands.door.catalogue import COMMANDS
 from blis_jax.commands.door.dispatch import main as door
 from blis_jax.commands.parser import declared
 from blis_jax.commands.run import command as run
+from blis_jax.commands.run import one_run
 from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import source_of
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
@@ -156,7 +157,7 @@ def test_scorers_of_pools_are_not_said_to_have_no_effect(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConfigWarning)
             config = cluster_config({**usual, **given})
-        run._warn_of_idle_options(
+        one_run._warn_of_idle_options(
             RunOptions.of({**usual, **given}),
             config,
             source_of(RunOptions.of(usual)),

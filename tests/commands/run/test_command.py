@@ -20,7 +20,8 @@ from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run import requests as sessions
 from blis_jax.commands.run.flags import RunOptions, make_parser
-from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
+from blis_jax.commands.run.requests import requests_of
+from blis_jax.commands.run.workload import source_of, warn_of_idle_options
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths

@@ -10,7 +10,8 @@ from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.run import requests as sessions
 from blis_jax.commands.run.flags import RunOptions, make_parser
-from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
+from blis_jax.commands.run.requests import requests_of
+from blis_jax.commands.run.workload import closed_loop_of, source_of, warn_of_idle_options
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.records.record import Status
 from blis_jax.results.blis_files import labels_of
@@ -112,10 +113,10 @@ def test_options_of_the_later_revision_need_its_profile(name):
     ],
 )
 def test_closed_loops_are_told_from_requests_that_arrive_by_themselves(given, num_given):
-    workload = sessions.closed_loop_of(source_of(RunOptions.of(REVISED | given)))
+    workload = closed_loop_of(source_of(RunOptions.of(REVISED | given)))
     assert len(workload.requests) == len(workload.sessions) == num_given
-    assert sessions.closed_loop_of(source_of(RunOptions.of(REVISED | DISTRIBUTION))) is None
-    assert sessions.closed_loop_of(source_of(RunOptions.of(DISTRIBUTION))) is None
+    assert closed_loop_of(source_of(RunOptions.of(REVISED | DISTRIBUTION))) is None
+    assert closed_loop_of(source_of(RunOptions.of(DISTRIBUTION))) is None
 
 
 def test_results_name_the_requests_of_sessions_as_blis_does():

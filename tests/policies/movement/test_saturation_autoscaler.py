@@ -12,7 +12,8 @@ import pytest
 
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import RunOptions, make_parser
-from blis_jax.commands.run.workload import requests_of, source_of, with_workload_spec
+from blis_jax.commands.run.requests import requests_of
+from blis_jax.commands.run.workload import source_of, with_workload_spec
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.views import FleetParams, FleetView
 from blis_jax.engine.cluster_params import instance_names

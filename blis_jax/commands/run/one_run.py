@@ -1,0 +1,283 @@
+"""One run of `python -m blis_jax.run`: from its options to the figures as BLIS prints them, and its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import __version__
+from blis_jax.backend import prepare_backend
+from blis_jax.cluster.config import FIELDS
+from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
+from blis_jax.cluster.named_policies import draws
+from blis_jax.cluster.setting_values import is_later, plain_value
+from blis_jax.commands import cli, cluster_settings
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options import trace_flags
+from blis_jax.commands.options.cluster_flags import FLOW_FLAGS, name_of
+from blis_jax.commands.options.outputs import with_ending
+from blis_jax.commands.run import decisions, scores
+from blis_jax.commands.run.flags import NAME, RunOptions
+from blis_jax.commands.run.workload import (
+    Source,
+    closed_loop_of,
+    is_revised,
+    source_of,
+    warn_of_idle_options,
+)
+from blis_jax.core.kinds import NONE, ROUTER
+from blis_jax.core.outcome import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import refuse_existing, write_json
+from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document, timelines
+from blis_jax.policies.numbers import DECLARED
+from blis_jax.reports.perfetto import TracedRun, write_trace
+from blis_jax.reports.words import steady_lines
+from blis_jax.results.august_text import decision_lines
+from blis_jax.results.blis_files import labels_of, results_document, results_text
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.records.record import RunRecord
+    from blis_jax.results.blis_files import Labels
+    from blis_jax.results.scores import Verdicts
+    from blis_jax.workload.reference.generate import DrawnWorkload
+
+
+def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
+    """Return the cluster, and the shares of tenants by name."""
+    if options.workloads_dir is not None:
+        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
+    if options.horizon is not None and options.horizon < 1:
+        raise ConfigError(f"--horizon must be at least 1 µs, got {options.horizon}")
+    settings = cluster_settings.resolved(options.named)
+    shares = settings.pop("tenant_shares", {})
+    return cluster_settings.cluster_config(settings), shares
+
+
+def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None = None) -> int:
+    """Make the run that the options of `run` describe, print its figures and write its files; the exit code.
+
+    `users` take the place of the sessions that the options describe.
+    """
+    config, shares = _cluster_of(options)
+    source = source_of(options)
+    if source.spec is not None and source.spec.horizon and options.horizon is None:
+        config = config.replace(horizon=source.spec.horizon)
+    _check_outputs(options)
+    prepare_backend(use_cache=not options.no_cache)
+    from blis_jax.commands.run import requests  # JAX: refusals do not wait for it
+
+    trace = (
+        trace_flags.read(options, notes, options.seed_of_record, options.horizon)
+        if source.is_trace
+        else None
+    )
+    asked = scores.scores_of(options, source.spec, trace, options)
+    decisions.check(options, config, notes)
+    workload, run = users or closed_loop_of(source), None
+    table, names = (
+        requests.requests_of(source, config)
+        if trace is None
+        else trace_flags.to_table(trace, config)
+    )
+    config = cluster_settings.with_shares(config, shares, names.tenant_names)
+    table = requests.placed_table(table, names, config, notes)
+    _say_stream(source, table.num_rows, notes)
+    if not table.num_rows:
+        notes.warn("no request arrives before the horizon, so there are no figures")
+    _warn_of_idle_options(options, config, source, notes)
+    for line in instance_lines(config):
+        notes.info(line)
+    started = time.perf_counter()
+    if workload is None:
+        said = notes if source.is_trace else None
+        record = requests.run_of_table(config, table, names, options, source.policy_seed, said)
+    else:
+        run = requests.run_of_users(config, workload, options, source.policy_seed)
+        record, table, names = run.record, run.table, requests.names_of_run(run)
+        notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
+    notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
+    if not is_whole(record):
+        cli.say(NAME, f"error: no result: {record.outcome.sentence}")
+        return cli.EXIT_UNSUPPORTED
+    if is_revised(source):
+        requests.write_trace(options, record, source, run, asked.limits)
+    elif run is not None and trace is not None:
+        requests.write_first_rounds(options, run, trace, asked.limits)
+    else:
+        drawn = table, names, source.spec
+        trace_flags.write_output(
+            options.trace_output, record, trace, drawn, asked.limits, notes,
+            options.workload_spec or "",
+        )  # fmt: skip
+    _note_inert_tier(config, record, notes)
+    labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
+    if not _tell(options, config, record, labels, source, asked) and table.num_rows:
+        notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
+    return 0
+
+
+def _tell(
+    options: RunOptions,
+    config: ClusterConfig,
+    record: RunRecord,
+    labels: Labels,
+    source: Source,
+    asked: scores.Scores,
+) -> bool:
+    """Write the files of figures, and print them; whether there are any to print."""
+    verdicts = scores.verdicts_on(record, labels.request_id, asked)
+    _write(options, config, record, labels, source, verdicts)
+    num_asked = options.named.get("num_instances")
+    text = results_text(record, labels, config, verdicts, num_asked)
+    print(text, end="", flush=True)
+    if options.is_shown:
+        print("\n".join(decision_lines(record)), flush=True)
+    for line in _source_lines(record):
+        print(line, flush=True)
+    if options.steady:
+        print("\n".join(["", "Steady state", *steady_lines(record)]))
+    return bool(text)
+
+
+def _source_lines(record: RunRecord) -> list[str]:
+    """What an event source tells of the run."""
+    lines = ["=== Event Source ==="] if record.figures else []
+    for name, value in record.figures.items():
+        one = DECLARED[name]
+        unit = "" if one.unit in ("", "1") else f" {one.unit}"
+        lines.append(f"{name}: {value:g}{unit} ({one.meaning})")
+    return lines
+
+
+def _check_outputs(options: RunOptions) -> None:
+    """Refuse places that files cannot have, before anything is computed."""
+    outputs = _outputs(options)
+    if options.timeline is not None:
+        with_ending(options.timeline, "--timeline", (".json",))
+    for path in outputs.values():
+        cli.check_writable(path, is_folder=path.suffix == ".zarr")
+    trace_flags.check_output(options.trace_output, options.overwrite)
+    refuse_existing(outputs, options.overwrite)
+    if options.kv_timeline is not None:
+        from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
+
+        checked_suffix(Path(options.kv_timeline), TABLE_FORMATS)
+
+
+def _outputs(options: RunOptions) -> dict[str, Path]:
+    """The files that are asked for, by option."""
+    files = {
+        "--results-path": options.results_path, "--kv-timeline": options.kv_timeline,
+        "--timeline": options.timeline, "--saturation-report": options.saturation_report,
+    }  # fmt: skip
+    return {name: Path(file) for name, file in files.items() if file is not None}
+
+
+def _write(
+    options: RunOptions,
+    config: ClusterConfig,
+    record: RunRecord,
+    labels: Labels,
+    source: Source,
+    verdicts: Verdicts,
+) -> None:
+    """The files that are asked for; the reference's ends before `kv`."""
+    if options.results_path is not None:
+        document = results_document(record, labels) | verdicts.fields
+        document["kv"] = kv_document(record, has_cpu_tier(config))
+        if record.figures:
+            document["figures"] = dict(record.figures)
+        document["provenance"] = _provenance(options, config, source)
+        with cli.writing(Path(options.results_path)):
+            write_json(Path(options.results_path), document)
+    if options.kv_timeline is not None:
+        from blis_jax.results.dataset import save_table
+
+        with cli.writing(Path(options.kv_timeline)):
+            save_table(timelines(record, config.block_size_in_tokens), options.kv_timeline)
+    if options.timeline is not None:
+        path, traced = Path(options.timeline), TracedRun("", record, config.block_size_in_tokens)
+        with cli.writing(path):
+            write_trace([traced], path, {"workload": source.title, "seed": str(source.seed)})
+
+
+def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
+    if cpu_tier(record, has_cpu_tier(config)) == INERT:
+        notes.warn(INERT_SENTENCE)
+
+
+def _provenance(options: RunOptions, config: ClusterConfig, source: Source) -> dict[str, Any]:
+    """What the results were made from."""
+    simple = source.distribution
+    return {
+        "program": f"blis_jax {__version__}",
+        "profile": config.profile,
+        "workload": source.title,
+        **({"distribution": dataclasses.asdict(simple)} if simple else {}),
+        **(trace_flags.provenance(options, options.seed_of_record) if source.is_trace else {}),
+        "stream": source.stream,
+        "seed": source.seed,
+        **({"policy_seed": source.policy_seed} if draws(config) else {}),
+        "config": dashed(config),
+    }
+
+
+def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
+    text = f"{num_requests} requests drawn, stream {source.stream}"
+    if source.stream == "jax":
+        notes.warn(f"{text} (not BLIS's), seed {source.seed}")
+    elif source.path is None:
+        notes.info(f"{text}, seed {source.seed}")
+    if source.is_default:
+        notes.warn(
+            "no workload is given, so the requests are those of BLIS's defaults: "
+            f"{num_requests} at 1 per second"
+        )
+
+
+def _warn_of_idle_options(
+    options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
+) -> None:
+    """Options that are valid and yet change nothing here."""
+    given = options.named
+    if given.get("routing_scorers") and config.routing_policy != "weighted":
+        notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
+    if given.get("decode_routing_scorers") and not config.decode_scorers():
+        notes.warn(
+            "--decode-routing-scorers has no effect: the decode pool's routing is not weighted"
+        )
+    for setting in (kind.decode_setting for kind in ROUTER):
+        if setting in given and config.hand_over_policy == NONE and not has_pools(config):
+            option = f"--{setting.replace('_', '-')}"
+            notes.warn(f"{option} has no effect without --hand-over-policy")
+    if given.get("enable_expert_parallel"):
+        notes.warn("--enable-expert-parallel has no effect, as in BLIS")
+    if not config.flow_control:
+        for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
+            if name != "flow_control":
+                notes.warn(f"--{name.replace('_', '-')} has no effect without --flow-control")
+    if config.precise_kv_routing:
+        from blis_jax.engine.mechanism import without_effect
+
+        if (line := without_effect(config)) is not None:
+            notes.warn(line)
+    warn_of_idle_options(options, config, source, notes)
+
+
+def dashed(config: ClusterConfig) -> dict[str, Any]:
+    """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
+    names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
+    return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
+
+
+_OURS = ("variant", "corrected")  # settings that are no flags of the reference
+
+
+def is_whole(record: RunRecord) -> bool:
+    """Whether the run ended as the reference would: completed, or at its horizon."""
+    return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
