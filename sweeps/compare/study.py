@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands import cli
-from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.differences import findings
 from blis_jax.reports.findings import Findings, Quantity, Sentence
-from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -57,30 +55,8 @@ def write_reports(
     }  # fmt: skip
     runs = {name: of_arm for name, (_, of_arm) in arms.items()}
     study = with_runs(study_of(document, command), runs, records, seed)
-    write_files(study, records, {name: config for name, (config, _) in arms.items()}, seed, paths)
-
-
-def write_files(
-    study: Study,
-    records: Mapping[str, RunRecord],
-    configs: Mapping[str, ClusterConfig],
-    seed: int | None,
-    paths: OutputPaths,
-    found: Findings | None = None,
-) -> None:
-    """A study's page, and the trace of its records."""
-    if paths.report is not None:
-        from blis_jax.reports.page import write_study
-
-        with cli.writing(paths.report):
-            write_study(study, paths.report, found)
-    if paths.timeline is not None:
-        traced = [
-            TracedRun(name, record, configs[name].block_size_in_tokens)
-            for name, record in records.items()
-        ]
-        with cli.writing(paths.timeline):
-            write_trace(traced, paths.timeline, {"command": study.command, "seed": str(seed)})
+    configs = {name: config for name, (config, _) in arms.items()}
+    write_pages(study, records, configs, seed, paths)
 
 
 def common_seed(seeds: Sequence[int], arms: Sequence[Sequence[RunSummary]]) -> int | None:

@@ -12,7 +12,7 @@ import yaml
 
 from blis_jax import progress
 from blis_jax.errors import ConfigError, closest
-from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_window
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.runs.options import default_form, num_workers
 from blis_jax.traces.source import TraceSource
@@ -87,9 +87,11 @@ def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
     return {name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()}
 
 
-def measure_of(targets: Mapping[str, Mapping[str, float]], spec: RequestSource) -> Measure:
-    """Return the SLO targets with the measured part of the arrivals, checked."""
-    measure = Measure(targets, spec.measure.warm_up_s, spec.measure.cool_down_s)
+def measure_of(
+    targets: Mapping[str, Mapping[str, float]], spec: RequestSource, window: str | None = None
+) -> Measure:
+    """Return the SLO targets with the measured part of the arrivals, checked; `window` replaces the workload's."""
+    measure = Measure(targets, *read_window(window, spec))
     measure.check(spec)
     return measure
 

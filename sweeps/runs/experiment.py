@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flags, trace_flags
-from blis_jax.commands.options.seed_options import DrawnOptions, SeedOptions
+from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
@@ -29,7 +29,6 @@ from sweeps.runs.bench import (
     workload_from,
     workload_of,
 )
-from sweeps.runs.measured import KeptRuns, Recorder
 from sweeps.runs.metrics import known_metric, our_name
 from sweeps.strategies.space import space_of
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from blis_jax.statistics.sequential import StoppingRule
     from blis_jax.workload.source import RequestSource
     from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.runs.measured import KeptRuns
     from sweeps.runs.options import ArmRequests
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
@@ -140,7 +140,7 @@ def runs_of(
     """Return the numbers of the runs, and who draws their requests; arguments are those of `requests_of`."""
     if trace is not None:
         return _seeds_of_trace(options, command, trace, configs, usual), STREAM
-    stream = options.stream if isinstance(options, DrawnOptions) else "reference"
+    stream = options.stream
     if isinstance(usual, int):
         usual = stopping_flags.FEWEST_SEEDS if rule is not None else usual
         seeds = seed_options.seeds_of(options, usual, stream)
@@ -242,11 +242,12 @@ class Experiment:
     requests: StudyRequests
     targets: Targets
     names: tuple[str, ...]
+    window: str | None = None  # of the measured arrivals, `WARM_UP,COOL_DOWN`; None: the workload's
 
     @property
     def measure(self) -> Measure:
         """Return the targets with the measured part of the arrivals."""
-        return measure_of(self.targets, self.requests.source)
+        return measure_of(self.targets, self.requests.source, self.window)
 
     def bench(self, configs_per_batch: int = 1) -> Bench:
         """Return what makes the runs."""
@@ -274,6 +275,8 @@ class Experiment:
 
         `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
         """
+        from sweeps.runs.measured import KeptRuns, Recorder  # load JAX, which no refusal waits for
+
         single = tuple(name for name in self.names if pooled_latency(name) is None)
         bench = replace(self, names=single).bench()
         recorder = Recorder(bench.names, self.measure, tuple(classes), has_requests)

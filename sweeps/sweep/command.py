@@ -23,19 +23,19 @@ from blis_jax.commands.options import (
     outputs,
     stopping_flags,
     switch,
-    trace_flags,
 )
 from blis_jax.commands.options.cluster_flags import InstancesOption, SlotsOption
 from blis_jax.commands.options.outputs import ReportOptions
-from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, seeds_of, seeds_option
-from blis_jax.commands.options.stopping_flags import FEWEST_SEEDS, DecidingOptions
+from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
+from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
-    from blis_jax.metrics.measure import Measure
+    from blis_jax.statistics.sequential import StoppingRule
     from sweeps.sweep.execution import How, Stopped
     from sweeps.sweep.plan import SweepPlan
     from sweeps.sweep.study import Swept
@@ -114,6 +114,11 @@ class _Seeds(SeedOptions, title="seeds"):
         _stream, None, "NAME", "random stream of the requests; only jax draws many seeds at once", shown="jax",
     )  # fmt: skip
 
+    @property
+    def stream(self) -> str:
+        """Return who draws requests from the seeds."""
+        return "jax"
+
 
 class _Output(FigureOption, ReportOptions, title="output"):
     """What is written."""
@@ -156,13 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sweep(arguments: Sequence[str] | None) -> int:
     options = SweepOptions.read(arguments)
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
-    plan, measure = _plan(options, FEWEST_SEEDS if rule is not None else NUM_SEEDS)
-    if rule is not None:
-        stopping_flags.first_seeds(plan.seeds, rule)
-    deciding = (
-        stopping_flags.names_of(options.deciding, plan.spec.slo_classes) if rule is not None else ()
-    )
-    paths = _outputs(options, plan, measure)
+    plan = _plan(options, rule)
+    classes = plan.requests.source.slo_classes
+    deciding = () if rule is None else stopping_flags.names_of(options.deciding, classes)
+    paths = _outputs(options, plan)
     _choose_device(options.device)
     prepare_backend(use_cache=not options.no_cache)
     _interrupt_on_termination()
@@ -171,8 +173,8 @@ def _sweep(arguments: Sequence[str] | None) -> int:
     from sweeps.sweep.execution import How, run_until
 
     how = How(slots=options.slots, clock=options.clock, command=cli.command_text(NAME, arguments))
-    stopped = run_until(plan, measure, how, paths.result, options.resume, rule, deciding)
-    swept = _swept(stopped, measure, how)
+    stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)
+    swept = _swept(stopped, how)
     written = _draw(swept, stopped.done.is_interrupted, paths)
     return _report(options, swept, stopped, written)
 
@@ -180,29 +182,29 @@ def _sweep(arguments: Sequence[str] | None) -> int:
 # --- input ----------------------------------------------------------------------------------------
 
 
-def _plan(options: SweepOptions, num_seeds: int) -> tuple[SweepPlan, Measure]:
-    """What the options ask for, checked without JAX; so many seeds if they do not say."""
-    seeds = seeds_of(options, num_seeds, "jax")
-    from blis_jax.metrics.measure import Measure, read_targets, read_window
+def _plan(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
+    """Return what the options ask for, checked without JAX."""
+    from blis_jax.metrics.measure import read_targets
+    from sweeps.runs.experiment import runs_of, trace_of
     from sweeps.sweep.plan import DEFAULT_STRATEGIES, make_plan
 
     groups = [] if options.instances is None else [f"instances={options.instances}"]
-    trace = trace_flags.study_source(options, NAME, is_quiet=options.quiet)
-    has_seeds = trace is None or given_seeds(options) is not None
-    plan = make_plan(
+    trace = trace_of(options, NAME)
+
+    def seeds(configs: Sequence[ClusterConfig]) -> Sequence[int]:
+        return runs_of(options, NAME, trace, configs, NUM_SEEDS, rule)[0]
+
+    return make_plan(
         workload=options.workload or options.trace or "mixed",
         strategies=options.strategy or DEFAULT_STRATEGIES,
         settings=(*options.set, *groups),
         grid=options.grid,
         rates=options.rate or "",
-        seeds=seeds if has_seeds else None,
+        seeds=seeds,
         trace=trace,
+        targets=read_targets(options.targets),
+        window=options.window,
     )
-    warm_up_s, cool_down_s = read_window(options.window, plan.spec)
-    measure = Measure(read_targets(options.targets), warm_up_s, cool_down_s)
-    for point in plan.points:
-        measure.check(point.spec)
-    return plan, measure
 
 
 def _note_idle(plan: SweepPlan) -> None:
@@ -215,14 +217,14 @@ def _note_idle(plan: SweepPlan) -> None:
                 cli.say(NAME, f"note: {line}")
 
 
-def _outputs(options: SweepOptions, plan: SweepPlan, measure: Measure) -> OutputPaths:
+def _outputs(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
     """Return the checked paths; the usual ones may hold this very sweep, of which nothing would be lost."""
     is_default = options.output is None and options.figure is None
     paths = outputs.outputs_of(
         options,
         DEFAULT_OUTPUT,
         (".zarr", ".nc"),
-        is_kept=lambda path: is_default and _holds(path, plan, measure, options.clock),
+        is_kept=lambda path: is_default and _holds(path, plan, options.clock),
     )
     if paths.result.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
         raise ConfigError(
@@ -232,14 +234,14 @@ def _outputs(options: SweepOptions, plan: SweepPlan, measure: Measure) -> Output
     return paths
 
 
-def _holds(output: Path, plan: SweepPlan, measure: Measure, clock: str) -> bool:
+def _holds(output: Path, plan: SweepPlan, clock: str) -> bool:
     """Whether a Zarr store holds this very sweep from its beginning to its end."""
     from sweeps.sweep.plan import identity
 
     try:
         attributes = json.loads((output / "zarr.json").read_text())["attributes"]
         counts = json.loads(attributes["outcome_counts"])
-        same = attributes["sweep"] == identity(plan, measure, clock)
+        same = attributes["sweep"] == identity(plan, clock)
         return same and "not_run" not in counts
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -264,14 +266,14 @@ def _interrupt_on_termination() -> None:
 # --- output ---------------------------------------------------------------------------------------
 
 
-def _swept(stopped: Stopped, measure: Measure, how: How) -> Swept:
+def _swept(stopped: Stopped, how: How) -> Swept:
     from blis_jax.statistics.compared import compare
     from sweeps.sweep.study import Swept
 
     done, inference = stopped.done, stopped.inference
     comparisons = compare(done.dataset, inference=inference)
     made = done.timing, done.num_known, tuple(stopped.words())
-    return Swept(stopped.plan, measure, how, done.dataset, comparisons, inference, *made)
+    return Swept(stopped.plan, how, done.dataset, comparisons, inference, *made)
 
 
 def _num_whole(swept: Swept) -> int:
@@ -311,8 +313,8 @@ def _report(options: SweepOptions, swept: Swept, stopped: Stopped, written: Sequ
         about = {
             "answer": found.answer.to_json(),
             "picture": found.pictures[0].to_json() if found.pictures else None,
-            "workload": swept.plan.workload,
-            "seeds": list(swept.plan.seeds),
+            "workload": swept.plan.requests.name,
+            "seeds": list(swept.plan.requests.seeds),
             **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
             "files": [str(path) for path in written],
         }

@@ -212,7 +212,7 @@ def to_dataset(
     points = plan.points
     coords: dict[str, Any] = {"strategy": [strategy.name for strategy in plan.strategies]}
     coords |= {axis.name: [_label(value) for value in axis.values] for axis in plan.axes}
-    coords["seed"] = list(plan.seeds)
+    coords["seed"] = list(plan.requests.seeds)
     coords |= {"slo_class": list(summarizer.classes), "invariant": list(INVARIANTS)}
     coords |= {"rank": list(RANKS)}
     coords |= {"quantile": [percent / 100 for percent in PERCENTS], "level": LEVELS}
@@ -251,21 +251,21 @@ def _inner_dims(name: str) -> tuple[str, ...]:
 
 def _provenance(plan: SweepPlan) -> Provenance:
     profiles = sorted({point.config.profile for point in plan.points})
-    document = plan.spec.about()
+    document = plan.requests.source.about()
     return Provenance(
         spec_text=yaml.safe_dump(document, sort_keys=False),
         policies={strategy.name: settings_of(strategy.config) for strategy in plan.strategies},
         config={strategy.name: all_values(strategy.config) for strategy in plan.strategies},
-        seeds=plan.seeds,
+        seeds=plan.requests.seeds,
         profile=" ".join(profiles),
     )
 
 
 def _about(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> dict[str, Any]:
-    is_drawn = isinstance(plan.spec, WorkloadSpec)
+    is_drawn = isinstance(plan.requests.source, WorkloadSpec)
     return {
         **summarizer.measure.texts(),
-        "workload": plan.workload,
+        "workload": plan.requests.name,
         "random_stream": (
             "jax (requests drawn by blis_jax, not the reference's)" if is_drawn else "recorded"
         ),
@@ -296,7 +296,7 @@ def fill_from(
 ) -> np.ndarray:
     """The plan's table with the rows that a saved sweep has; refuses one that would lose rows."""
     place = {point.fingerprint: index for index, point in enumerate(plan.points)}
-    seed_place = {seed: index for index, seed in enumerate(plan.seeds)}
+    seed_place = {seed: index for index, seed in enumerate(plan.requests.seeds)}
     fingerprints = dataset["fingerprint"].values.reshape(-1).astype(str).tolist()
     seeds = dataset["seed"].values.tolist()
     lost = [name for name in fingerprints if name not in place]
@@ -306,7 +306,7 @@ def fill_from(
             f"{source} has {what} that this sweep lacks and that would be lost; "
             "give --overwrite or another --output"
         )
-    table = summarizer.empty((len(plan.points), len(plan.seeds)))
+    table = summarizer.empty((len(plan.points), len(plan.requests.seeds)))
     rows = np.array([place[name] for name in fingerprints])[:, None]
     columns = np.array([seed_place[seed] for seed in seeds])[None, :]
     for name in summarizer.dtype.names or ():

@@ -20,7 +20,6 @@ from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.store import Store
 from blis_jax.errors import ConfigError, refusing_damage
-from blis_jax.metrics.measure import Measure
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
 from blis_jax.runs.many_runs import run_given, run_grid
@@ -132,11 +131,11 @@ class SweepStore(Store):
     }
 
 
-def run_sweep(plan: SweepPlan, measure: Measure, how: How, path: Path, is_resumed: bool) -> Done:
+def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
     """Runs what is missing and saves it; on an interruption, what there is."""
-    summarizer = Summarizer((point.spec for point in plan.points), measure)
-    about = how.texts() | {"sweep": identity(plan, measure, how.clock)}
-    table = summarizer.empty((len(plan.points), len(plan.seeds)))
+    summarizer = Summarizer((point.spec for point in plan.points), plan.experiment.measure)
+    about = how.texts() | {"sweep": identity(plan, how.clock)}
+    table = summarizer.empty((len(plan.points), len(plan.requests.seeds)))
     store = SweepStore(path, "blis_jax.sweep")
     if is_resumed and path.exists():
         with refusing_damage(path, "give --overwrite"):
@@ -168,11 +167,13 @@ def run_sweep(plan: SweepPlan, measure: Measure, how: How, path: Path, is_resume
 def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
     """Every point on drawn requests, or on those of a trace."""
     configs: list[ClusterConfig] = [point.config for point in plan.points]
-    if isinstance(plan.spec, TraceSource):
-        more = {**more, "placed": plan.spec.placed}
-        return run_given(configs, plan.spec.table, plan.seeds, summarizer, how, **more).timing
+    if isinstance(plan.requests.source, TraceSource):
+        more = {**more, "placed": plan.requests.source.placed}
+        return run_given(
+            configs, plan.requests.source.table, plan.requests.seeds, summarizer, how, **more
+        ).timing
     specs = [point.spec for point in plan.points if isinstance(point.spec, WorkloadSpec)]
-    return run_grid(configs, specs, plan.seeds, summarizer, how, **more).timing
+    return run_grid(configs, specs, plan.requests.seeds, summarizer, how, **more).timing
 
 
 # --- a sweep on as many seeds as a rule asks for --------------------------------------------------
@@ -204,7 +205,6 @@ class Stopped:
 
 def run_until(
     plan: SweepPlan,
-    measure: Measure,
     how: How,
     output: Path,
     is_resumed: bool,
@@ -213,7 +213,7 @@ def run_until(
 ) -> Stopped:
     """The sweep, on the plan's seeds without a rule."""
     if rule is None:
-        return Stopped(plan, run_sweep(plan, measure, how, output, is_resumed))
+        return Stopped(plan, run_sweep(plan, how, output, is_resumed))
     if len(plan.points) < 2:
         raise ConfigError(
             "--precision and --decide look at differences, but there is one strategy at one place; give another"
@@ -224,7 +224,7 @@ def run_until(
     def look_at(count: int) -> Look[tuple[Difference, ...]]:
         nonlocal stopped
         longer = _longer(plan, max(count, num_kept))
-        done = run_sweep(longer, measure, how, output, is_resumed or stopped is not None)
+        done = run_sweep(longer, how, output, is_resumed or stopped is not None)
         asked = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
         stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(asked))
         found = look(list(asked.values()), rule)
@@ -232,14 +232,14 @@ def run_until(
             return dataclasses.replace(found, end=INTERRUPTED)
         return look_at(num_kept) if found.end and count < num_kept else found
 
-    looks = look_until_end(rule, len(plan.seeds), look_at)
+    looks = look_until_end(rule, len(plan.requests.seeds), look_at)
     assert stopped is not None
     return dataclasses.replace(stopped, looks=looks)
 
 
 def _longer(plan: SweepPlan, count: int) -> SweepPlan:
-    first = plan.seeds[0]
-    return dataclasses.replace(plan, seeds=tuple(range(first, first + count)))
+    first = plan.requests.seeds[0]
+    return plan.on(range(first, first + count))
 
 
 def _kept(output: Path) -> int:

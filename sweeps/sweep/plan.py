@@ -18,13 +18,14 @@ from blis_jax.cluster.named_policies import draws, is_policy_number
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.policies.moved import today
 from blis_jax.policies.seeds import BY_WORKLOAD
-from blis_jax.traces.source import TraceSource
+from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.bench import check_seeds, workload_from
+from sweeps.runs.bench import workload_from
+from sweeps.runs.experiment import Experiment, StudyRequests, Targets
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.reference_arguments import replaced
@@ -70,16 +71,28 @@ class SweepPoint:
 class SweepPlan:
     """Everything that a sweep's numbers depend on, besides the version."""
 
-    workload: str
-    spec: RequestSource
+    experiment: Experiment
     strategies: tuple[Arm, ...]
     axes: tuple[GridAxis, ...]
-    seeds: tuple[int, ...]
+
+    @property
+    def requests(self) -> StudyRequests:
+        """Return what every point serves, but for what the grid changes."""
+        return self.experiment.requests
+
+    def on(self, seeds: Iterable[int]) -> SweepPlan:
+        """Return the same on other seeds."""
+        requests = replace(self.requests, seeds=tuple(seeds))
+        return replace(self, experiment=replace(self.experiment, requests=requests))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Strategies, values of each axis, seeds."""
-        return (len(self.strategies), *(len(axis.values) for axis in self.axes), len(self.seeds))
+        return (
+            len(self.strategies),
+            *(len(axis.values) for axis in self.axes),
+            len(self.requests.seeds),
+        )
 
     @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
@@ -87,7 +100,7 @@ class SweepPlan:
         places = list(itertools.product(*(axis.values for axis in self.axes)))
         names = [axis.name for axis in self.axes]
         return tuple(
-            _point(strategy, self.spec, dict(zip(names, place, strict=True)))
+            _point(strategy, self.requests.source, dict(zip(names, place, strict=True)))
             for strategy in self.strategies
             for place in places
         )
@@ -107,12 +120,26 @@ def make_plan(
     settings: Sequence[str] = (),
     grid: Sequence[str] = (),
     rates: str = "",
-    seeds: Sequence[int] | None = range(256),
+    seeds: Sequence[int] | Callable[[Sequence[ClusterConfig]], Sequence[int]] = range(256),
     trace: TraceSource | None = None,
+    targets: Targets = DEFAULT_TARGETS,
+    window: str | None = None,
 ) -> SweepPlan:
-    """A plan from the texts of the command line: `settings` KEY=VALUE, `grid` KEY=VALUES.
+    """Return the plan that the texts of the command line ask for.
 
-    With a trace in place of the workload, `seeds` may be None for those that its runs need.
+    Args:
+        workload: its name or file; with a trace, what the user calls that.
+        strategies: arms.
+        settings: KEY=VALUE.
+        grid: KEY=VALUES.
+        rates: of requests per second.
+        seeds: numbers of the runs, or what makes them of the configurations that serve the requests.
+        trace: takes the place of the workload.
+        targets: SLO targets, ms by class.
+        window: the measured arrivals, see `Experiment`.
+
+    Raises:
+        ConfigError: a text cannot be read, or the runs are too many.
     """
     spec: RequestSource = workload_from(workload, "--workload") if trace is None else trace
     axes = [_axis(text) for text in grid]
@@ -132,11 +159,10 @@ def make_plan(
     for name, value in fixed:
         if _is_workload(name):
             spec = with_value(spec, name, value)
-    if trace is not None:
-        seeds = trace.seeds(seeds, [strategy.config for strategy in chosen])
-    assert seeds is not None
-    check_seeds(seeds, "jax")
-    plan = SweepPlan(workload, spec, chosen, tuple(axes), tuple(seeds))
+    numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
+    stream = "jax" if trace is None else STREAM
+    requests = StudyRequests(spec, workload, tuple(numbers), stream)
+    plan = SweepPlan(Experiment(requests, targets, (), window), chosen, tuple(axes))
     if math.prod(plan.shape) > MOST_ROWS:
         raise ConfigError(
             f"the grid has {math.prod(plan.shape)} runs, allowed are {MOST_ROWS}; "
@@ -144,6 +170,8 @@ def make_plan(
         )
     if not plan.points:
         raise ConfigError("the grid is empty")
+    for point in plan.points:
+        plan.experiment.measure.check(point.spec)
     return plan
 
 
@@ -317,12 +345,12 @@ def _names(at: object) -> list[str]:
     return []
 
 
-def identity(plan: SweepPlan, measure: Measure, clock: str) -> str:
+def identity(plan: SweepPlan, clock: str) -> str:
     """Equal for two sweeps that ask for the same rows, measured in the same way."""
     content = [
         [point.fingerprint for point in plan.points],
-        list(plan.seeds),
-        measure.texts(),
+        list(plan.requests.seeds),
+        plan.experiment.measure.texts(),
         clock,
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -34,27 +34,27 @@ def place_text(place: Mapping[str, Any]) -> str:
 
 def requests_text(plan: SweepPlan) -> str:
     """The workload and its seeds, or the trace and its runs."""
-    if not isinstance(plan.spec, TraceSource):
-        return f"Workload {plan.workload}, {SEEDS.listed(plan.seeds, has_kind=False)}"
-    trace, count = plan.spec, len(plan.seeds)
+    if not isinstance(plan.requests.source, TraceSource):
+        return f"Workload {plan.requests.name}, {SEEDS.listed(plan.requests.seeds, has_kind=False)}"
+    trace, count = plan.requests.source, len(plan.requests.seeds)
     runs = "one run of each strategy" if count == 1 else f"{count} runs"
     if trace.num_windows:
         runs = f"{count} windows of {trace.run_s:.4g} s, each a run"
     return (
-        f"Trace {plan.workload} ({trace.trace.format}), {trace.num_requests} requests in "
+        f"Trace {plan.requests.name} ({trace.trace.format}), {trace.num_requests} requests in "
         f"{trace.span_s:.4g} s, {runs},"
     )
 
 
 def runs_of(plan: SweepPlan) -> RunWords:
     """What the runs of a strategy are called."""
-    trace = plan.spec.about() if isinstance(plan.spec, TraceSource) else None
-    return run_words(trace, len(plan.seeds))
+    trace = plan.requests.source.about() if isinstance(plan.requests.source, TraceSource) else None
+    return run_words(trace, len(plan.requests.seeds))
 
 
 def method_lines(plan: SweepPlan) -> list[str]:
     """Return why there are no intervals, where the requests are one run of a trace."""
-    if not isinstance(plan.spec, TraceSource) or len(plan.seeds) > 1:
+    if not isinstance(plan.requests.source, TraceSource) or len(plan.requests.seeds) > 1:
         return []
     return [
         "One run of a trace has no spread to take intervals from: --trace-windows N makes N runs "

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands import cli
-from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.core.outcome import WHOLE
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
-from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     Curve,
@@ -51,7 +49,6 @@ from sweeps.sweep.report import (
 if TYPE_CHECKING:
     import xarray as xr
 
-    from blis_jax.metrics.measure import Measure
     from blis_jax.records.record import RunRecord
     from blis_jax.runs.driver import Timing
     from sweeps.sweep.execution import How
@@ -65,7 +62,6 @@ class Swept:
     """What a sweep gave."""
 
     plan: SweepPlan
-    measure: Measure
     how: How
     dataset: xr.Dataset
     comparisons: Sequence[Comparison]
@@ -90,20 +86,11 @@ def write_reports(swept: Swept, paths: OutputPaths) -> None:
     points = _first_points(swept)
     seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
     records = _records(swept, points, seeds)
+    configs = {swept.labels(point)[0]: point.config for point in points}
+    study, first = study_of(swept), {name: runs[0] for name, runs in records.items() if runs}
     if paths.report is not None:
-        from blis_jax.reports.page import write_study
-
-        with cli.writing(paths.report):
-            write_study(with_runs(study_of(swept), swept, records, seeds), paths.report)
-    if paths.timeline is not None:
-        runs = [
-            TracedRun(swept.labels(point)[0], of[0], point.config.block_size_in_tokens)
-            for point, of in zip(points, records.values(), strict=True)
-            if of
-        ]
-        about = {"command": swept.how.command, "seed": str(seeds[0]) if seeds else "none"}
-        with cli.writing(paths.timeline):
-            write_trace(runs, paths.timeline, about)
+        study = with_runs(study, swept, records, seeds)
+    write_pages(study, first, configs, seeds[0] if seeds else None, paths)
 
 
 def study_of(swept: Swept) -> Study:
@@ -117,7 +104,7 @@ def study_of(swept: Swept) -> Study:
     judged = f"Verdicts: {family_sentence(swept.comparisons, swept.inference.is_anytime)}."
     return Study(
         command=swept.how.command,
-        workload=plan.workload,
+        workload=plan.requests.name,
         strategies=tuple(names),
         descriptions={
             arm.name: arm.strategy.description
@@ -125,7 +112,7 @@ def study_of(swept: Swept) -> Study:
             if arm.strategy is not None
         },
         classes=classes,
-        seeds=plan.seeds,
+        seeds=plan.requests.seeds,
         runs=runs_are,
         places=places,
         differences=tuple(
@@ -163,7 +150,9 @@ def with_runs(
     return replace(
         study,
         values=tuple(_values(swept)),
-        parts=parts_of(records, study.classes, lambda record: window_of(swept.measure, record)),
+        parts=parts_of(
+            records, study.classes, lambda record: window_of(swept.plan.experiment.measure, record)
+        ),
         parts_of=_parts_words(seeds, study.runs),
         timelines=timelines_of(timelines, seeds[0]) if seeds else (),
     )
@@ -272,8 +261,10 @@ def _whole_seeds(swept: Swept) -> list[int]:
     if not swept.label_by_place:
         outcome = outcome.isel({axis.name: 0 for axis in swept.plan.axes})
     is_whole = np.isin(outcome.transpose(..., "seed").values, [int(code) for code in WHOLE])
-    everywhere = np.all(is_whole.reshape(-1, len(swept.plan.seeds)), axis=0).tolist()
-    return [seed for seed, whole in zip(swept.plan.seeds, everywhere, strict=True) if whole]
+    everywhere = np.all(is_whole.reshape(-1, len(swept.plan.requests.seeds)), axis=0).tolist()
+    return [
+        seed for seed, whole in zip(swept.plan.requests.seeds, everywhere, strict=True) if whole
+    ]
 
 
 def _records(
@@ -284,7 +275,7 @@ def _records(
     if not seeds:
         return dict.fromkeys(names, ())
     configs, options = [point.config for point in points], swept.how.options()
-    trace = swept.plan.spec
+    trace = swept.plan.requests.source
     if isinstance(trace, TraceSource):
         grid = run_given(configs, trace.table, seeds, _itself, options)
     else:
@@ -308,7 +299,7 @@ def _provenance(swept: Swept, runs_are: RunWords) -> dict[str, Any]:
     return {
         **{name.replace("_", " "): str(attributes[name]) for name in named if name in attributes},
         "fingerprint of the sweep": str(attributes["sweep"]),
-        runs_are.many: ", ".join(map(str, swept.plan.seeds)),
+        runs_are.many: ", ".join(map(str, swept.plan.requests.seeds)),
         "fingerprints of the points": fingerprints,
         "settings of the strategies": json.loads(attributes["policies"]),
         "configuration": json.loads(attributes["config"]),

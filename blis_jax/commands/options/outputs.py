@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,10 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.records.record import RunRecord
     from blis_jax.reports.findings import Findings
+    from blis_jax.reports.study import Study
 
 Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
 
@@ -141,6 +144,41 @@ def write_files(files: Files) -> list[Path]:
                 write(path)
             written.append(path)
     return written
+
+
+def write_pages(
+    study: Study,
+    records: Mapping[str, RunRecord],
+    configs: Mapping[str, ClusterConfig],
+    seed: int | None,
+    paths: OutputPaths,
+    findings: Findings | None = None,
+) -> None:
+    """Write the page of a study and the timeline of one run of each strategy, as far as they are asked for.
+
+    Args:
+        study: what was found; `findings` replaces what would be made of it.
+        records: by strategy.
+        configs: by strategy.
+        seed: that of the records; None where there are none.
+        paths: where to.
+        findings: of the page.
+    """
+    if paths.report is not None:
+        from blis_jax.reports.page import write_study
+
+        with cli.writing(paths.report):
+            write_study(study, paths.report, findings)
+    if paths.timeline is not None:
+        from blis_jax.reports.perfetto import TracedRun, write_trace
+
+        runs = [
+            TracedRun(name, record, configs[name].block_size_in_tokens)
+            for name, record in records.items()
+        ]
+        about = {"command": study.command, "seed": "none" if seed is None else str(seed)}
+        with cli.writing(paths.timeline):
+            write_trace(runs, paths.timeline, about)
 
 
 def show(findings: Findings, files: Sequence[Path], options: CommandOptions) -> None:

@@ -34,6 +34,11 @@ class SeedOptions(CommandOptions, title="requests"):
         """Whether it is said how many seeds, or which."""
         return self.seeds is not None or self.num_seeds is not None
 
+    @property
+    def stream(self) -> str:
+        """Return who draws requests from the seeds."""
+        return "reference"
+
 
 class DrawnOptions(SeedOptions, title="requests"):
     """Seeds, and who draws requests from them."""
@@ -45,7 +50,7 @@ class DrawnOptions(SeedOptions, title="requests"):
 
     @property
     def stream(self) -> str:
-        """Who draws."""
+        """Return who draws, as the user says."""
         return self.rng or "reference"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.options.outputs import OutputPaths
+from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.reports.answers import answer, by_class, change_value, deciding, in_words
 from blis_jax.reports.findings import Findings, Quantity, Remarks, Sentence
@@ -32,7 +32,6 @@ from sweeps.compare.study import (
     seconds_sentence,
     values_of,
     with_runs,
-    write_files,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def write_reports(
         name: bench.record(config, seed) for name, config in ends.items()
     }  # fmt: skip
     study = _with_ends(study_of(document, command), runs, records, seed)
-    write_files(study, records, ends, seed, paths, findings_of(document))
+    write_pages(study, records, ends, seed, paths, findings_of(document))
 
 
 def _runs_of_ends(ablation: Ablation) -> dict[str, Sequence[RunSummary]]:

@@ -179,7 +179,7 @@ def test_the_window_leaves_out_both_ends() -> None:
     assert window_of(Measure(), record) == Window()
     assert window_of(Measure(warm_up_s=1e-6), record) == Window(1)
     assert window_of(Measure(cool_down_s=1e-6), record) == Window(0, last - 1)
-    spec = make_plan("stationary").spec
+    spec = make_plan("stationary").requests.source
     assert read_window(None, spec) == (4.0, 2.0)
     assert read_window("0,1.5", spec) == (0.0, 1.5)
 
@@ -194,7 +194,7 @@ def test_a_saved_window_says_what_its_rates_count() -> None:
 
 
 def test_a_row_holds_the_metrics_of_its_record(place: Path) -> None:
-    spec = make_plan("tiny.yaml").spec
+    spec = make_plan("tiny.yaml").requests.source
     summarizer = Summarizer([spec], Measure())
     assert summarizer.classes == ("all", "critical", "sheddable")
     record = whole_run()
