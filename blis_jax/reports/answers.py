@@ -61,6 +61,7 @@ def answer(study: Study) -> Answer:
         price=Sentence.of(Quantity.whole(num_runs), f" run{'s' * (num_runs != 1)}."),
         time=study.time,
         next=study.next or _next(study),
+        cluster=study.cluster,
     )
 
 

@@ -90,7 +90,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first five lines of every output."""
+    """The first lines of every output: the cluster, then five that answer."""
 
     asked: str
     verdict: tuple[Sentence, ...]  # a sentence for each strategy
@@ -98,12 +98,16 @@ class Answer:
     price: Sentence  # runs
     next: str
     time: Sentence | None = None  # seconds; not in files, which are the same after a resumed run
+    cluster: str = (
+        ""  # what was simulated, see `cluster_line`; empty where that is nothing, or many things
+    )
 
     def lines(self) -> list[tuple[str, str]]:
         """Return a heading and a text for each line."""
         time = "" if self.time is None else f" {self.time}"
         verdicts = [(("Verdict", "")[at > 0], str(one)) for at, one in enumerate(self.verdict)]
         return [
+            *([("Cluster", self.cluster)] if self.cluster else []),
             ("Asked", self.asked),
             *verdicts,
             ("Sure", str(self.sure)),
@@ -114,6 +118,7 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """Return the sentences and their numbers, without the seconds."""
         return {
+            **({"cluster": self.cluster} if self.cluster else {}),
             "asked": self.asked,
             "verdict": [sentence.to_json() for sentence in self.verdict],
             "sure": self.sure.to_json(),

@@ -263,8 +263,9 @@ class Study:
     figures: tuple[ShownFigure, ...] = ()
     tails: tuple[ShownFigure, ...] = ()  # those of pictures alone
     confidence: float = CONFIDENCE
-    asked: str = ""  # the first line; made of strategies, workload and runs if empty
-    verdict: tuple[Sentence, ...] = ()  # the second; made of the differences if empty
+    cluster: str = ""  # the first line, see `cluster_line`
+    asked: str = ""  # the second; made of strategies, workload and runs if empty
+    verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty
     remarks: tuple[
         str, ...
     ] = ()  # shown unasked: failures, broken invariants, how seeds were added

@@ -179,6 +179,21 @@ class _Question:
     has_prices: bool
 
     @property
+    def cluster(self) -> str:
+        """What is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
+        from blis_jax.reports.cluster_line import cluster_line
+
+        alone = [(arm, one.first) for arm, one in self.clusters if not (one.second or one.is_split)]
+        are_many = len(alone) > len(self.arms)
+        configs = {
+            f"{arm.name} on {kind.gpu}" if are_many else arm.name: kind.described(arm.config)
+            for arm, kind in alone
+        }
+        changes = {"corrected": True} if self.is_corrected else {}
+        served = {name: config.replace(**changes) for name, config in configs.items()}
+        return cluster_line(served, ("num_instances",))
+
+    @property
     def setting(self) -> dict[str, Any]:
         """For the document."""
         return {
@@ -188,6 +203,7 @@ class _Question:
             "confidence": self.confidence,
             "max_instances": self.most,
             "is_corrected": self.is_corrected,
+            "cluster": self.cluster,
         }
 
 

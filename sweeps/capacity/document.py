@@ -111,6 +111,7 @@ def findings_of(
             price=Sentence.of(Quantity.whole(runs), " runs."),
             next=_next(found),
             time=made,
+            cluster=setting.get("cluster", ""),
         ),
         (
             Remarks(tuple(text for one in found for text in _open(one)), "Open", is_brief=True),

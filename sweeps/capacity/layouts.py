@@ -41,6 +41,13 @@ class Hardware:
             **{"total_kv_blocks": fit.total_kv_blocks, **self.settings},
         )
 
+    def described(self, config: ClusterConfig) -> ClusterConfig:
+        """Return a configuration that names model, GPU and settings of an instance, to tell of and not to run."""
+        if self.coefficients is None:
+            return config
+        fit = self.coefficients
+        return config.replace(model=fit.model, hardware=fit.gpu, tp=fit.tp, **self.settings)
+
 
 @dataclass(frozen=True)
 class EqualInstances:

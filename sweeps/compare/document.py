@@ -25,6 +25,7 @@ from blis_jax.metrics.run_summary import RunSummary, together
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
+from blis_jax.reports.cluster_line import cluster_line
 from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
@@ -123,6 +124,7 @@ def to_document(
             "versions": versions(),
             **setting_json(setting),
             "inference": _inference(setting, len(asked), found, judge),
+            "cluster": cluster_line({one.arm.name: one.arm.config for one in compared}),
             "reference": reference.arm.name,
             "arms": [_arm(setting, one, compared, judge) for one in compared],
             "ranking": ranking(setting, compared, judge) if is_ranked else None,

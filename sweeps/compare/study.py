@@ -84,6 +84,7 @@ def study_of(document: Document, command: str = "") -> Study:
     return Study(
         command=command,
         workload=document["workload"],
+        cluster=document.get("cluster", ""),
         strategies=tuple(arm["name"] for arm in arms),
         descriptions={},
         kinds={arm["name"]: arm["strategy"] or "" for arm in arms},

@@ -317,13 +317,20 @@ def _made(
     options: RobustnessOptions, plan: MapPlan, path: Path, command: str
 ) -> tuple[xr.Dataset, MapTiming]:
     """The map with all of its cells, and how long those took that were missing."""
+    from blis_jax.reports.cluster_line import cluster_line
     from sweeps.robustness.parts import run_map
     from sweeps.robustness.store import MapStore, empty_dataset, is_done
     from sweeps.runs.bench import RUNS_PER_PART
     from sweeps.sweep.execution import device_text
 
     cells_per_part = plan.cells_per_part(RUNS_PER_PART)
-    about = {"command": command, "device": device_text(), "design": _design_text(options, plan)}
+    cluster = cluster_line({arm.name: arm.config for arm in plan.arms}, ("num_instances",))
+    about = {
+        "cluster": cluster,
+        "command": command,
+        "device": device_text(),
+        "design": _design_text(options, plan),
+    }
     empty = empty_dataset(plan, about, cells_per_part)
     store = MapStore(path)
     done = is_done(store.begin(empty, options.resume))

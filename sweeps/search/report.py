@@ -33,6 +33,7 @@ def _answer(document: Mapping[str, Any], result: Path | None) -> Answer:
         next=f"python -m sweeps.compare {document['strategy']} {name} judges it on other seeds."
         if document["best_score"] is not None
         else "see the outcomes in the result.",
+        cluster=document.get("cluster", ""),
     )
 
 

@@ -310,6 +310,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
     from blis_jax.reports import render
+    from blis_jax.reports.cluster_line import cluster_line
     from sweeps.sensitivity.report import findings_of
 
     folder = job.folder
@@ -318,7 +319,10 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
     if job.options.trace is not None:
         which = f"{job.options.trace}, {study.runs.many} {first} to {last}"
     about = f"{_plan_words(job)} Requests of {which}."
-    found = findings_of(study, job.strategy.name, failures, _most_runs(job), about)
+    found = findings_of(
+        study, job.strategy.name, failures, _most_runs(job), about,
+        cluster_line({job.strategy.name: job.space.base}, job.space.settings),
+    )  # fmt: skip
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)

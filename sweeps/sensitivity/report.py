@@ -36,8 +36,9 @@ def findings_of(
     failures: Mapping[str, int],
     num_runs: int,
     about: str = "",
+    cluster: str = "",
 ) -> Findings:
-    """Return the answer, what matters, and every index; `about` says what was run."""
+    """Return the answer, what matters, and every index; `about` says what was run, on which `cluster`."""
     said = study.runs.in_text
     sections = [
         replace(section, lines=tuple(map(said, section.lines)))
@@ -45,7 +46,11 @@ def findings_of(
         else section
         for section in _sections(study, failures, about)
     ]
-    return Findings(_answer(study, strategy, num_runs), sections, pictures(study, strategy))
+    return Findings(
+        replace(_answer(study, strategy, num_runs), cluster=cluster),
+        sections,
+        pictures(study, strategy),
+    )
 
 
 def _sections(

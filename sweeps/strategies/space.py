@@ -102,6 +102,12 @@ class Space:
         return tuple(dimension.name for dimension in self.dimensions)
 
     @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings that the parameters and overrides change."""
+        targets = [dimension.target.partition(".")[0] for dimension in self.dimensions]
+        return (*targets, *(name for one in self.strategy.overrides for name in one.settings))
+
+    @property
     def fixed_weights(self) -> float:
         """What the weights of scorers that no parameter changes add up to."""
         searched = {dimension.scorer for dimension in self.dimensions}

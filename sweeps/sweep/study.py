@@ -15,6 +15,7 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.cluster_line import cluster_line
 from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     Curve,
@@ -105,6 +106,9 @@ def study_of(swept: Swept) -> Study:
     return Study(
         command=swept.how.command,
         workload=plan.requests.name,
+        cluster=cluster_line(
+            {arm.name: arm.config for arm in plan.strategies}, [axis.name for axis in plan.axes]
+        ),
         strategies=tuple(names),
         descriptions={
             arm.name: arm.strategy.description

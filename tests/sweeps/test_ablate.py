@@ -114,7 +114,7 @@ def test_words_and_figure(
     assert_all_forms_agree(findings_of(document))
     show(findings_of(document))
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Asked: Which part of ")
+    assert said.startswith("Cluster: ") and " Asked: Which part of " in said
     whole_change = said.index("Verdict: in all better: critical −")
     assert whole_change < said.index(" most of it (") < said.index(" Sure: 95 %")
     show(findings_of(document), has_all=True)

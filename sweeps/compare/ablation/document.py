@@ -15,6 +15,7 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.cluster_line import cluster_line
 from blis_jax.statistics.intervals import (
     NO_INTERVAL,
     Estimate,
@@ -101,6 +102,9 @@ def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
                 "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
                 "intervals": interval_sentence(pairs, setting.inference, setting.run_word),
             },
+            "cluster": cluster_line(
+                {one.name: one.config for one in (ablation.base, ablation.arm)}
+            ),
             "base": ablation.base.name,
             "arm": ablation.arm.name,
             "design": FULL if ablation.is_full else ablation.design,

@@ -143,6 +143,7 @@ def study_of(document: Document, command: str = "") -> Study:
     study = Study(
         command=command,
         workload=document["workload"],
+        cluster=document["cluster"],
         strategies=(base, arm, *components),
         title=f"What makes {arm} differ from {base} on the {source} {document['workload']}",
         places=tuple(dict.fromkeys(one.place for one in differences)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
+from blis_jax.reports.cluster_line import cluster_line
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import metric_words
 from blis_jax.statistics.paired import Difference
@@ -39,6 +40,7 @@ def document_of(
         "versions": versions(),
         **setting_json(setting),
         "seeds": list(range(first, first + chosen.num_seeds)),
+        "cluster": cluster_line({arm.name: arm.config for arm in arms}),
         "procedure": "Kim and Nelson (2001), fully sequential; constraints by Andradóttir and Kim (2010)",
         "metric": choice.metric,
         "indifference": choice.zone,
@@ -103,6 +105,7 @@ def findings_of(document: Mapping[str, Any]) -> Findings:
             next="more --most-seeds or a larger --indifference tell them apart."
             if document["winner"] is None
             else "python -m sweeps.compare says in what else the winner differs.",
+            cluster=document["cluster"],
         ),
         tuple(sections),
     )

@@ -97,6 +97,7 @@ def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
         if counts[UNDECIDED]
         else "the .csv beside the result has every cell; python -m sweeps.compare looks at one closely.",
         time=time,
+        cluster=verdicts.attrs.get("cluster", ""),
     )
 
 

@@ -66,7 +66,7 @@ def test_dataset_summary_and_figures(
     assert "## Where people tune" in text and "best quarter, logarithm" in text
     assert "## What matters" in text and "## Best ranges" in text and "dummy gets" in text
     said = capsys.readouterr().out
-    assert said.startswith("Asked: ") and "How to read this:" in said and "--all" not in said
+    assert said.startswith("Cluster: ") and "How to read this:" in said and "--all" not in said
     assert text.index("- **Asked** Which of ") < text.index("- **Next** ") < text.index("## What")
     for name in ("indices", "morris"):
         assert (strategy.parent / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
