@@ -28,12 +28,12 @@ Fit the coefficients of the step-time model to the TTFT, TPOT and E2E of a real 
 follows derivatives through the simulator, from several starts, and simulates without the reference's
 defects.
 TRACE is recognised by its content: the result of `vllm bench serve --save-result --save-detailed`,
-GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, AIPerf's
-profile_export.jsonl, a TraceV2 trace of BLIS's observe, the requests.jsonl of vLLM's engine (one object
-a line with input_toks, output_toks, queued_ts, first_token_ts and last_token_ts), a CSV with arrival_us,
-input_tokens, output_tokens, ttft_ms and e2e_ms, or a folder of one of them. Prints the coefficients
-with intervals, what the run cannot tell, and the errors of mean, P50, P90 and P99, also for requests
-that were held out.
+GuideLLM's benchmarks.json, SGLang's bench_serving --output-details, inference-perf's
+per_request_lifecycle_metrics.json, AIPerf's profile_export.jsonl, a TraceV2 trace of BLIS's observe,
+the requests.jsonl of vLLM's engine (one object a line with input_toks, output_toks, queued_ts,
+first_token_ts and last_token_ts), a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and
+e2e_ms, or a folder of one of them. Prints a verdict, the coefficients with intervals, what the run
+cannot tell, and the errors of mean, P50, P90 and P99, also for requests that were held out.
 A result with figures only, such as that of `vllm bench serve` without --save-detailed, cannot be fitted
 to. --predicted compares a simulation with it.
 """
@@ -59,8 +59,8 @@ class _Trace(CommandOptions, title="trace"):
     """How the run is read."""
 
     format: str | None = option(
-        cli.one_of( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "guidellm", "inference-perf",
-        "aiperf", ), None, "NAME",
+        cli.one_of( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "sglang-bench-serving", "guidellm",
+        "inference-perf", "aiperf", "genai-perf", "llm-d-benchmark-report", ), None, "NAME",
         "TRACE's format, where its content does not show it; vllm-bench is the engine's requests.jsonl",
     )  # fmt: skip
     stage: int | None = option(

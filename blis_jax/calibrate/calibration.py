@@ -36,6 +36,7 @@ from blis_jax.calibrate.validation import (
     HELD_OUT,
     ErrorRow,
     RequestErrors,
+    Verdict,
     by_request,
     errors,
     naive,
@@ -146,6 +147,11 @@ class Calibration:
     by_request: tuple[RequestErrors, ...]  # of the requests held out
     remarks: tuple[str, ...]
     predictive: Predictive | None = None  # where the plan explores
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the fit describes the run."""
+        return Verdict.of(self.errors)
 
 
 def calibrate(
@@ -286,6 +292,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
         },
         "errors": [row.document() for row in found.errors if row.is_there],
         "held_out_by_request": [row._asdict() for row in found.by_request],
+        "verdict": found.verdict._asdict(),
         "remarks": [*stated, *found.remarks],
     }
 

@@ -1,4 +1,4 @@
-"""Result files of benchmark clients: vllm bench serve, GuideLLM, inference-perf and AIPerf.
+"""Result files of vllm bench serve, SGLang's bench_serving, GuideLLM and inference-perf, and the table of all clients.
 
 A client's file may list the requests, or hold figures alone. Files without requests become a `Summary`.
 """
@@ -8,13 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+
+from blis_jax.calibrate.benchmark_files import (
+    BenchmarkClient,
+    first_of,
+    is_aiperf,
+    is_genai_perf,
+    is_llmd_report,
+    numbers_of,
+    read_aiperf,
+    read_genai_perf,
+    read_llmd_report,
+    run_of,
+    stated_figures,
+)
 from blis_jax.calibrate.measured_run import (
-    LATENCIES,
-    STATISTICS,
-    TO_MS,
     Benchmark,
     Load,
     MeasuredRun,
@@ -27,80 +38,80 @@ from blis_jax.calibrate.measured_run import (
 )
 from blis_jax.errors import ConfigError
 
-Figures = dict[tuple[str, str], float]  # by latency and statistic, ms
+# --- vllm bench serve and SGLang's bench_serving: figures, and lists by request if asked for ------
 
-
-class BenchmarkClient(NamedTuple):
-    """How the files of one client are known and read."""
-
-    matches: Callable[[object], bool]  # whether a document is the client's
-    read: Callable[[object, str], list[Benchmark]]  # of a document and the words for its source
-
-
-def _figures(
-    names: Sequence[str], statistics: Sequence[str], of: Callable[[str, str], float]
-) -> Figures:
-    """Return the figures that a file states; `of` gives that of the client's name and statistic, NaN for none."""
-    pairs = product(zip(LATENCIES, names, strict=True), zip(STATISTICS, statistics, strict=True))
-    values = {(ours, mine): of(name, theirs) for (ours, name), (mine, theirs) in pairs}
-    return {key: value for key, value in values.items() if math.isfinite(value)}
-
-
-def _run(
-    source: str,
-    requests: Sequence[object],
-    places: Sequence[str],
-    add: Callable[[Sent, object, str], None],
-) -> MeasuredRun:
-    """Return the requests of a file that says nothing of its server; `places` say where each stands."""
-    sent = Sent()
-    for place, request in zip(places, requests, strict=True):
-        add(sent, request, f"{source}{place}:")
-    return sent.run(source, ServerSettings())
-
-
-def _first(document: object) -> object:
-    """Return the document, or the first of several in a file."""
-    return document[0] if isinstance(document, tuple) and document else document
-
-
-# --- vllm bench serve: JSON with figures, with --save-detailed lists by request too ---------------
-
-# Times of requests are seconds, figures are ms. `start_times`, without which arrivals are unknown, are written since
-# January 2026 (vLLM's pull request 32667). E2E is `latencies` where a later version writes it, else TTFT plus all gaps.
-# A file to which --append-result added holds one result a line.
+# Times of requests are seconds, figures are ms. vLLM writes `start_times`, without which arrivals are unknown, since
+# January 2026 (its pull request 32667), SGLang never; where all requests are sent at once they are not needed. E2E is
+# `latencies` where a later vLLM writes it, else TTFT plus all gaps. A file may hold one result a line.
 _LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
+VLLM, SGLANG = "vllm bench serve", "SGLang's bench_serving"
+_DETAILS = {VLLM: "--save-detailed", SGLANG: "--output-details"}
+_WITH_TIMES = {
+    VLLM: "with a vLLM of 2026",
+    SGLANG: "with vllm bench serve --backend openai, which SGLang's server understands, or with --request-rate inf and "
+    "no --max-concurrency, where all requests are sent at once",
+}
 
 
 def _is_vllm(document: object) -> bool:
-    first = _first(document)
-    return at(first, "request_throughput") is not None and (
-        at(first, "mean_ttft_ms") is not None or at(first, "ttfts") is not None
-    )
+    first = first_of(document)
+    has_figures = at(first, "mean_ttft_ms") is not None or at(first, "ttfts") is not None
+    is_sglang = at(first, "mean_e2e_latency_ms") is not None
+    return at(first, "request_throughput") is not None and has_figures and not is_sglang
 
 
-def _read_vllm(document: object, source: str) -> list[Benchmark]:
+def _is_sglang(document: object) -> bool:
+    first = first_of(document)
+    names = ("request_throughput", "mean_e2e_latency_ms")
+    return all(at(first, name) is not None for name in names)
+
+
+def _read_lists(document: object, source: str, tool: str) -> list[Benchmark]:
     results = document if isinstance(document, tuple) else (document,)
-    return [_vllm_benchmark(result, source) for result in results]
+    return [_lists_benchmark(result, source, tool) for result in results]
 
 
-def _vllm_benchmark(result: Mapping[str, Any], source: str) -> Benchmark:
+def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Benchmark:
+    of = numbers_of(result, f"{source}:")
     rate = result.get("request_rate")
-    rate_per_s = math.nan if rate in (None, "inf") else number(rate, f"{source}: request_rate")
-    limit = number(result.get("max_concurrency"), f"{source}: max_concurrency")
-    pace = "all at once" if math.isnan(rate_per_s) else f"{rate_per_s:g}/s"
-    if math.isfinite(limit):
+    rate_per_s = math.inf if rate in (None, "inf") else of("request_rate")
+    limit = of("max_concurrency")
+    is_limited = math.isfinite(limit)
+    pace = "all at once" if math.isinf(rate_per_s) else f"{rate_per_s:g}/s"
+    if is_limited:
         pace = f"{pace}, at most {limit:.0f} open"
     settings = ServerSettings(model=result.get("model_id"))
+    notes = [closed_loop(limit)] if is_limited else []
+    if math.isinf(rate_per_s) and not is_limited and isinstance(result.get("ttfts"), list):
+        result = {"start_times": [0.0] * len(result["ttfts"]), **result}
     lacking = [name for name in _LISTS if not isinstance(result.get(name), list)]
-    if lacking:
-        summary = partial(_vllm_summary, result, source, lacking, rate_per_s, settings)
+    ttfts, errors = result.get("ttfts"), result.get("errors")
+    has_failed = isinstance(errors, list) and bool(errors) and all(errors)
+    is_streamed = not isinstance(ttfts, list) or any(ttfts) or has_failed
+    if lacking or not is_streamed:
+        load = _load(result, of, rate_per_s, limit)
+        words = _what_lacks(tool, lacking, is_streamed=is_streamed)
+        summary = partial(_lists_summary, of, tool, words, load, settings)
         return Benchmark(pace, summary)
-    notes = [closed_loop(limit)] if math.isfinite(limit) else []
-    return Benchmark(pace, lambda: _vllm_requests(result, source).run(source, settings, notes))
+    return Benchmark(pace, lambda: _listed_requests(result, source).run(source, settings, notes))
 
 
-def _vllm_requests(result: Mapping[str, Any], source: str) -> Sent:
+def _what_lacks(tool: str, lacking: Sequence[str], *, is_streamed: bool) -> str:
+    """Return why no fit can be made, and how to measure again; a client that does not stream writes TTFT 0."""
+    words = []
+    if list(lacking) == ["start_times"]:
+        again = _WITH_TIMES[tool]
+        words.append(f"it has no start_times, so arrivals are unknown; measure again {again}")
+    elif lacking:
+        words.append(f"it has no lists by request; measure again with {_DETAILS[tool]}")
+    if not is_streamed:
+        words.append(
+            "all its times of first tokens are 0: the client did not stream; measure again with streaming"
+        )
+    return "; ".join(words)
+
+
+def _listed_requests(result: Mapping[str, Any], source: str) -> Sent:
     columns = {name: result[name] for name in _LISTS}
     errors = result.get("errors") or [""] * len(columns["ttfts"])
     totals = result.get("latencies") or [None] * len(columns["ttfts"])
@@ -115,47 +126,49 @@ def _vllm_requests(result: Mapping[str, Any], source: str) -> Sent:
             sent.num_failed += 1
             continue
         request = {name: values[place] for name, values in lists.items()}
-        of = _numbers(request, f"{source}: request {place}:")
-        ttft, total = of("ttfts"), of("latencies")
+        of = numbers_of(request, f"{source}: request {place}:")
+        ttft, total, itls = of("ttfts"), of("latencies"), request["itls"] or ()
         if math.isnan(total):
-            itls = request["itls"] or ()
             total = ttft + sum(number(gap, f"{source}: request {place}: itls") for gap in itls)
-        sent.add(of("start_times"), (of("input_lens"), of("output_lens")), ttft, total)
+        outputs = of("output_lens")
+        sent.add(of("start_times"), (of("input_lens"), outputs), ttft, total)
+        if outputs > 1:
+            sent.gaps.append((len(itls), outputs - 1))
     return sent
 
 
-def _numbers(document: object, where: str) -> Callable[..., float]:
-    """Return what gives the number at the end of a way through a document, NaN for none; `where` begins errors."""
-    return lambda *names: number(at(document, *names), f"{where} {'.'.join(names)}")
+def _load(
+    result: Mapping[str, Any], of: Callable[..., float], rate_per_s: float, limit: float
+) -> Load:
+    """Return what was sent; the deviations of lengths where they are listed."""
+    count = of("completed")
+    tokens = [of(f"total_{kind}_tokens") / (count or math.nan) for kind in ("input", "output")]
+    listed = (result.get("input_lens"), result.get("output_lens"))
+    spread = [float(np.std(each)) if isinstance(each, list) else math.nan for each in listed]
+    return Load(count, rate_per_s, tokens[0], tokens[1], spread[0], spread[1], limit)
 
 
-def _vllm_summary(
-    result: Mapping[str, Any],
-    source: str,
-    lacking: list[str],
-    rate_per_s: float,
-    settings: ServerSettings,
+def _lists_summary(
+    of: Callable[..., float], tool: str, words: str, load: Load, settings: ServerSettings
 ) -> Summary:
-    of = _numbers(result, f"{source}:")
-    figures = _figures(
-        ("ttft", "tpot", "e2el"),
+    e2e = "e2e_latency" if tool == SGLANG else "e2el"
+    figures = stated_figures(
+        ("ttft", "tpot", e2e),
         ("mean", "median", "p90", "p99"),
         lambda name, statistic: of(f"{statistic}_{name}_ms"),
     )
-    count = of("completed") or math.nan
-    tokens = [of(f"total_{kind}_tokens") / count for kind in ("input", "output")]
-    words = "it has no lists by request; measure again with --save-detailed"
-    if lacking == ["start_times"]:
-        words = "it has no start_times, so arrivals are unknown; measure again with a vLLM of 2026"
-    load = Load(count, rate_per_s, *tokens)
-    return Summary("vllm bench serve", figures, words, load, settings)
+    num_failed = of("failed")
+    return Summary(
+        tool, figures, words, load, settings, 0.0 if math.isnan(num_failed) else num_failed
+    )
 
 
 # --- GuideLLM: benchmarks.json or .yaml, one benchmark for each pace, each with its requests ------
 
 # Report schema 1 (GuideLLM 0.4 to 0.6) and 2 (0.7). Every request has request_start_time (s), prompt_tokens,
-# output_tokens, time_to_first_token_ms, and inter_token_latency_ms from its first to its last token. The report's own
-# figures of the inter-token latency weigh requests by tokens, so figures are computed from the requests here.
+# output_tokens, time_to_first_token_ms, and inter_token_latency_ms from its first to its last token. GuideLLM 0.3 has
+# start_time, first_token_time and last_token_time (s), and the strategy in `args`. The report's own figures of the
+# inter-token latency weigh requests by tokens, so figures are computed from the requests here.
 _CLOSED = ("synchronous", "concurrent", "throughput")
 
 
@@ -175,7 +188,7 @@ def _read_guidellm(document: object, source: str) -> list[Benchmark]:
 def _guidellm_benchmark(benchmark: object, source: str) -> Benchmark:
     if not isinstance(at(benchmark, "requests", "successful"), list):
         raise ConfigError(f"{source} has no requests.successful; give GuideLLM's own report")
-    strategy = at(benchmark, "config", "strategy")
+    strategy = at(benchmark, "config", "strategy") or at(benchmark, "args", "strategy")
     kind = str(at(strategy, "type_") or "unknown pace")
     rate = at(strategy, "rate")
     label = kind if rate is None else f"{kind} at {number(rate, source):g}/s"
@@ -188,11 +201,14 @@ def _guidellm_run(benchmark: object, source: str, *, is_closed: bool) -> Measure
         sent.num_failed += len(at(benchmark, "requests", failed) or ())
     for place, request in enumerate(at(benchmark, "requests", "successful")):
         where = f"{source}: request {place}:"
-        of = _numbers(request, where)
+        of = numbers_of(request, where)
         output, ttft = of("output_tokens"), of("time_to_first_token_ms")
         gaps = of("inter_token_latency_ms") * (output - 1) if output > 1 else 0.0
-        tokens = of("prompt_tokens"), output
-        sent.add(of("request_start_time"), tokens, ttft / 1e3, (ttft + gaps) / 1e3)
+        start, total = of("request_start_time"), ttft + gaps
+        if math.isnan(start):
+            start = of("start_time")
+            ttft, total = (1e3 * (of(f"{end}_token_time") - start) for end in ("first", "last"))
+        sent.add(start, (of("prompt_tokens"), output), ttft / 1e3, total / 1e3)
         cached = number(at(request, "input_metrics", "cached_tokens"), f"{where} cached_tokens")
         sent.cached_tokens += 0.0 if math.isnan(cached) else cached
     model = at(benchmark, "config", "backend", "model")
@@ -220,7 +236,7 @@ def _read_inference_perf(document: object, source: str) -> list[Benchmark]:
     if not isinstance(document, list):
         return [Benchmark("figures", lambda: _inference_perf_figures(document, source))]
     places = [f": request {place}" for place in range(len(document))]
-    run = partial(_run, source, document, places, _add_inference_perf)
+    run = partial(run_of, source, document, places, _add_inference_perf)
     return [Benchmark("requests of all stages", run)]
 
 
@@ -240,13 +256,15 @@ def _add_inference_perf(sent: Sent, request: object, where: str) -> None:
     prompt = at(info, "input_tokens") if prompt is None else prompt
     tokens = number(prompt, f"{where} input_tokens"), number(output, f"{where} output_tokens")
     sent.add(start, tokens, first - start, last - start)
+    if tokens[1] > 1:
+        sent.gaps.append((len(times) - 1, tokens[1] - 1))
     cached = at(answer, "server_usage", "prompt_tokens_details", "cached_tokens")
     sent.cached_tokens += number(cached or 0, f"{where} cached_tokens")
 
 
 def _inference_perf_figures(document: object, source: str) -> Summary:
-    of = _numbers(document, f"{source}:")
-    figures = _figures(
+    of = numbers_of(document, f"{source}:")
+    figures = stated_figures(
         ("time_to_first_token", "time_per_output_token", "request_latency"),
         ("mean", "median", "p90", "p99"),
         lambda name, statistic: 1e3 * of("successes", "latency", name, statistic),
@@ -257,77 +275,21 @@ def _inference_perf_figures(document: object, source: str) -> Summary:
         of("load_summary", "requested_rate"),
         of("successes", "prompt_tokens" if is_old else "prompt_len", "mean"),
         of("successes", "output_len", "mean"),
+        max_open=of("load_summary", "concurrency"),
     )
     words = (
         "it has no requests; give per_request_lifecycle_metrics.json, which report.request_lifecycle."
         "per_request: true writes"
     )
-    return Summary("inference-perf", figures, words, load)
-
-
-# --- AIPerf: profile_export.jsonl, one record a request, and profile_export_aiperf.json, figures --
-
-# AIPerf 0.1.1 to 0.10 (export schemas 1.0 to 1.3). A record has metadata.request_start_ns and benchmark_phase, and in
-# `metrics` values with units. E2E is request_latency, from sending to the last answer with content. Requests of another
-# phase than profiling (warm-up) arrive, but count as not measured.
-_LENGTHS = ("input_sequence_length", "output_sequence_length")
-
-
-def _is_aiperf(document: object) -> bool:
-    first = _first(document)
-    is_record = at(first, "metadata", "request_start_ns") is not None
-    return is_record or at(first, "request_latency", "unit") is not None
-
-
-def _read_aiperf(document: object, source: str) -> list[Benchmark]:
-    records = document if isinstance(document, tuple) else (document,)
-    if at(records[0], "metadata", "request_start_ns") is None:
-        return [Benchmark("figures", lambda: _aiperf_figures(records[0], source))]
-    places = [f", line {place}" for place in range(1, len(records) + 1)]
-    return [Benchmark("requests", partial(_run, source, records, places, _add_aiperf))]
-
-
-def _add_aiperf(sent: Sent, record: object, where: str) -> None:
-    if at(record, "error") is not None or at(record, "metadata", "was_cancelled"):
-        sent.num_failed += 1
-        return
-    start = number(at(record, "metadata", "request_start_ns"), f"{where} request_start_ns")
-    inputs, outputs = (
-        number(at(record, "metrics", name, "value"), f"{where} {name}") for name in _LENGTHS
-    )
-    ttft, total = (
-        _ms(at(record, "metrics", name), "value", f"{where} {name}")
-        for name in ("time_to_first_token", "request_latency")
-    )
-    if at(record, "metadata", "benchmark_phase") not in ("profiling", None):
-        ttft = math.nan
-    sent.add(start / 1e9, (inputs, outputs), ttft / 1e3, total / 1e3)
-
-
-def _ms(metric: object, name: str, where: str) -> float:
-    """Return a value with a unit, in ms; NaN if there is none."""
-    value, unit = number(at(metric, name), where), at(metric, "unit")
-    if not math.isnan(value) and unit not in TO_MS:
-        raise ConfigError(f"{where} has the unit {unit!r}; allowed are {', '.join(TO_MS)}")
-    return value * TO_MS.get(unit, math.nan)
-
-
-def _aiperf_figures(document: object, source: str) -> Summary:
-    figures = _figures(
-        ("time_to_first_token", "inter_token_latency", "request_latency"),
-        ("avg", "p50", "p90", "p99"),
-        lambda name, statistic: _ms(at(document, name), statistic, f"{source}: {name}.{statistic}"),
-    )
-    of = _numbers(document, f"{source}:")
-    count, inputs, outputs = (of(name, "avg") for name in ("request_count", *_LENGTHS))
-    load = Load(count, of("input_config", "loadgen", "request_rate"), inputs, outputs)
-    words = "it has no requests; give profile_export.jsonl, which AIPerf writes beside it"
-    return Summary("aiperf", figures, words, load)
+    return Summary("inference-perf", figures, words, load, num_failed=of("failures", "count"))
 
 
 CLIENTS = {
-    "vllm-bench-serve": BenchmarkClient(_is_vllm, _read_vllm),
+    "vllm-bench-serve": BenchmarkClient(_is_vllm, partial(_read_lists, tool=VLLM)),
+    "sglang-bench-serving": BenchmarkClient(_is_sglang, partial(_read_lists, tool=SGLANG)),
     "guidellm": BenchmarkClient(_is_guidellm, _read_guidellm),
     "inference-perf": BenchmarkClient(_is_inference_perf, _read_inference_perf),
-    "aiperf": BenchmarkClient(_is_aiperf, _read_aiperf),
+    "aiperf": BenchmarkClient(is_aiperf, read_aiperf),
+    "genai-perf": BenchmarkClient(is_genai_perf, read_genai_perf),
+    "llm-d-benchmark-report": BenchmarkClient(is_llmd_report, read_llmd_report),
 }

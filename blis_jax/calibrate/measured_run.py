@@ -223,6 +223,9 @@ class Load(NamedTuple):
     rate_per_s: float = math.nan  # stated; NaN where the answers set the pace
     input_tokens: float = math.nan  # mean
     output_tokens: float = math.nan  # mean
+    input_stdev: float = math.nan
+    output_stdev: float = math.nan
+    max_open: float = math.nan  # requests that it kept open at most; NaN for no limit
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,7 @@ class Summary:
     lacking: str  # what is not in the file, and where it can be had
     load: Load
     settings: ServerSettings = field(default_factory=ServerSettings)
+    num_failed: float = 0.0
 
 
 class Benchmark(NamedTuple):
@@ -253,17 +257,21 @@ class Sent:
     ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)  # from sent to the last token
     num_failed: int = 0
+    num_contradictory: int = 0  # whose first token comes after the last
+    num_warm_up: int = 0
     cached_tokens: float = 0.0  # of the prompts, found in the server's prefix cache
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
 
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
-        """One request that was answered; `tokens` of its prompt and its output."""
+        """Add a request that was answered; `tokens` of its prompt and its output."""
         if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
             self.num_failed += 1
             return
         self.start_s.append(start_s)
         self.input_tokens.append(tokens[0])
         self.output_tokens.append(tokens[1])
-        is_streamed = ttft_s > 0 and (tokens[1] == 1 or e2e_s > ttft_s)
+        self.num_contradictory += ttft_s > e2e_s
+        is_streamed = 0 < ttft_s <= e2e_s and (tokens[1] == 1 or e2e_s > ttft_s)
         self.ttft_s.append(ttft_s if is_streamed else math.nan)
         self.e2e_s.append(e2e_s if is_streamed else math.nan)
 
@@ -274,7 +282,7 @@ class Sent:
             ConfigError: no request was answered, or none was streamed.
         """
         if not self.start_s:
-            raise ConfigError(f"{source} has no request that was answered; give another run")
+            raise ConfigError(none_answered(source, self.num_failed))
         if np.all(np.isnan(self.ttft_s)):
             raise ConfigError(
                 f"{source} has no time of a first token: the client did not stream; measure again "
@@ -301,6 +309,22 @@ class Sent:
                 f"{self.num_failed} of {self.num_failed + len(self.start_s)} requests have failed or "
                 "lack their lengths: they are left out, though they may have cost the server time"
             )
+        if self.num_contradictory:
+            remarks.append(
+                f"{self.num_contradictory} requests have their first token after their last: they arrive, but are "
+                "not measured"
+            )
+        if self.num_warm_up:
+            remarks.append(
+                f"{self.num_warm_up} requests of the warm-up arrive, but are not measured"
+            )
+        num_silent = int(np.sum(np.isnan(self.ttft_s)))
+        num_silent -= self.num_contradictory + self.num_warm_up
+        if num_silent > 0:
+            remarks.append(
+                f"{num_silent} requests have no time of a first token: they arrive, but are not measured"
+            )
+        remarks += few_gaps(self.gaps)
         share = self.cached_tokens / sum(self.input_tokens)
         if share > 0.01:
             remarks.append(
@@ -309,6 +333,26 @@ class Sent:
                 "prefill token will seem too cheap"
             )
         return remarks
+
+
+FEW_GAPS = 0.8  # of the gaps between tokens
+
+
+def few_gaps(gaps: Sequence[tuple[float, float]]) -> list[str]:
+    """Return a remark where requests have far fewer gaps than their tokens; pairs of those seen and those due."""
+    seen, due = (sum(column) for column in zip(*gaps, strict=True)) if gaps else (0.0, 0.0)
+    if not seen < FEW_GAPS * due:
+        return []
+    return [
+        f"the file has {seen:,.0f} gaps for the {due:,.0f} between its output tokens: chunks hold several tokens, or "
+        "tokens (of reasoning) come before the first content, so TTFT is not that of the first token; trust E2E"
+    ]
+
+
+def none_answered(source: str, num_failed: float) -> str:
+    """Return the sentence on a run of which no request was answered."""
+    what = f"all {num_failed:.0f} requests have failed" if num_failed else "no request was answered"
+    return f"{source}: {what}, so there is nothing to fit or compare; see the server's log"
 
 
 def closed_loop(limit: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
 from blis_jax.calibrate.measured_run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
 from blis_jax.calibrate.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
 from blis_jax.latency.registry import AUTO
 
@@ -271,7 +272,7 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 
 
 def load(path: Path) -> Posterior:
-    """Return the posterior that `python -m blis_jax.calibrate` wrote."""
+    """Return the posterior that `python -m blis_jax.calibrate` wrote; warn of a fit that does not describe its run."""
     document = input_files.read_json(path, "a result of blis_jax.calibrate")
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
@@ -299,4 +300,7 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
     predictive = None if given is None else Predictive.of_document(given)
     if predictive is not None and not set(terms) <= set(predictive.terms) <= set(ALL_TERMS):
         raise ValueError("predictive")
+    verdict = document.get("verdict", {"describes": True})  # files of earlier versions have none
+    if not verdict["describes"]:
+        warnings.warn(f"{source}: {verdict['words']}", ConfigWarning, stacklevel=3)
     return Posterior(terms, values, covariance, fixed, source, cluster, predictive, server)

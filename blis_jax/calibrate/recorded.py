@@ -27,6 +27,8 @@ from blis_jax.calibrate.measured_run import (
     ServerSettings,
     Summary,
     at,
+    few_gaps,
+    none_answered,
     of_header,
     of_meta,
     parse,
@@ -237,6 +239,7 @@ def read_observed_trace(path: Path) -> MeasuredRun:
     place = trace_v2.header_path(path)
     header = form.read_header(place) if place else trace_v2.Header()
     times = read_table(path)
+    chunks = times["num_chunks"].to_numpy(np.float64)
     sent, first, last = (
         times[name].to_numpy(np.float64)
         for name in ("send_time_us", "first_chunk_time_us", "last_chunk_time_us")
@@ -250,12 +253,15 @@ def read_observed_trace(path: Path) -> MeasuredRun:
             f"{path} has no row that is ok and has the times of its chunks; record a run with streaming"
         )
     trip_us = 1e3 * (header.network.measured_rtt_ms if header.network else 0.0)
+    is_long = is_good & (chunks > 0) & (rows.output_len > 1)
+    due = rows.output_len[is_long] - 1.0
+    gaps = list(zip(chunks[is_long] - 1, due, strict=True))
     run = MeasuredRun(
         rows,
         np.where(is_good, first - sent - trip_us, np.nan),
         np.where(is_good, last - sent - trip_us, np.nan),
         of_header(header) if place else ServerSettings(),
-        tuple(reading.report.notes),
+        (*reading.report.notes, *few_gaps(gaps)),
     )
     return _answered(run, trip_us)
 
@@ -324,6 +330,8 @@ def read_result(
     else:
         read = read_observed_trace if name == "trace-v2" else read_latency_csv
         found = read(path)
+    if isinstance(found, Summary) and found.load.num_requests == 0:
+        raise ConfigError(none_answered(str(path), found.num_failed))
     if isinstance(found, MeasuredRun):
         found = found.take(np.argsort(found.rows.arrival_us, kind="stable"))
         _check(found, path)
@@ -369,8 +377,9 @@ def _name_of_table(path: Path) -> str:
         return "latency-csv"
     raise ConfigError(
         f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "
-        "results of vllm bench serve, GuideLLM, inference-perf and AIPerf, TraceV2 with chunk times, the "
-        "engine's requests.jsonl, and a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms"
+        "results of vllm bench serve, SGLang's bench_serving, GuideLLM, inference-perf, AIPerf and GenAI-Perf, llm-d's "
+        "Benchmark Report, TraceV2 with chunk times, the engine's requests.jsonl, and a CSV with arrival_us, "
+        "input_tokens, output_tokens, ttft_ms and e2e_ms"
     )
 
 

@@ -43,8 +43,17 @@ from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, 
 
 def text(found: Calibration) -> str:
     """Return what the command prints."""
+    verdict = f"Verdict: {found.verdict.words}"
     return "\n".join(
-        [*_head(found), "", *_coefficients(found), "", table(found.errors), *_held_out(found)]
+        [
+            verdict,
+            *_head(found),
+            "",
+            *_coefficients(found),
+            "",
+            table(found.errors),
+            *_held_out(found),
+        ]
     )
 
 
@@ -57,8 +66,10 @@ def _head(found: Calibration) -> list[str]:
         if config.total_kv_blocks < 1_000_000
         else "KV memory never full"
     )
+    measured = int(np.sum(np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)))
+    of_them = "" if measured == len(run) else f", {measured} of them measured"
     return [
-        f"{len(run)} requests, fitted on the first {fitted}; {config.num_instances} instance(s), at most "
+        f"{len(run)} requests{of_them}, fitted on the first {fitted}; {config.num_instances} instance(s), at most "
         f"{config.max_num_running_reqs} running, budget {config.max_num_scheduled_tokens}, {memory}; "
         f"profile {config.profile}.",
         f"{fit.num_simulations} simulations from {len(fit.start_costs)} starts; {close} of them end within "
@@ -195,7 +206,7 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     simulated, remarks = _simulated(results)
     if isinstance(measured, Summary):
         real, kind = measured.figures, f"figures of {measured.tool}"
-        remarks += _chunks(measured)
+        remarks += [*_missing(measured), *_chunks(measured)]
     else:
         real = figures(measured.ttft_us, measured.e2e_us, measured.rows.output_len)
         remarks, kind = [*measured.notes, *remarks], f"{len(measured)} requests"
@@ -209,6 +220,13 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     return Prediction(
         f"{trace}: {kind} beside the simulation in {results}.", tuple(rows), tuple(remarks)
     )
+
+
+def _missing(measured: Summary) -> list[str]:
+    """Return a remark on latencies of which the file has no figure, or 0."""
+    names = {name for name, _ in measured.figures}
+    lacking = [name.partition("_")[0].upper() for name in LATENCIES if name not in names]
+    return [f"the file has no {' and no '.join(lacking)}, or states 0 for it"] if lacking else []
 
 
 def _chunks(measured: Summary) -> list[str]:
@@ -242,18 +260,28 @@ def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
     return figures(1e3 * ttft[is_done], 1e3 * e2e[is_done], output[is_done]), remarks
 
 
+LARGEST_SPREAD = (
+    0.4  # of a mean length: a wider normal law would be cut at 1 token and move the mean
+)
+ALL_AT_ONCE_PER_S = 100_000
+
+
 def how_to_predict(load: Load) -> str:
     """Return the command that makes a prediction of what a client sent, as far as its file says that."""
-    flags = {
-        "--rate": load.rate_per_s,
-        "--num-requests": load.num_requests,
-        "--prompt-tokens": load.input_tokens,
-        "--output-tokens": load.output_tokens,
-    }
-    whole = [
-        f"{flag} {value:g}" if flag == "--rate" else f"{flag} {value:.0f}"
-        for flag, value in flags.items()
-        if math.isfinite(value)
-    ]
-    words = " ".join(["blis-jax run --workload distribution", *whole, "--results-path FILE"])
-    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {words}"
+    words = ["blis-jax run --workload distribution"]
+    if math.isfinite(load.max_open):
+        words.append(f"--profile blis-2026-08 --concurrency {load.max_open:.0f}")
+    elif not math.isnan(load.rate_per_s):
+        words.append(f"--rate {min(load.rate_per_s, ALL_AT_ONCE_PER_S):g}")
+    if math.isfinite(load.num_requests):
+        words.append(f"--num-requests {load.num_requests:.0f}")
+    for kind, mean, stdev in (
+        ("prompt", load.input_tokens, load.input_stdev),
+        ("output", load.output_tokens, load.output_stdev),
+    ):
+        if math.isfinite(mean):
+            spread = 1 if math.isnan(stdev) else min(stdev, LARGEST_SPREAD * mean)
+            flag = f"--{kind}-tokens"
+            words.append(f"{flag} {mean:.0f} {flag}-stdev {max(spread, 1):.0f} {flag}-min 1")
+    command = " ".join([*words, "--results-path FILE"])
+    return f"to hold a simulation against the figures, give --predicted FILE, made for instance by {command}"

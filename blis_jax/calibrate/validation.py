@@ -67,6 +67,30 @@ def errors(
     ]
 
 
+MOST_OFF = 0.2  # a fit whose means are further off than this does not describe the run
+
+
+class Verdict(NamedTuple):
+    """Whether a fit describes the run that it was made from."""
+
+    describes: bool
+    words: str
+
+    @classmethod
+    def of(cls, rows: Sequence[ErrorRow]) -> Verdict:
+        """Judge the means of TTFT, TPOT and E2E over all requests."""
+        means = [row for row in rows if (row.part, row.statistic) == ("all", "mean")]
+        known = [row for row in means if row.is_there]
+        if not known:
+            return cls(False, "the run has no mean latency to hold the fit against.")
+        worst = max(known, key=lambda row: abs(row.error))
+        figure = f"{worst.metric.partition('_')[0].upper()} {100 * worst.error:+.1f} %"
+        if abs(worst.error) > MOST_OFF:
+            words = f"the fit does NOT describe its run: mean {figure}. Do not predict with it; see the notes."
+            return cls(False, words)
+        return cls(True, f"the fit describes its run: the mean that is furthest off is {figure}.")
+
+
 def naive(
     run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"], part: str = NAIVE
 ) -> list[ErrorRow]:

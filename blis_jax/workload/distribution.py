@@ -36,6 +36,24 @@ class GaussianLengths:
     min: int
     max: int
 
+    @property
+    def drawn_mean(self) -> float:
+        """Mean of what is drawn, which the bounds move away from `mean`."""
+        if self.stdev == 0 or self.min == self.max:
+            return float(min(max(self.mean, self.min), self.max))
+        low, high = ((end - self.mean) / self.stdev for end in (self.min, self.max))
+        inside = _below(high) - _below(low)
+        part = self.mean * inside + self.stdev * (_density(low) - _density(high))
+        return self.min * _below(low) + part + self.max * (1 - _below(high))
+
+
+def _below(score: float) -> float:
+    return math.erfc(-score / math.sqrt(2)) / 2
+
+
+def _density(score: float) -> float:
+    return math.exp(-score * score / 2) / math.sqrt(2 * math.pi)
+
 
 @dataclass(frozen=True)
 class Distribution:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.calibrate.__main__ import main
+from blis_jax.calibrate.validation import ErrorRow, Verdict
 from tests.support.recorded.reference_data import REPO_ROOT
 
 EXAMPLE = str(REPO_ROOT / "examples" / "measured_run")
@@ -26,9 +27,18 @@ def test_the_example_run(tmp_path: Path, capsys):
     assert abs(held_out["tpot_ms"]) < 0.03 and abs(held_out["ttft_ms"]) < 0.1
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert "same episode" in printed.out and "training mean" in printed.out
+    assert printed.out.startswith("Verdict: the fit describes its run: the mean that is furthest")
+    assert document["verdict"]["describes"]
     # the same coefficients on the same requests, without a fit
     assert main([EXAMPLE, "--coefficients-from", str(output)]) == 0
-    predicted = capsys.readouterr().out
+    said = capsys.readouterr()
+    predicted = said.out
+    assert "does NOT describe" not in said.err
+    # a fit that its own command called unusable
+    document["verdict"] = Verdict.of([ErrorRow("all", "ttft_ms", "mean", 400.0, 5.0)])._asdict()
+    output.write_text(json.dumps(document))
+    assert main([EXAMPLE, "--coefficients-from", str(output)]) == 0
+    assert "the fit does NOT describe its run: mean TTFT -98.8 %" in capsys.readouterr().err
     of_all = [line for line in printed.out.splitlines() if line.startswith("all  ")]
     assert of_all and of_all == [
         line for line in predicted.splitlines() if line.startswith("all  ")

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from blis_jax.calibrate.__main__ import CalibrateOptions, main
-from blis_jax.calibrate.measured_run import MeasuredRun, Summary
+from blis_jax.calibrate.measured_run import Load, MeasuredRun, Summary
 from blis_jax.calibrate.recorded import CLIENTS, FORMATS, read_measured, read_result
+from blis_jax.calibrate.report import how_to_predict
 from blis_jax.calibrate.validation import figures
 from blis_jax.errors import ConfigError
+from blis_jax.workload.distribution import GaussianLengths
 from tests.support.recorded.reference_data import REPO_ROOT
 
 FILES = REPO_ROOT / "tests" / "data" / "benchmark_results"
@@ -137,6 +139,7 @@ def test_requests_before_the_measurement_only_arrive(tmp_path: Path):
     text = (FILES / "aiperf_records.jsonl").read_text().replace("profiling", "warmup", 2)
     (tmp_path / "warm.jsonl").write_text(text)
     run = read_measured(tmp_path / "warm.jsonl")
+    assert "2 requests of the warm-up arrive, but are not measured" in run.notes
     assert len(run) == 24 and np.isnan(run.ttft_us).tolist() == [True] * 2 + [False] * 22
     header = (FILES / "observe.yaml").read_text().replace("requests: 0", "requests: 3")
     (tmp_path / "observe.yaml").write_text(header)
@@ -145,9 +148,157 @@ def test_requests_before_the_measurement_only_arrive(tmp_path: Path):
     assert len(run) == 24 and np.isnan(run.ttft_us).sum() == 3
 
 
+def test_a_run_whose_requests_all_failed_is_called_so(tmp_path: Path):
+    failed = {"errors": ["no"] * 25, "ttfts": [0.0] * 25, "completed": 0, "failed": 25}
+    for times in ([0.0] * 25, None):
+        path = changed(tmp_path, "vllm_serve_detailed.json", **failed, start_times=times)
+        with pytest.raises(ConfigError, match="all 25 requests have failed, so there is nothing"):
+            read_result(path)
+
+
+def test_all_at_once_needs_no_start_times(tmp_path: Path, truth: MeasuredRun):
+    path = changed(tmp_path, "vllm_serve_detailed.json", start_times=None, request_rate="inf")
+    run = read_measured(path)
+    assert run.rows.arrival_us.tolist() == [0] * 24
+    np.testing.assert_allclose(np.sort(run.ttft_us), np.sort(truth.ttft_us), atol=200)
+
+
+def test_contradictory_rows_are_counted(tmp_path: Path):
+    lines = (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    for place in (0, 4):
+        record = json.loads(lines[place])
+        record["metrics"]["request_latency"]["value"] = 1.0
+        lines[place] = json.dumps(record)
+    (tmp_path / "odd.jsonl").write_text("\n".join(lines))
+    run = read_measured(tmp_path / "odd.jsonl")
+    assert "2 requests have their first token after their last" in " ".join(run.notes)
+    assert np.isnan(run.ttft_us).sum() == 2
+
+
+@pytest.mark.parametrize("share", [1, 3])
+def test_far_fewer_gaps_than_tokens_are_noted(tmp_path: Path, share: int):
+    document = json.loads((FILES / "vllm_serve_detailed.json").read_text())
+    counts = [max(tokens - 1, 0) // share for tokens in document["output_lens"]]
+    path = changed(tmp_path, "vllm_serve_detailed.json", itls=[[0.01] * n for n in counts])
+    words = "chunks hold several tokens, or tokens (of reasoning) come before the first content"
+    assert any(words in note for note in read_measured(path).notes) == (share > 1)
+
+
+SGLANG = {
+    "backend": "sglang", "request_rate": float("inf"), "max_concurrency": 16, "completed": 24,
+    "total_input_tokens": 12000, "total_output_tokens": 1200, "request_throughput": 9.0,
+    "mean_e2e_latency_ms": 700.0, "median_e2e_latency_ms": 690.0, "p99_e2e_latency_ms": 1500.0,
+    "mean_ttft_ms": 0.0, "median_ttft_ms": 0.0, "p99_ttft_ms": 0.0, "mean_tpot_ms": 9.0,
+}  # fmt: skip
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "result.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_sglang_has_its_own_name_options_and_figures(tmp_path: Path):
+    found = read_result(written(tmp_path, SGLANG))
+    assert isinstance(found, Summary)
+    assert found.tool == "SGLang's bench_serving"
+    assert found.lacking == "it has no lists by request; measure again with --output-details"
+    assert found.figures["e2e_ms", "mean"] == 700.0
+    assert ("ttft_ms", "mean") not in found.figures  # 0 is no measurement
+    command = how_to_predict(found.load)
+    assert "--concurrency 16 --num-requests 24 --prompt-tokens 500 " in command
+    assert "--output-tokens 50 --output-tokens-stdev 1 --output-tokens-min 1 " in command
+
+
+def test_lists_of_sglang_at_once_can_be_fitted(tmp_path: Path):
+    lists = {"input_lens": [100] * 30, "output_lens": [3] * 30, "ttfts": [0.1] * 30}
+    lists |= {"itls": [[0.01, 0.01]] * 30, "errors": [""] * 30}
+    at_once = {**SGLANG, **lists, "max_concurrency": None}
+    run = read_measured(written(tmp_path, at_once))
+    assert len(run) == 30 and run.e2e_us == pytest.approx(120e3)
+    with pytest.raises(ConfigError, match=r"arrivals are unknown.*SGLang's server understands"):
+        read_measured(written(tmp_path, {**at_once, "max_concurrency": 4}))
+
+
+def test_a_proposed_command_draws_the_means_that_were_sent():
+    """The deviation of the lists, as far as a normal law with the mean can have it."""
+    command = how_to_predict(Load(10, 2.0, 500.0, 66.0, 100.0, 300.0))
+    assert "--rate 2 " in command
+    assert "--prompt-tokens 500 --prompt-tokens-stdev 100" in command
+    assert "--output-tokens 66 --output-tokens-stdev 26 --output-tokens-min 1" in command
+    assert GaussianLengths(66, 26, 1, 7000).drawn_mean == pytest.approx(66, rel=0.01)
+
+
+def test_guidellm_of_2025_is_read(tmp_path: Path, truth: MeasuredRun):
+    """Version 0.3 has times of tokens in place of latencies, and its strategy in `args`."""
+    document = json.loads((FILES / "guidellm.json").read_text())["benchmarks"][1]
+    document["args"] = {"strategy": document.pop("config")["strategy"]}
+    for request in document["requests"]["successful"]:
+        start = request["start_time"] = request.pop("request_start_time")
+        first = request["first_token_time"] = start + request.pop("time_to_first_token_ms") / 1e3
+        gap = request.pop("inter_token_latency_ms") or 0.0
+        request["last_token_time"] = first + gap * (request["output_tokens"] - 1) / 1e3
+    run = read_measured(written(tmp_path, {"benchmarks": [document]}))
+    np.testing.assert_allclose(run.ttft_us, truth.ttft_us, atol=200)
+    np.testing.assert_allclose(run.e2e_us, truth.e2e_us, atol=200)
+
+
+def test_genai_perf_has_times_but_no_lengths(tmp_path: Path):
+    requests = [
+        {
+            "timestamp": 10**9 * n,
+            "response_timestamps": [10**9 * n + 30_000_000, 10**9 * n + 90_000_000],
+        }
+        for n in range(4)
+    ]
+    document = {
+        "experiments": [{"experiment": {"mode": "concurrency", "value": 2}, "requests": requests}]
+    }
+    found = read_result(written(tmp_path, document))
+    assert isinstance(found, Summary)
+    assert found.figures["ttft_ms", "p50"] == pytest.approx(30.0)
+    assert found.figures["e2e_ms", "mean"] == pytest.approx(90.0)
+    assert (found.load.num_requests, found.load.max_open) == (4, 2.0)
+    assert "no lengths in tokens" in found.lacking
+
+
+def statistic(unit: str, mean: float) -> dict[str, object]:
+    return {"units": unit, "mean": mean, "p50": mean, "p99": 2 * mean, "stddev": mean / 4}
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.2", "0.2.1"])
+def test_the_benchmark_report_of_llmd_is_read(tmp_path: Path, version: str):
+    part = {
+        "requests": {
+            "total": 52, "failures": 2,
+            "input_length": statistic("count", 400.0), "output_length": statistic("count", 80.0),
+        },
+        "latency": {
+            "time_to_first_token": statistic("s", 0.05),
+            "time_per_output_token": statistic("ms/token", 12.0),
+            "inter_token_latency": statistic("s/token", 0.011),
+            "request_latency": statistic("ms", 998.0),
+        },
+    }  # fmt: skip
+    load = {"standardized": {"tool": "guidellm", "rate_qps": 5.0}}
+    document = {"version": version, "scenario": {"load": load}}
+    if version == "0.1":
+        document["scenario"] = {"load": {"name": "inference-perf", "args": {"request_rate": 5.0}}}
+        document["metrics"] = part
+    else:
+        document["results"] = {"request_performance": {"aggregate": part}}
+    found = read_result(written(tmp_path, document))
+    assert isinstance(found, Summary)
+    assert found.tool.endswith(f"(llm-d Benchmark Report {version})")
+    assert found.figures["ttft_ms", "p99"] == pytest.approx(100.0)
+    # what GuideLLM calls TPOT is E2E divided by tokens
+    assert found.figures["tpot_ms", "mean"] == pytest.approx(12.0 if version == "0.1" else 11.0)
+    assert found.load == Load(50, 5.0, 400.0, 80.0, 100.0, 20.0, found.load.max_open)
+
+
 BAD = {
     "nothing streamed": ({"ttfts": [0.0] * 25}, "the client did not stream"),
-    "all failed": ({"errors": ["no"] * 25}, "no request that was answered"),
+    "all failed": ({"errors": ["no"] * 25}, "all 25 requests have failed"),
     "other lengths": ({"ttfts": [0.1]}, "different numbers of requests"),
     "a word": ({"ttfts": ["fast"] * 25}, "request 0: ttfts is 'fast'"),
     "a negative TTFT of one": ({"ttfts": [-1.0] + [0.1] * 24}, None),

@@ -238,6 +238,24 @@ def _read_spec(options: RunOptions, text: str) -> WorkloadSpec:
     return override(spec, **changes) if changes else spec
 
 
+MOST_MOVED = 0.1  # of a mean length by its bounds
+
+
+def _warn_of_moved_means(options: RunOptions, source: Source, notes: Notes) -> None:
+    """Say the mean length that will be drawn where it is another one than was asked for."""
+    if not any(name in options.named for name in LENGTH_OPTIONS):
+        return
+    drawn = _distribution(options, source.title, None)
+    moved = [
+        f"--{kind}-tokens {lengths.mean} will draw a mean of {lengths.drawn_mean:.0f}, for its deviation is "
+        f"{lengths.stdev} and its bounds are {lengths.min} and {lengths.max}; give --{kind}-tokens-stdev"
+        for kind, lengths in (("prompt", drawn.prompt), ("output", drawn.output))
+        if abs(lengths.drawn_mean - lengths.mean) > MOST_MOVED * lengths.mean
+    ]
+    if moved:
+        notes.warn("; ".join(moved))
+
+
 def warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
@@ -251,6 +269,8 @@ def warn_of_idle_options(
         idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"
     elif source.title != "distribution":
         idle, where = [*LENGTH_OPTIONS], f"the preset {source.title}"
+    else:
+        _warn_of_moved_means(options, source, notes)
     for name in idle:
         if name in options.named:
             notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")

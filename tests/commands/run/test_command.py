@@ -568,6 +568,16 @@ def test_simple_workloads_are_the_references():
     assert len(short.arrival_us) == 3  # at 0, 49,999 and 99,998
 
 
+def test_a_mean_that_the_bounds_move_is_said_before_it_is_drawn():
+    table, (said,) = drawn("--num-requests", "3000", "--output-tokens", "66")
+    assert said.startswith("--output-tokens 66 will draw a mean of 139, for its deviation is 256")
+    assert table.output_len.mean() == pytest.approx(139, rel=0.06)  # 139 ± 2.6 (1 sigma)
+    bounds = ("--output-tokens-stdev", "20", "--output-tokens-min", "1")
+    table, said = drawn("--num-requests", "3000", "--output-tokens", "66", *bounds)
+    assert not said
+    assert table.output_len.mean() == pytest.approx(66, rel=0.03)
+
+
 def test_presets_have_their_own_lengths():
     table, said = drawn("--workload", "chatbot", "--prompt-tokens", "9", "--rate", "4")
     assert table.num_rows == 100 and 200 < table.input_len.mean() < 300

@@ -1,0 +1,250 @@
+"""What readers of benchmark files share, and those of AIPerf, GenAI-Perf and llm-d's Benchmark Report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.calibrate.measured_run import (
+    LATENCIES,
+    STATISTICS,
+    TO_MS,
+    Benchmark,
+    Load,
+    MeasuredRun,
+    Sent,
+    ServerSettings,
+    Summary,
+    at,
+    none_answered,
+    number,
+)
+from blis_jax.errors import ConfigError
+
+Figures = dict[tuple[str, str], float]  # by latency and statistic, ms
+
+
+class BenchmarkClient(NamedTuple):
+    """How the files of one client are known and read."""
+
+    matches: Callable[[object], bool]  # whether a document is the client's
+    read: Callable[[object, str], list[Benchmark]]  # of a document and the words for its source
+
+
+def stated_figures(
+    names: Sequence[str], statistics: Sequence[str], of: Callable[[str, str], float]
+) -> Figures:
+    """Return the figures above 0 that a file states; `of` gives that of a client's name and statistic, NaN for none."""
+    pairs = product(zip(LATENCIES, names, strict=True), zip(STATISTICS, statistics, strict=True))
+    values = {(ours, mine): of(name, theirs) for (ours, name), (mine, theirs) in pairs}
+    return {key: value for key, value in values.items() if math.isfinite(value) and value > 0}
+
+
+def run_of(
+    source: str,
+    requests: Sequence[object],
+    places: Sequence[str],
+    add: Callable[[Sent, object, str], None],
+) -> MeasuredRun:
+    """Return the requests of a file that says nothing of its server; `places` say where each stands."""
+    sent = Sent()
+    for place, request in zip(places, requests, strict=True):
+        add(sent, request, f"{source}{place}:")
+    return sent.run(source, ServerSettings())
+
+
+def first_of(document: object) -> object:
+    """Return the document, or the first of several in a file."""
+    return document[0] if isinstance(document, tuple) and document else document
+
+
+def numbers_of(document: object, where: str) -> Callable[..., float]:
+    """Return what gives the number at the end of a way through a document, NaN for none; `where` begins errors."""
+    return lambda *names: number(at(document, *names), f"{where} {'.'.join(names)}")
+
+
+# --- AIPerf: profile_export.jsonl, one record a request, and profile_export_aiperf.json, figures --
+
+# AIPerf 0.1.1 to 0.10 (export schemas 1.0 to 1.3). A record has metadata.request_start_ns and benchmark_phase, and in
+# `metrics` values with units. E2E is request_latency, from sending to the last answer with content. Requests of another
+# phase than profiling (warm-up) arrive, but count as not measured.
+_LENGTHS = ("input_sequence_length", "output_sequence_length")
+
+
+def is_aiperf(document: object) -> bool:
+    """Return whether a document is a record of AIPerf, or its figures."""
+    first = first_of(document)
+    is_record = at(first, "metadata", "request_start_ns") is not None
+    return is_record or at(first, "request_latency", "unit") is not None
+
+
+def read_aiperf(document: object, source: str) -> list[Benchmark]:
+    """Return the requests or the figures as the only run of the file."""
+    records = document if isinstance(document, tuple) else (document,)
+    if at(records[0], "metadata", "request_start_ns") is None:
+        return [Benchmark("figures", lambda: _aiperf_figures(records[0], source))]
+    places = [f", line {place}" for place in range(1, len(records) + 1)]
+    return [Benchmark("requests", partial(run_of, source, records, places, _add_aiperf))]
+
+
+def _add_aiperf(sent: Sent, record: object, where: str) -> None:
+    if at(record, "error") is not None or at(record, "metadata", "was_cancelled"):
+        sent.num_failed += 1
+        return
+    start = number(at(record, "metadata", "request_start_ns"), f"{where} request_start_ns")
+    inputs, outputs = (
+        number(at(record, "metrics", name, "value"), f"{where} {name}") for name in _LENGTHS
+    )
+    ttft, total = (
+        in_ms(at(record, "metrics", name), "value", f"{where} {name}")
+        for name in ("time_to_first_token", "request_latency")
+    )
+    if at(record, "metadata", "benchmark_phase") not in ("profiling", None):
+        ttft = math.nan
+        sent.num_warm_up += 1
+    sent.add(start / 1e9, (inputs, outputs), ttft / 1e3, total / 1e3)
+
+
+def in_ms(metric: object, name: str, where: str) -> float:
+    """Return a value with a unit, in ms; NaN if there is none."""
+    value, unit = number(at(metric, name), where), at(metric, "unit") or at(metric, "units")
+    unit = unit.partition("/")[0] if isinstance(unit, str) else unit  # ms/token
+    if not math.isnan(value) and unit not in TO_MS:
+        raise ConfigError(f"{where} has the unit {unit!r}; allowed are {', '.join(TO_MS)}")
+    return value * TO_MS.get(unit, math.nan)
+
+
+def _aiperf_figures(document: object, source: str) -> Summary:
+    figures = stated_figures(
+        ("time_to_first_token", "inter_token_latency", "request_latency"),
+        ("avg", "p50", "p90", "p99"),
+        lambda name, statistic: in_ms(
+            at(document, name), statistic, f"{source}: {name}.{statistic}"
+        ),
+    )
+    of = numbers_of(document, f"{source}:")
+    count, inputs, outputs = (of(name, "avg") for name in ("request_count", *_LENGTHS))
+    pace = ("input_config", "loadgen")
+    load = Load(
+        count,
+        of(*pace, "request_rate"),
+        inputs,
+        outputs,
+        of(_LENGTHS[0], "std"),
+        of(_LENGTHS[1], "std"),
+        of(*pace, "concurrency"),
+    )
+    words = "it has no requests; give profile_export.jsonl, which AIPerf writes beside it"
+    return Summary("aiperf", figures, words, load)
+
+
+# --- GenAI-Perf: profile_export.json, the times of every answer, but no lengths -------------------
+
+# Times are ns. An experiment says concurrency or request_rate. Prompts and answers are texts, so that lengths are known
+# to its tokenizer alone; its figures are AIPerf's in form.
+
+
+def is_genai_perf(document: object) -> bool:
+    """Return whether a document is the raw export."""
+    experiments = at(document, "experiments")
+    is_list = isinstance(experiments, list) and bool(experiments)
+    return is_list and isinstance(at(experiments[0], "requests"), list)
+
+
+def read_genai_perf(document: object, source: str) -> list[Benchmark]:
+    """Return the experiments, each with figures of its requests."""
+    found = []
+    for place, experiment in enumerate(at(document, "experiments")):
+        mode, value = (at(experiment, "experiment", name) for name in ("mode", "value"))
+        read = partial(_genai_perf_figures, experiment, f"{source}: experiment {place}")
+        found.append(Benchmark(f"{mode} {value}", read))
+    return found
+
+
+def _genai_perf_figures(experiment: object, source: str) -> Summary:
+    times = []
+    for place, request in enumerate(at(experiment, "requests")):
+        where = f"{source}: request {place}: response_timestamps"
+        sent, answers = number(at(request, "timestamp"), where), at(request, "response_timestamps")
+        if isinstance(answers, list) and answers:
+            times.append([(number(answers[end], where) - sent) / 1e6 for end in (0, -1)])
+    if not times:
+        raise ConfigError(none_answered(source, len(at(experiment, "requests"))))
+    by_latency = dict(zip(("ttft_ms", "e2e_ms"), np.asarray(times).T, strict=True))
+    figures = {
+        (name, statistic): float(
+            np.mean(values) if statistic == "mean" else np.percentile(values, int(statistic[1:]))
+        )
+        for name, values in by_latency.items()
+        for statistic in STATISTICS
+    }
+    mode, value = at(experiment, "experiment", "mode"), at(experiment, "experiment", "value")
+    pace = number(value, f"{source}: value") if isinstance(value, int | float) else math.nan
+    load = Load(
+        len(times),
+        rate_per_s=pace if mode == "request_rate" else math.nan,
+        max_open=pace if mode == "concurrency" else math.nan,
+    )
+    words = (
+        "it has prompts and answers as texts, but no lengths in tokens; give profile_export.jsonl of AIPerf, which "
+        "took GenAI-Perf's place"
+    )
+    return Summary("GenAI-Perf", figures, words, load)
+
+
+# --- llm-d's Benchmark Report: YAML or JSON, figures of any client --------------------------------
+
+# Versions 0.1 (`metrics`), 0.2 and 0.2.1 (`results.request_performance.aggregate`). GuideLLM calls E2E ÷ tokens its
+# TPOT, so for its reports the inter-token latency is taken.
+_REPORT_PARTS = (("metrics",), ("results", "request_performance", "aggregate"))
+
+
+def is_llmd_report(document: object) -> bool:
+    """Return whether a document has the parts of a report."""
+    has_latency = any(at(document, *part, "latency") is not None for part in _REPORT_PARTS)
+    return at(document, "scenario") is not None and has_latency
+
+
+def read_llmd_report(document: object, source: str) -> list[Benchmark]:
+    """Return the figures as the only run of the report."""
+    return [Benchmark("figures", lambda: _llmd_figures(document, source))]
+
+
+def _llmd_figures(document: object, source: str) -> Summary:
+    part = next(part for part in _REPORT_PARTS if at(document, *part, "latency") is not None)
+    performance, load = at(document, *part), at(document, "scenario", "load")
+    stated = at(load, "standardized") or at(load, "args")
+    tool = str(at(load, "standardized", "tool") or at(load, "name") or "an unknown client")
+    gap = "inter_token_latency" if "guidellm" in tool.lower() else "time_per_output_token"
+    figures = stated_figures(
+        ("time_to_first_token", gap, "request_latency"),
+        ("mean", "p50", "p90", "p99"),
+        lambda name, statistic: in_ms(
+            at(performance, "latency", name), statistic, f"{source}: {name}.{statistic}"
+        ),
+    )
+    of, pace = numbers_of(at(performance, "requests"), f"{source}:"), numbers_of(stated, source)
+    failed = [0.0 if math.isnan(of(name)) else of(name) for name in ("failures", "incomplete")]
+    sent = Load(
+        of("total") - sum(failed),
+        _either(pace("rate_qps"), pace("request_rate")),
+        of("input_length", "mean"),
+        of("output_length", "mean"),
+        of("input_length", "stddev"),
+        of("output_length", "stddev"),
+        _either(pace("concurrency"), pace("max_concurrency")),
+    )
+    words = f"it has no requests; give the file with requests that {tool} wrote"
+    settings = ServerSettings(model=at(document, "scenario", "model", "name"))
+    version = at(document, "version")
+    name = f"{tool} (llm-d Benchmark Report {version})"
+    return Summary(name, figures, words, sent, settings, sum(failed))
+
+
+def _either(first: float, second: float) -> float:
+    return second if math.isnan(first) else first
