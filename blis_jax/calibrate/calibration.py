@@ -36,7 +36,7 @@ from blis_jax.calibrate.validation import (
     HELD_OUT,
     ErrorRow,
     RequestErrors,
-    Verdict,
+    FitVerdict,
     by_request,
     errors,
     naive,
@@ -149,9 +149,9 @@ class Calibration:
     predictive: Predictive | None = None  # where the plan explores
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> FitVerdict:
         """Whether the fit describes the run."""
-        return Verdict.of(self.errors)
+        return FitVerdict.of(self.errors)
 
 
 def calibrate(

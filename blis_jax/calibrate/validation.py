@@ -70,14 +70,14 @@ def errors(
 MOST_OFF = 0.2  # a fit whose means are further off than this does not describe the run
 
 
-class Verdict(NamedTuple):
+class FitVerdict(NamedTuple):
     """Whether a fit describes the run that it was made from."""
 
     describes: bool
     words: str
 
     @classmethod
-    def of(cls, rows: Sequence[ErrorRow]) -> Verdict:
+    def of(cls, rows: Sequence[ErrorRow]) -> FitVerdict:
         """Judge the means of TTFT, TPOT and E2E over all requests."""
         means = [row for row in rows if (row.part, row.statistic) == ("all", "mean")]
         known = [row for row in means if row.is_there]

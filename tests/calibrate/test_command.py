@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.calibrate.__main__ import main
-from blis_jax.calibrate.validation import ErrorRow, Verdict
+from blis_jax.calibrate.validation import ErrorRow, FitVerdict
 from tests.support.recorded.reference_data import REPO_ROOT
 
 EXAMPLE = str(REPO_ROOT / "examples" / "measured_run")
@@ -35,7 +35,7 @@ def test_the_example_run(tmp_path: Path, capsys):
     predicted = said.out
     assert "does NOT describe" not in said.err
     # a fit that its own command called unusable
-    document["verdict"] = Verdict.of([ErrorRow("all", "ttft_ms", "mean", 400.0, 5.0)])._asdict()
+    document["verdict"] = FitVerdict.of([ErrorRow("all", "ttft_ms", "mean", 400.0, 5.0)])._asdict()
     output.write_text(json.dumps(document))
     assert main([EXAMPLE, "--coefficients-from", str(output)]) == 0
     assert "the fit does NOT describe its run: mean TTFT -98.8 %" in capsys.readouterr().err
