@@ -35,8 +35,8 @@ from blis_jax.calibrate.uncertainty import (
 from blis_jax.calibrate.validation import (
     HELD_OUT,
     ErrorRow,
-    RequestErrors,
     FitVerdict,
+    RequestErrors,
     by_request,
     errors,
     naive,
