@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -78,10 +78,19 @@ CLEAR_PERCENT, FAINT_PERCENT = 20.0, 10.0  # of an effect on every seed, and on 
 
 @dataclass(frozen=True)
 class ClaimReading:
-    """Hold what was measured of a claim's metric: the value, or the change in %."""
+    """Hold what was measured of a claim's metric: the value, or the change in %.
+
+    Attributes:
+        per_seed: one figure a seed, or a run.
+        mean: over them.
+        parts: figures that it is made of, by name.
+        failure: why there is none.
+    """
 
     per_seed: tuple[float, ...]
     mean: Estimate
+    parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def num_missing(self) -> int:
@@ -114,8 +123,15 @@ class ClaimVerdict:
         return sum(map(self.claim.holds, self.reading.per_seed))
 
 
-class JudgingRule(Protocol):
-    """Say how intervals are made, and which word a reading gets."""
+class DecidingRule(Protocol):
+    """Say which word a reading gets."""
+
+    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        """Return the word, the finer word and the reason."""
+
+
+class JudgingRule(DecidingRule, Protocol):
+    """Say how intervals are made, too."""
 
     @property
     def confidence(self) -> float:
@@ -129,13 +145,15 @@ class JudgingRule(Protocol):
     def is_anytime(self) -> bool:
         """Whether the number of seeds was chosen by looking at them."""
 
-    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
-        """Return the word, the finer word and the reason."""
-
 
 def judge(claim: Claim, rule: JudgingRule, figures: Figures, reference: Figures) -> ClaimVerdict:
     """Return the verdict on a claim about one arm against a reference arm."""
     reading = read(claim, figures, reference, rule.relative, rule.confidence, rule.is_anytime)
+    return judge_reading(claim, rule, reading)
+
+
+def judge_reading(claim: Claim, rule: DecidingRule, reading: ClaimReading) -> ClaimVerdict:
+    """Return the verdict on a claim about what was measured."""
     word, finer, reason = rule.decide(claim, reading)
     is_clear = claim.truth(reading.mean) is not None
     return ClaimVerdict(claim, word, reason, reading, finer, is_clear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from sweeps.claims.grammar import Claim
 from sweeps.claims.words import TYPES_OF, UNTESTED
 from sweeps.strategies.file import ClosedPart, Text
 
@@ -26,15 +28,14 @@ class Range(ClosedPart):
     above: float | None = None
     below: float | None = None
 
-    def holds(self, value: float) -> bool:
-        """Whether the value lies within; NaN lies nowhere."""
-        return (
-            value == value
-            and (self.min is None or value >= self.min)
-            and (self.max is None or value <= self.max)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
+    @property
+    def claim(self) -> Claim:
+        """Return the claim that a figure lies within."""
+        least = -math.inf if self.above is None else math.nextafter(self.above, math.inf)
+        most = math.inf if self.below is None else math.nextafter(self.below, -math.inf)
+        low = least if self.min is None else max(self.min, least)
+        high = most if self.max is None else min(self.max, most)
+        return Claim(self.words(), "", low=low, high=high)
 
     def words(self) -> str:
         """The range as a text."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.run_summary import RunSummary, share_differing
-from blis_jax.statistics.intervals import estimate
+from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
+from sweeps.claims.judge import ClaimReading
 from sweeps.principles.catalogue import PrincipleClaim
 from sweeps.principles.figures import metric_of
 from sweeps.principles.probes import PROBES, spread_ratio
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
     from sweeps.principles.lab import Lab
 
 Runs = Mapping[str, tuple[RunSummary, ...]]  # by arm
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """A figure over the seeds with its interval, and the figures that it was made of."""
-
-    value: float
-    per_seed: tuple[float, ...] = ()
-    low: float = math.nan
-    high: float = math.nan
-    parts: Mapping[str, float] = field(default_factory=dict)  # means by arm
-    failure: str = ""  # why there is no value
 
 
 @dataclass(frozen=True)
@@ -60,10 +49,21 @@ class Bound:
         return float(np.mean(self.values(arm, metric)))
 
 
-Kind = Callable[[Bound], Statistic]
+Kind = Callable[[Bound], ClaimReading]
 
 
-def compute(bound: Bound) -> Statistic:
+def _figure(
+    value: float,
+    per_seed: tuple[float, ...] = (),
+    low: float = math.nan,
+    high: float = math.nan,
+    parts: Mapping[str, float] | None = None,
+    failure: str = "",
+) -> ClaimReading:
+    return ClaimReading(per_seed, Estimate(value, low, high, len(per_seed)), parts or {}, failure)
+
+
+def compute(bound: Bound) -> ClaimReading:
     """The figure of a claim; runs that did not come to their end leave it without."""
     claim = bound.claim
     if claim.kind not in KINDS:
@@ -71,12 +71,12 @@ def compute(bound: Bound) -> Statistic:
     if claim.kind not in ("ended", "least_regret"):
         failure = _failures(bound.runs, claim.arms())
         if failure:
-            return Statistic(math.nan, failure=failure)
+            return _figure(math.nan, failure=failure)
     found = KINDS[claim.kind](bound)
     num_missing = sum(math.isnan(value) for value in found.per_seed)
-    if num_missing and not math.isnan(found.value):
+    if num_missing and not math.isnan(found.mean.mean):
         failure = f"there is no figure on {num_missing} of {len(found.per_seed)} seeds"
-        return Statistic(math.nan, found.per_seed, failure=failure)
+        return _figure(math.nan, found.per_seed, failure=failure)
     return found
 
 
@@ -92,31 +92,31 @@ def _failures(runs: Runs, arms: Sequence[str]) -> str:
 
 def _of_seeds(
     values: Float[np.ndarray, "seed"], parts: Mapping[str, float] | None = None
-) -> Statistic:
+) -> ClaimReading:
     interval = estimate(values)
     per_seed = tuple(values.tolist())
-    return Statistic(interval.mean, per_seed, interval.low, interval.high, parts or {})
+    return ClaimReading(per_seed, interval, parts or {})
 
 
 def _parts(bound: Bound) -> dict[str, float]:
     return {arm: bound.mean(arm) for arm in bound.claim.arms()}
 
 
-def _value(bound: Bound) -> Statistic:
+def _value(bound: Bound) -> ClaimReading:
     """The metric of one arm."""
     return _of_seeds(bound.values(bound.claim.of))
 
 
-def _ratio(bound: Bound) -> Statistic:
+def _ratio(bound: Bound) -> ClaimReading:
     """`of` ÷ `to`, of means."""
     first, second = bound.values(bound.claim.to), bound.values(bound.claim.of)
     percent = difference(first, second).percent
     per_seed = tuple(np.divide(second, first, out=np.full(len(first), np.nan), where=first != 0))
     low, high = 1 + percent.low / 100, 1 + percent.high / 100
-    return Statistic(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+    return _figure(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
 
 
-def _differing(bound: Bound) -> Statistic:
+def _differing(bound: Bound) -> ClaimReading:
     """Share of requests of which anything recorded differs between two arms."""
     shares = []
     for one, other in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
@@ -124,7 +124,7 @@ def _differing(bound: Bound) -> Statistic:
     return _of_seeds(np.array(shares))
 
 
-def _interaction(bound: Bound) -> Statistic:
+def _interaction(bound: Bound) -> ClaimReading:
     """Both - a - b + base, for `of` = [base, a, b, both]."""
     base, first, second, both = (bound.values(arm) for arm in bound.claim.of)
     return _of_seeds(both - first - second + base, _parts(bound))
@@ -134,7 +134,7 @@ def _gain(values: Float[np.ndarray, "..."], of: Float[np.ndarray, "..."]) -> Any
     return 100 * (1 - values / of)
 
 
-def _gain_change(bound: Bound) -> Statistic:
+def _gain_change(bound: Bound) -> ClaimReading:
     """Gain of `of` = [arm, its base] minus that of `to`, in percentage points."""
     gains, means = [], []
     for arm, base in (bound.claim.of, bound.claim.to):
@@ -145,20 +145,20 @@ def _gain_change(bound: Bound) -> Statistic:
     half = interval.high - interval.mean
     value = float(means[0] - means[1])
     parts = {"gain_of": float(means[0]), "gain_to": float(means[1])}
-    return Statistic(value, tuple(change.tolist()), value - half, value + half, parts)
+    return _figure(value, tuple(change.tolist()), value - half, value + half, parts)
 
 
-def _change_share(bound: Bound) -> Statistic:
+def _change_share(bound: Bound) -> ClaimReading:
     """Relative change of `of` = [arm, its base] ÷ that of `to`."""
     per_seed, means = [], []
     for arm, base in (bound.claim.of, bound.claim.to):
         per_seed.append(bound.values(arm) / bound.values(base) - 1)
         means.append(bound.mean(arm) / bound.mean(base) - 1)
     parts = {"change_of": means[0], "change_to": means[1]}
-    return Statistic(means[0] / means[1], tuple((per_seed[0] / per_seed[1]).tolist()), parts=parts)
+    return _figure(means[0] / means[1], tuple((per_seed[0] / per_seed[1]).tolist()), parts=parts)
 
 
-def _best_ratio(bound: Bound) -> Statistic:
+def _best_ratio(bound: Bound) -> ClaimReading:
     """`of` ÷ the best of the arms in `to`, of means."""
     best = min(bound.claim.to, key=bound.mean)
     of = bound.values(bound.claim.of)
@@ -166,10 +166,10 @@ def _best_ratio(bound: Bound) -> Statistic:
     percent = difference(bound.values(best), of).percent
     low, high = 1 + percent.low / 100, 1 + percent.high / 100
     per_seed = tuple((of / others.min(axis=0)).tolist())
-    return Statistic(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+    return _figure(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
 
 
-def _least_regret(bound: Bound) -> Statistic:
+def _least_regret(bound: Bound) -> ClaimReading:
     """How far the most even setting is behind the best, in its worst column, in %.
 
     `of` has a list of arms for every column, the settings in the same order. A run that does not come
@@ -178,19 +178,19 @@ def _least_regret(bound: Bound) -> Statistic:
     means = np.array([[bound.mean(arm) for arm in column] for column in bound.claim.of])
     means = np.where(np.isnan(means), np.inf, means)
     regret = 100 * (means / means.min(axis=1, keepdims=True) - 1)
-    return Statistic(float(regret.max(axis=0).min()), parts=_parts(bound))
+    return _figure(float(regret.max(axis=0).min()), parts=_parts(bound))
 
 
-def _ended(bound: Bound) -> Statistic:
+def _ended(bound: Bound) -> ClaimReading:
     """Share of the runs of an arm that came to their end."""
     runs = bound.runs[bound.claim.of]
     values = np.array([float(run.is_whole) for run in runs])
     failure = _failures(bound.runs, [bound.claim.of])
     parts = {failure: float("nan")} if failure else {}
-    return Statistic(float(values.mean()), tuple(values.tolist()), parts=parts)
+    return _figure(float(values.mean()), tuple(values.tolist()), parts=parts)
 
 
-def _rank_changes(bound: Bound) -> Statistic:
+def _rank_changes(bound: Bound) -> ClaimReading:
     """Pairs of arms that two metrics, `options.metrics`, rank differently."""
     metrics = bound.claim.options["metrics"]
     worth = {
@@ -209,25 +209,23 @@ def _rank_changes(bound: Bound) -> Statistic:
     parts = {
         f"{metric} {arm}": bound.mean(arm, metric) for metric in metrics for arm in bound.claim.of
     }
-    return Statistic(
-        swapped([table.mean(axis=1) for table in tables]), tuple(per_seed), parts=parts
-    )
+    return _figure(swapped([table.mean(axis=1) for table in tables]), tuple(per_seed), parts=parts)
 
 
-def _probe(bound: Bound) -> Statistic:
+def _probe(bound: Bound) -> ClaimReading:
     """A figure that needs no runs of arms; see probes.py."""
     options = dict(bound.claim.options)
     name = options.pop("name")
     if name not in PROBES:
         raise ConfigError(f"probe {name!r} is unknown; use one of {', '.join(PROBES)}")
     value, parts = PROBES[name](**options)
-    return Statistic(value, parts=parts)
+    return _figure(value, parts=parts)
 
 
-def _tuner_spread(bound: Bound) -> Statistic:
+def _tuner_spread(bound: Bound) -> ClaimReading:
     """Spread of the best values that a search finds, at more parameters against fewer."""
     value, parts = spread_ratio(**bound.claim.options)
-    return Statistic(value, parts=parts)
+    return _figure(value, parts=parts)
 
 
 KINDS: Mapping[str, Kind] = {

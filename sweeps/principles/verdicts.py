@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.atomic_write import plain
 from blis_jax.files.journal import Journal
+from sweeps.claims.grammar import Claim
+from sweeps.claims.judge import ClaimReading, ClaimVerdict, judge_reading
 from sweeps.claims.words import (
     BETWEEN,
     FALSIFIED,
@@ -42,7 +44,6 @@ from sweeps.principles.statistics import Bound, compute
 
 if TYPE_CHECKING:
     from sweeps.principles.lab import Lab, LabArm
-    from sweeps.principles.statistics import Statistic
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,29 @@ class EntryFinding:
     """A claim with its figure and what became of it."""
 
     claim: PrincipleClaim
-    state: str
-    statistic: Statistic | None = None
-    reason: str = ""
+    verdict: ClaimVerdict
 
-    @property
-    def num_agreeing(self) -> int:
-        """Seeds whose own figure is as expected."""
-        if self.statistic is None or self.claim.expected is None:
-            return 0
-        return sum(self.claim.expected.holds(value) for value in self.statistic.per_seed)
+
+@dataclass(frozen=True)
+class ByRole:
+    """Call a claim met, or by its role not met, falsified, or between what is expected and what falsifies."""
+
+    is_core: bool
+    falsified: Claim | None = None
+
+    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        """Return the word, twice, and why there is no figure."""
+        value, reason = reading.mean.mean, ""
+        if reading.failure or math.isnan(value):
+            word, reason = NOT_RUN, reading.failure or "there is no figure"
+        elif claim.holds(value):
+            word = MET
+        else:
+            is_between = self.falsified is not None and not self.falsified.holds(value)
+            word = BETWEEN if is_between else FALSIFIED
+        if not self.is_core and word != MET:
+            word = NOT_MET
+        return word, word, reason
 
 
 @dataclass(frozen=True)
@@ -110,8 +124,8 @@ def check(
     findings = []
     for claim in entry.claims:
         reason = _not_run(claim, arms, is_slow)
-        statistic = None if reason else compute(Bound(claim, runs, lab))
-        findings.append(_judged(claim, statistic, reason))
+        reading = None if reason else compute(Bound(claim, runs, lab))
+        findings.append(EntryFinding(claim, _judged(claim, reading, reason)))
     figures = {name: _described(arms[name], runs.get(name, ())) for name in arms}
     verdict = verdict_of(entry, findings)
     return Verdict(entry, verdict, tuple(findings), seeds, lab.stream, figures)
@@ -124,21 +138,13 @@ def _not_run(claim: PrincipleClaim, arms: Mapping[str, LabArm], is_slow: bool) -
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _judged(claim: PrincipleClaim, statistic: Statistic | None, reason: str) -> EntryFinding:
-    if statistic is None:
-        return EntryFinding(claim, NOT_RUN, reason=reason)
+def _judged(claim: PrincipleClaim, reading: ClaimReading | None, reason: str) -> ClaimVerdict:
+    if reading is None:
+        return ClaimVerdict(None, NOT_RUN, reason)
     if claim.expected is None:
-        return EntryFinding(claim, REPORTED, statistic, statistic.failure)
-    is_core = claim.role == CORE
-    if statistic.failure or math.isnan(statistic.value):
-        reason = statistic.failure or "there is no figure"
-        return EntryFinding(claim, NOT_RUN if is_core else NOT_MET, statistic, reason)
-    if claim.expected.holds(statistic.value):
-        return EntryFinding(claim, MET, statistic)
-    if not is_core:
-        return EntryFinding(claim, NOT_MET, statistic)
-    is_between = claim.falsified is not None and not claim.falsified.holds(statistic.value)
-    return EntryFinding(claim, BETWEEN if is_between else FALSIFIED, statistic)
+        return ClaimVerdict(None, REPORTED, reading.failure, reading)
+    rule = ByRole(claim.role == CORE, None if claim.falsified is None else claim.falsified.claim)
+    return judge_reading(claim.expected.claim, rule, reading)
 
 
 def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
@@ -151,7 +157,7 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
     """
     states: dict[str, set[str]] = {CORE: set(), SCOPE: set(), CONTROL: set()}
     for finding in findings:
-        states.setdefault(finding.claim.role, set()).add(finding.state)
+        states.setdefault(finding.claim.role, set()).add(finding.verdict.word)
     if FALSIFIED in states[CORE]:
         return NOT_SUPPORTED
     if entry.verdict == PROCESS:
@@ -188,27 +194,26 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
 
 def words_of(finding: EntryFinding, max_parts: int = 6) -> str:
     """A finding as one line: claim, figure with interval and seeds, expectation, state."""
-    claim, statistic = finding.claim, finding.statistic
+    claim, verdict, reading = finding.claim, finding.verdict, finding.verdict.reading
     text = f"{claim.says}: "
-    if statistic is None or (finding.reason and math.isnan(statistic.value)):
-        return text + f"{finding.state} ({finding.reason})"
-    text += _number(statistic.value)
-    if math.isfinite(statistic.low):
-        text += f" [{_number(statistic.low)}, {_number(statistic.high)}]"
-    parts = [
-        f"{name} {_number(value)}" for name, value in statistic.parts.items() if value == value
-    ]
-    failed = [name for name, value in statistic.parts.items() if value != value]
+    if reading is None or (verdict.reason and math.isnan(reading.mean.mean)):
+        return text + f"{verdict.word} ({verdict.reason})"
+    mean, figures = reading.mean, reading.parts
+    text += _number(mean.mean)
+    if math.isfinite(mean.low):
+        text += f" [{_number(mean.low)}, {_number(mean.high)}]"
+    parts = [f"{name} {_number(value)}" for name, value in figures.items() if value == value]
+    failed = [name for name, value in figures.items() if value != value]
     if parts:
-        metric = f"{claim.metric}: " if set(statistic.parts) <= set(claim.arms()) else ""
+        metric = f"{claim.metric}: " if set(figures) <= set(claim.arms()) else ""
         text += f" ({metric}{', '.join(parts[:max_parts])})"
     if failed:
         text += f" ({'; '.join(failed)})"
     if claim.expected is None:
         return text
-    text += f"; expected {claim.expected.words()}: {finding.state}"
-    if len(statistic.per_seed) > 1:
-        text += f", {finding.num_agreeing} of {len(statistic.per_seed)} seeds"
+    text += f"; expected {claim.expected.words()}: {verdict.word}"
+    if len(reading.per_seed) > 1:
+        text += f", {verdict.num_holding} of {len(reading.per_seed)} seeds"
     return text + (f" [{claim.role}]" if claim.role != CORE else "")
 
 
@@ -287,7 +292,7 @@ def to_document(verdict: Verdict) -> dict[str, Any]:
 
 
 def _claim(finding: EntryFinding) -> dict[str, Any]:
-    claim, statistic = finding.claim, finding.statistic
+    claim, reading = finding.claim, finding.verdict.reading
     document: dict[str, Any] = {
         "says": claim.says,
         "role": claim.role,
@@ -298,16 +303,16 @@ def _claim(finding: EntryFinding) -> dict[str, Any]:
         "options": claim.options,
         "expected": claim.expected and claim.expected.words(),
         "falsified": claim.falsified and claim.falsified.words(),
-        "state": finding.state,
-        "reason": finding.reason,
+        "state": finding.verdict.word,
+        "reason": finding.verdict.reason,
         "text": words_of(finding),
     }
-    if statistic is not None:
+    if reading is not None:
         document |= {
-            "value": statistic.value,
-            "low": statistic.low,
-            "high": statistic.high,
-            "per_seed": statistic.per_seed,
-            "parts": statistic.parts,
+            "value": reading.mean.mean,
+            "low": reading.mean.low,
+            "high": reading.mean.high,
+            "per_seed": reading.per_seed,
+            "parts": reading.parts,
         }
     return {key: plain(value) for key, value in document.items()}

@@ -27,8 +27,10 @@ import numpy as np
 
 from blis_jax.metrics.metric import HIGHER as HIGHER_IS_BETTER
 from blis_jax.metrics.metric import LOWER as LOWER_IS_BETTER
-from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
+from blis_jax.statistics.intervals import BY_STUDENT, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
+from sweeps.claims.grammar import Claim
+from sweeps.claims.judge import ClaimReading, ClaimVerdict, DecidingRule, judge_reading
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
 from sweeps.promote.evidence.reports import GOODPUT
 from sweeps.promote.evidence.runs import FEWEST_RUNS, ArmRuns, Precondition, SceneRuns, agreement
@@ -49,27 +51,32 @@ MOST_LOST = 0.01  # of the share of requests served in time, where a latency is 
 
 @dataclass(frozen=True)
 class ArmChange:
-    """Hold what one arm has more than another, run by run."""
+    """Hold what one arm has more than another, run by run.
 
-    first: str
-    second: str
+    Attributes:
+        reading: the change in %.
+        num_as_expected: runs whose change is as the hypothesis says.
+    """
+
     first_mean: float
     second_mean: float
-    percent: Estimate
-    num_runs: int
-    num_as_expected: (
-        int  # runs that differ in the expected direction; with an equivalence, within the tolerance
-    )
+    reading: ClaimReading
+    num_as_expected: int
+
+    @property
+    def words(self) -> str:
+        """Say in how many runs the change is as expected."""
+        return (
+            f"{self.num_as_expected} of {len(self.reading.per_seed)} runs in the expected direction"
+        )
 
 
 @dataclass(frozen=True)
-class TransferVerdict:
+class TransferFinding:
     """Hold what became of one hypothesis."""
 
     hypothesis: TransferHypothesis
-    verdict: str  # confirmed, refuted, inconclusive
-    status: str
-    reason: str
+    verdict: ClaimVerdict
     evidence: Evidence
     problem: str = ""  # of the precondition that failed
     changes: Mapping[str, ArmChange] = field(default_factory=dict)  # by `second - first`
@@ -102,7 +109,7 @@ def judge(
     scenes: Mapping[str, SceneRuns],
     ttft_targets_ms: Mapping[str, float],
     absent: Mapping[str, str] | None = None,
-) -> list[TransferVerdict]:
+) -> list[TransferFinding]:
     """Return the verdicts on all hypotheses of a promotion, which are one family.
 
     Args:
@@ -112,11 +119,11 @@ def judge(
         absent: why a scene has no reports, by its name.
     """
     measured: list[_Measured] = []
-    found: dict[str, TransferVerdict] = {}
+    found: dict[str, TransferFinding] = {}
     for one in hypotheses:
         runs = scenes.get(one.scene, {})
         read = _measured(one, runs, ttft_targets_ms, (absent or {}).get(one.scene, ""))
-        if isinstance(read, TransferVerdict):
+        if isinstance(read, TransferFinding):
             found[one.id] = read
         else:
             measured.append(read)
@@ -137,7 +144,7 @@ def judge(
 
 def _measured(
     hypothesis: TransferHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
-) -> _Measured | TransferVerdict:
+) -> _Measured | TransferFinding:
     wanted = hypothesis.arms or ARMS
     arms = [arm for arm in ARMS if arm in runs and arm in (BASELINE, *wanted)]
     everything = [run for arm in arms for run in runs[arm].values()]
@@ -145,10 +152,9 @@ def _measured(
     is_simulated = any(run.evidence == "simulated" for run in everything)
     evidence: Evidence = "simulated" if is_simulated or not everything else "measured"
 
-    def without(problem: str, reason: str) -> TransferVerdict:
-        return TransferVerdict(
-            hypothesis, INCONCLUSIVE, INCONCLUSIVE, reason, evidence, problem, {}, ids
-        )
+    def without(problem: str, reason: str) -> TransferFinding:
+        verdict = ClaimVerdict(hypothesis.claim, INCONCLUSIVE, reason, finer=INCONCLUSIVE)
+        return TransferFinding(hypothesis, verdict, evidence, problem, {}, ids)
 
     if is_simulated and hypothesis.subject == CONTROL:
         return without("no overhead", NO_OVERHEAD)
@@ -196,15 +202,10 @@ def _pair(one: _Measured, first: str) -> Pair:
 def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmChange:
     before, after = one.values[first], one.values[second]
     change = np.divide(after - before, np.abs(before), out=np.zeros_like(after), where=before != 0)
-    hypothesis = one.hypothesis
-    if hypothesis.is_equivalence:
-        is_expected = np.abs(change) <= hypothesis.expected.tolerance / 100
-    else:
-        is_expected = change < 0 if hypothesis.direction == LOWER else change > 0
-    return ArmChange(
-        first, second, float(before.mean()), float(after.mean()),
-        relative_change(before, after, confidence), len(before), int(is_expected.sum()),
-    )  # fmt: skip
+    per_run = tuple((100 * change).tolist())
+    reading = ClaimReading(per_run, relative_change(before, after, confidence))
+    num_as_expected = sum(map(one.hypothesis.claim.holds, per_run))
+    return ArmChange(float(before.mean()), float(after.mean()), reading, num_as_expected)
 
 
 def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
@@ -216,79 +217,94 @@ def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
     }
 
 
+def _found(one: _Measured, changes: Mapping[str, ArmChange], rule: DecidingRule) -> TransferFinding:
+    main = changes[f"{one.subject} - {BASELINE}"]
+    verdict = judge_reading(one.hypothesis.claim, rule, main.reading)
+    return TransferFinding(one.hypothesis, verdict, one.evidence, "", changes, one.run_ids)
+
+
 # --- a direction ----------------------------------------------------------------------------------
 
 
-def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferVerdict:
+def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferFinding:
     changes = _changes(one, BY_STUDENT.confidence)
-    main = changes[f"{one.subject} - {BASELINE}"]
-    many = f"{main.num_as_expected} of {main.num_runs} runs in the expected direction"
-    verdict, status, reason = _direction_verdict(one.hypothesis, by_arm, main, many)
-    if verdict == CONFIRMED and one.goodput:
-        before, after = one.goodput[BASELINE], one.goodput[one.subject]
-        lost = estimate(after - before)
-        served = f"requests served in time {before.mean():.1%} → {after.mean():.1%}"
-        if not lost.low > -MOST_LOST:
-            verdict = status = INCONCLUSIVE
-            reason = f"{reason}; but {served}: who is shed does not show in a latency"
-        else:
-            reason = f"{reason}; {served}"
-    return TransferVerdict(
-        one.hypothesis, verdict, status, reason, one.evidence, "", changes, one.run_ids
-    )
-
-
-def _direction_verdict(
-    hypothesis: TransferHypothesis, by_arm: Mapping[str, Difference], main: ArmChange, many: str
-) -> tuple[str, str, str]:
     words = {arm: found.verdict for arm, found in by_arm.items()}
-    against = " and ".join(words)
-    if set(words.values()) == {BETTER}:
-        is_whole = main.num_as_expected == main.num_runs
-        return (
-            CONFIRMED,
-            CONFIRMED if is_whole else WITH_NUANCE,
-            f"{hypothesis.direction} than {against}, {many}",
-        )
-    if words[BASELINE] == SAME:
-        return REFUTED, REFUTED, "equal to the baseline in every run, so nothing changed"
-    if words[BASELINE] == WORSE:
-        return REFUTED, REFUTED, f"the other way than expected against the baseline, {many}"
-    if words[BASELINE] == BETTER:
-        reason = f"{hypothesis.direction} than the baseline, but not than the control: the plugin path changed it"
-        return INCONCLUSIVE, INCONCLUSIVE, f"{reason}; {many}"
-    return INCONCLUSIVE, INCONCLUSIVE, f"the interval of the difference holds 0, {many}"
+    main = changes[f"{one.subject} - {BASELINE}"]
+    return _found(one, changes, ByDirection(one, words, main.words))
+
+
+@dataclass(frozen=True)
+class ByDirection:
+    """Confirm a direction by the verdicts on the differences from every reference arm."""
+
+    measured: _Measured
+    words: Mapping[str, str]  # the verdicts, by arm
+    many: str  # in how many runs the change is as expected
+
+    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        """Return confirmed, refuted or inconclusive, the finer word, and the reason."""
+        word, finer, reason = self._by_differences(claim, reading)
+        goodput = self.measured.goodput
+        if word != CONFIRMED or not goodput:
+            return word, finer, reason
+        before, after = goodput[BASELINE], goodput[self.measured.subject]
+        served = f"requests served in time {before.mean():.1%} → {after.mean():.1%}"
+        if not estimate(after - before).low > -MOST_LOST:
+            lost = f"{reason}; but {served}: who is shed does not show in a latency"
+            return INCONCLUSIVE, INCONCLUSIVE, lost
+        return word, finer, f"{reason}; {served}"
+
+    def _by_differences(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        direction, against = self.measured.hypothesis.direction, " and ".join(self.words)
+        if set(self.words.values()) == {BETTER}:
+            finer = CONFIRMED if all(map(claim.holds, reading.per_seed)) else WITH_NUANCE
+            return CONFIRMED, finer, f"{direction} than {against}, {self.many}"
+        word = self.words[BASELINE]
+        if word == SAME:
+            return REFUTED, REFUTED, "equal to the baseline in every run, so nothing changed"
+        if word == WORSE:
+            reason = f"the other way than expected against the baseline, {self.many}"
+            return REFUTED, REFUTED, reason
+        if word == BETTER:
+            reason = f"{direction} than the baseline, but not than the control: the plugin path changed it"
+            return INCONCLUSIVE, INCONCLUSIVE, f"{reason}; {self.many}"
+        reason = f"the interval of the difference holds 0, {self.many}"
+        return INCONCLUSIVE, INCONCLUSIVE, reason
 
 
 # --- equivalence ----------------------------------------------------------------------------------
 
 
-def _equivalent(one: _Measured) -> TransferVerdict:
+def _equivalent(one: _Measured) -> TransferFinding:
     """Judge by two one-sided tests, by the interval of twice the tests' level."""
     changes = _changes(one, 1 - 2 * TEST_LEVEL)
-    main = changes[f"{one.subject} - {BASELINE}"]
-    limit, percent = one.hypothesis.expected.tolerance, main.percent
-    is_lower_better = one.hypothesis.metric.better == LOWER
-    worst, best = (percent.high, percent.low) if is_lower_better else (-percent.low, -percent.high)
-    far = f"change {percent.mean:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] (90 %)"
-    if not np.isfinite([percent.low, percent.high]).all():
-        verdict, status, reason = INCONCLUSIVE, INCONCLUSIVE, f"{far}: no interval"
-    elif worst < limit and best > -limit:
-        verdict, status, reason = CONFIRMED, CONFIRMED, f"{far}, within ±{limit:g} %"
-    elif best > limit:
-        verdict, status, reason = REFUTED, REFUTED, f"{far}, worse by more than {limit:g} %"
-    elif worst < -limit:
-        verdict, status = CONFIRMED, WITH_NUANCE
-        reason = f"{far}, better by more than {limit:g} %: not equal, but nothing became worse"
-    elif worst < limit:
-        verdict, status = CONFIRMED, WITH_NUANCE
-        reason = f"{far}: not worse by {limit:g} %, perhaps better by more than that"
-    else:
-        verdict, status, reason = (
-            INCONCLUSIVE,
-            INCONCLUSIVE,
-            f"{far}: across the edge of ±{limit:g} %",
+    return _found(one, changes, ByTwoTests(one.hypothesis.metric.better == LOWER))
+
+
+@dataclass(frozen=True)
+class ByTwoTests:
+    """Confirm that nothing changed by an interval that lies within the tolerance."""
+
+    is_lower_better: bool
+
+    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        """Return confirmed, refuted or inconclusive, the finer word, and the reason."""
+        percent, limit = reading.mean, claim.high
+        ends = (
+            (percent.high, percent.low) if self.is_lower_better else (-percent.low, -percent.high)
         )
-    return TransferVerdict(
-        one.hypothesis, verdict, status, reason, one.evidence, "", changes, one.run_ids
-    )
+        worst, best = ends
+        far = f"change {percent.mean:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] (90 %)"
+        if not np.isfinite([percent.low, percent.high]).all():
+            return INCONCLUSIVE, INCONCLUSIVE, f"{far}: no interval"
+        if worst < limit and best > -limit:
+            return CONFIRMED, CONFIRMED, f"{far}, within ±{limit:g} %"
+        if best > limit:
+            return REFUTED, REFUTED, f"{far}, worse by more than {limit:g} %"
+        if worst < -limit:
+            reason = f"{far}, better by more than {limit:g} %: not equal, but nothing became worse"
+            return CONFIRMED, WITH_NUANCE, reason
+        if worst < limit:
+            reason = f"{far}: not worse by {limit:g} %, perhaps better by more than that"
+            return CONFIRMED, WITH_NUANCE, reason
+        return INCONCLUSIVE, INCONCLUSIVE, f"{far}: across the edge of ±{limit:g} %"

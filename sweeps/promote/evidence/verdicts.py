@@ -13,7 +13,7 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.concerns import scene_of
-from sweeps.promote.evidence.judging import ArmChange, TransferVerdict, judge
+from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
 from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, GOODPUT, UNITS
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.simulation import simulate
@@ -116,7 +116,7 @@ def _simulated(
 
 
 def verdicts_document(
-    found: Sequence[TransferVerdict], scenes: Mapping[str, SceneRuns], identity: str
+    found: Sequence[TransferFinding], scenes: Mapping[str, SceneRuns], identity: str
 ) -> dict[str, Any]:
     """Return the verdicts with everything that a document says of them, as plain values."""
     runs = [run for arms in scenes.values() for of_arm in arms.values() for run in of_arm.values()]
@@ -133,16 +133,16 @@ def verdicts_document(
     }
 
 
-def _verdict(one: TransferVerdict) -> dict[str, Any]:
+def _verdict(one: TransferFinding) -> dict[str, Any]:
     hypothesis = one.hypothesis
     return {
         "id": hypothesis.id,
         "track": hypothesis.track,
-        "verdict": one.verdict,
-        "status": one.status,
+        "verdict": one.verdict.word,
+        "status": one.verdict.finer,
         "evidence": one.evidence,
         "problem": one.problem,
-        "reason": one.reason,
+        "reason": one.verdict.reason,
         "scene": hypothesis.scene,
         "metric": hypothesis.metric.model_dump(),
         "expected": hypothesis.direction,
@@ -156,8 +156,8 @@ def _change(change: ArmChange) -> dict[str, Any]:
     return {
         "first_mean": rounded(change.first_mean),
         "second_mean": rounded(change.second_mean),
-        "percent": _interval(change.percent),
-        "num_runs": change.num_runs,
+        "percent": _interval(change.reading.mean),
+        "num_runs": len(change.reading.per_seed),
         "num_as_expected": change.num_as_expected,
     }
 

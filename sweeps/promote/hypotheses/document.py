@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec, parse_spec
+from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
 from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
@@ -115,6 +117,14 @@ class TransferHypothesis(ClosedPart):
     def references(self) -> tuple[str, ...]:
         """Return the arms that the subject is compared with."""
         return (BASELINE,) if self.subject == CONTROL else (BASELINE, CONTROL)
+
+    @property
+    def claim(self) -> Claim:
+        """Return what it says of the metric's change in % against the baseline."""
+        if self.is_equivalence:
+            limit = self.expected.tolerance
+            return Claim("", self.metric.path, of=CHANGE, low=-limit, high=limit)
+        return replace(beyond(self.metric.path, self.direction == HIGHER), of=CHANGE)
 
     @property
     def is_equivalence(self) -> bool:

@@ -18,6 +18,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies import registry, scorer
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.reports.render import text
+from sweeps.claims.judge import ClaimVerdict
 from sweeps.claims.words import FALSIFIED, HOLDS, NARROWER, NOT_SUPPORTED, UNTESTED
 from sweeps.principles import __main__ as command
 from sweeps.principles import catalogue as catalogue_module
@@ -200,6 +201,10 @@ def claim_of(kind: str, **fields: Any) -> PrincipleClaim:
     return PrincipleClaim.model_validate(given)
 
 
+def finding_of(claim: PrincipleClaim, word: str) -> EntryFinding:
+    return EntryFinding(claim, ClaimVerdict(None, word, ""))
+
+
 def runs(*values: float) -> tuple[RunSummary, ...]:
     return tuple(run_of(m=value) for value in values)
 
@@ -237,10 +242,10 @@ RUNS = {
 )
 def test_kinds_by_hand(claim: PrincipleClaim, value: float, per_seed: tuple[float, ...]) -> None:
     found = compute(Bound(claim, RUNS))
-    assert found.value == pytest.approx(value)
+    assert found.mean.mean == pytest.approx(value)
     assert found.per_seed == pytest.approx(per_seed)
     if claim.kind == "ratio":
-        assert found.low < found.value < found.high
+        assert found.mean.low < found.mean.mean < found.mean.high
 
 
 def test_rank_changes_and_differing_requests() -> None:
@@ -251,27 +256,27 @@ def test_rank_changes_and_differing_requests() -> None:
     }
     options = {"metrics": ["ttft_p99_ms", "goodput_share"]}
     claim = claim_of("rank_changes", of=["one", "two", "three"], options=options)
-    assert compute(Bound(claim, arms)).value == 2
-    assert compute(Bound(claim.model_copy(update={"of": ["one", "two"]}), arms)).value == 0
+    assert compute(Bound(claim, arms)).mean.mean == 2
+    assert compute(Bound(claim.model_copy(update={"of": ["one", "two"]}), arms)).mean.mean == 0
     first = np.arange(12).reshape(4, 3)
     second = first.copy()
     second[2, 1] = -1
     pair = {"x": (run_of(requests=first),), "y": (run_of(requests=second),)}
-    assert compute(Bound(claim_of("differing", of="x", to="y"), pair)).value == 0.25
-    assert compute(Bound(claim_of("differing", of="x", to="x"), pair)).value == 0
+    assert compute(Bound(claim_of("differing", of="x", to="y"), pair)).mean.mean == 0.25
+    assert compute(Bound(claim_of("differing", of="x", to="x"), pair)).mean.mean == 0
 
 
 def test_runs_that_did_not_end_leave_no_figure() -> None:
     found = compute(Bound(claim_of("ratio", of="failed", to="base"), RUNS))
-    assert math.isnan(found.value) and found.failure == "failed did not end (2 × LIVELOCK)"
+    assert math.isnan(found.mean.mean) and found.failure == "failed did not end (2 × LIVELOCK)"
     regret = claim_of("least_regret", of=[["failed", "a"], ["a", "b"]])
-    assert compute(Bound(regret, RUNS)).value == pytest.approx(100 * (285 / 180 - 1))
+    assert compute(Bound(regret, RUNS)).mean.mean == pytest.approx(100 * (285 / 180 - 1))
 
 
 def test_a_seed_without_the_figure_counts(tiny: Catalogue, lab: Lab) -> None:
     arms = {"base": (*runs(1, 2), run_of())}
     found = compute(Bound(claim_of("value", of="base"), arms))
-    assert math.isnan(found.value) and found.failure == "there is no figure on 1 of 3 seeds"
+    assert math.isnan(found.mean.mean) and found.failure == "there is no figure on 1 of 3 seeds"
 
 
 def test_information_of_labels() -> None:
@@ -309,26 +314,27 @@ def entry_of(**fields: Any) -> Entry:
 )
 def test_one_word_for_all_claims(states: dict[str, str], verdict: str) -> None:
     findings = [
-        EntryFinding(claim_of("value", role=role, expected={"max": 1}), state)
+        finding_of(claim_of("value", role=role, expected={"max": 1}), state)
         for role, state in states.items()
     ]
     assert verdict_of(entry_of(), findings) == verdict
     more = [
         *findings,
-        EntryFinding(claim_of("value", role="core", expected={"max": 1}), "falsified"),
+        finding_of(claim_of("value", role="core", expected={"max": 1}), "falsified"),
     ]
     assert verdict_of(entry_of(), more) == NOT_SUPPORTED
 
 
 def test_advice_on_method_stays_advice_unless_refuted() -> None:
     core = claim_of("value", role="core", expected={"max": 1})
-    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, "met")]) == "process"
-    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, FALSIFIED)]) == NOT_SUPPORTED
+    assert verdict_of(entry_of(verdict="process"), [finding_of(core, "met")]) == "process"
+    assert verdict_of(entry_of(verdict="process"), [finding_of(core, FALSIFIED)]) == NOT_SUPPORTED
 
 
 def test_ranges() -> None:
-    assert Range(min=1, below=2).holds(1) and not Range(min=1, below=2).holds(2)
-    assert not Range(max=2).holds(math.nan)
+    region = Range(min=1, below=2).claim
+    assert region.holds(1) and not region.holds(2) and region.holds(math.nextafter(2, 1))
+    assert not Range(max=2).claim.holds(math.nan) and not Range(above=0).claim.holds(0)
     assert Range(above=0, max=2).words() == "at most 2 and above 0"
 
 
@@ -336,9 +342,9 @@ def test_a_check_says_what_it_found(tiny: Catalogue, lab: Lab) -> None:
     verdict = check(tiny, tiny.entries["T-1"], lab, (42, 43, 44))
     assert verdict.verdict == HOLDS and verdict.agrees
     differing, completed, control = verdict.findings
-    assert differing.statistic is not None and differing.statistic.value == 0
-    assert completed.num_agreeing == 3 and control.statistic is not None
-    assert control.statistic.value > 1.05
+    assert differing.verdict.reading is not None and differing.verdict.reading.mean.mean == 0
+    assert completed.verdict.num_holding == 3 and control.verdict.reading is not None
+    assert control.verdict.reading.mean.mean > 1.05
     assert "expected above 1: met, 3 of 3 seeds" in words_of(control)
     figures = verdict.arms["a"]["figures"]
     assert figures["rejected_share[standard]"] == [0, 0, 0]
@@ -372,7 +378,7 @@ def test_a_policy_that_is_registered_later_is_run(
     entry = tiny.entries["T-2"]
     before = check(tiny, entry, lab, entry.seeds)
     assert before.verdict == UNTESTED
-    assert "scorer 'two-halves' is not registered" in before.findings[0].reason
+    assert "scorer 'two-halves' is not registered" in before.findings[0].verdict.reason
     assert "figures" not in before.arms["a"]  # nothing is run in vain
     from blis_jax.policies import scorers
 

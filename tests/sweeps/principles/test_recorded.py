@@ -154,7 +154,8 @@ def test_verdict_and_recorded_figures(entry_id: str) -> None:
 @pytest.mark.slow
 def test_gains_at_equal_duration_grow_with_the_cluster() -> None:
     found = checked("RP-14")
-    parts = [finding.statistic.parts for finding in found.findings if finding.statistic]
+    readings = [finding.verdict.reading for finding in found.findings]
+    parts = [reading.parts for reading in readings if reading is not None]
     assert parts[0]["gain_to"] == pytest.approx(55.6, abs=0.05)
     assert parts[0]["gain_of"] == pytest.approx(69.6, abs=0.05)
     assert parts[1]["gain_of"] == pytest.approx(74.5, abs=0.05)
@@ -162,6 +163,6 @@ def test_gains_at_equal_duration_grow_with_the_cluster() -> None:
 
 @pytest.mark.slow
 def test_the_interaction_of_priority_and_chunks() -> None:
-    statistic = checked("S4").findings[0].statistic
-    assert statistic is not None
-    assert statistic.value == pytest.approx(-28.2, abs=0.1)
+    reading = checked("S4").findings[0].verdict.reading
+    assert reading is not None
+    assert reading.mean.mean == pytest.approx(-28.2, abs=0.1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.promote.evidence.judging import TransferVerdict, judge
+from sweeps.promote.evidence.judging import TransferFinding, judge
 from sweeps.promote.evidence.runs import FOLDER
 from tests.sweeps.promote.evidence.test_reports import PUBLISHED
 from tests.sweeps.promote.made_reports import (
@@ -27,16 +27,16 @@ FAST = (0.200, 0.212, 0.188, 0.201)
 TARGETS = {"critical": 100.0}
 
 
-def verdict(files: Any, one: Any = None) -> TransferVerdict:
+def verdict(files: Any, one: Any = None) -> TransferFinding:
     (found,) = judge([one or hypothesis()], scenes(files), TARGETS)
     return found
 
 
 def test_a_direction_is_confirmed() -> None:
     found = verdict(three_arms(SLOW, FAST))
-    assert (found.verdict, found.status) == ("confirmed", "confirmed")
-    assert found.changes["treatment - baseline"].percent.mean == pytest.approx(-33.3, abs=0.1)
-    assert "4 of 4 runs" in found.reason
+    assert (found.verdict.word, found.verdict.finer) == ("confirmed", "confirmed")
+    assert found.changes["treatment - baseline"].reading.mean.mean == pytest.approx(-33.3, abs=0.1)
+    assert "4 of 4 runs" in found.verdict.reason
     assert found.evidence == "measured"
     assert {
         f"{arm}-{place}" for arm in ("baseline", "control", "treatment") for place in range(4)
@@ -44,22 +44,22 @@ def test_a_direction_is_confirmed() -> None:
 
 
 def test_the_other_direction_is_refuted() -> None:
-    assert verdict(three_arms(FAST, SLOW)).verdict == "refuted"
+    assert verdict(three_arms(FAST, SLOW)).verdict.word == "refuted"
 
 
 def test_an_effect_that_is_unclear_is_inconclusive() -> None:
     found = verdict(three_arms(SLOW, (0.2, 0.4, 0.25, 0.33)))
-    assert found.verdict == "inconclusive" and "holds 0" in found.reason
+    assert found.verdict.word == "inconclusive" and "holds 0" in found.verdict.reason
 
 
 def test_nothing_changed_refutes_a_direction() -> None:
     found = verdict(three_arms(SLOW, SLOW))
-    assert found.verdict == "refuted" and "equal to the baseline" in found.reason
+    assert found.verdict.word == "refuted" and "equal to the baseline" in found.verdict.reason
 
 
 def test_an_effect_of_the_plugin_path_is_not_the_policys() -> None:
     found = verdict(three_arms(SLOW, FAST, control=FAST))
-    assert found.verdict == "inconclusive" and "plugin path" in found.reason
+    assert found.verdict.word == "inconclusive" and "plugin path" in found.verdict.reason
 
 
 def test_verdicts_of_many_hypotheses_are_a_family() -> None:
@@ -67,8 +67,8 @@ def test_verdicts_of_many_hypotheses_are_a_family() -> None:
     files = scenes(three_arms(baseline, treatment))
     (alone,) = judge([hypothesis()], files, TARGETS)
     many = judge([hypothesis(id=f"A-{place}") for place in range(60)], files, TARGETS)
-    assert alone.verdict == "confirmed"
-    assert {one.verdict for one in many} == {"inconclusive"}
+    assert alone.verdict.word == "confirmed"
+    assert {one.verdict.word for one in many} == {"inconclusive"}
 
 
 # --- preconditions --------------------------------------------------------------------------------
@@ -86,39 +86,39 @@ def test_verdicts_of_many_hypotheses_are_a_family() -> None:
 )
 def test_arms_that_do_not_agree_are_not_compared(of_treatment: Any, problem: str) -> None:
     found = verdict(three_arms(SLOW, FAST, **of_treatment))
-    assert (found.verdict, found.problem) == ("inconclusive", problem)
+    assert (found.verdict.word, found.problem) == ("inconclusive", problem)
     assert found.run_ids
 
 
 def test_units_may_differ_between_arms() -> None:
     found = verdict(three_arms(SLOW, [1000 * value for value in FAST], units="ms"))
-    assert found.verdict == "confirmed"
+    assert found.verdict.word == "confirmed"
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_run_confirms_nothing(count: int) -> None:
     found = verdict(three_arms(SLOW[:count], FAST[:count]))
-    assert (found.verdict, found.problem) == ("inconclusive", "too few runs")
+    assert (found.verdict.word, found.problem) == ("inconclusive", "too few runs")
 
 
 def test_a_missing_percentile_is_missing() -> None:
     one = hypothesis(metric=metric_of(hypothesis().metric.path, "p99p9", "ms", "lower"))
     found = verdict(three_arms(SLOW, FAST), one)
-    assert (found.verdict, found.problem) == ("inconclusive", "missing statistic")
+    assert (found.verdict.word, found.problem) == ("inconclusive", "missing statistic")
 
 
 def test_a_malformed_report_is_not_left_out() -> None:
     files = three_arms(SLOW, FAST) | {f"{FOLDER}/mixed/treatment/run-1/report.yaml": "{broken\n"}
     found = verdict(files)
-    assert (found.verdict, found.problem) == ("inconclusive", "malformed")
-    assert "treatment/run-1" in found.reason
+    assert (found.verdict.word, found.problem) == ("inconclusive", "malformed")
+    assert "treatment/run-1" in found.verdict.reason
 
 
 def test_a_missing_arm_is_said() -> None:
     files = {path: text for path, text in three_arms(SLOW, FAST).items() if "/control/" not in path}
     found = verdict(files)
-    assert (found.verdict, found.problem) == ("inconclusive", "missing arm")
-    assert verdict(files, hypothesis(arms=("baseline", "treatment"))).verdict == "confirmed"
+    assert (found.verdict.word, found.problem) == ("inconclusive", "missing arm")
+    assert verdict(files, hypothesis(arms=("baseline", "treatment"))).verdict.word == "confirmed"
 
 
 def test_a_strategy_against_itself_confirms_nothing() -> None:
@@ -126,7 +126,7 @@ def test_a_strategy_against_itself_confirms_nothing() -> None:
             for arm in ("baseline", "control", "treatment")}  # fmt: skip
     for one in (hypothesis(), equivalence()):
         found = verdict(files_of(arms), one)
-        assert (found.verdict, found.problem) == ("inconclusive", "same stack")
+        assert (found.verdict.word, found.problem) == ("inconclusive", "same stack")
 
 
 def test_simulated_evidence_is_never_measured() -> None:
@@ -139,36 +139,36 @@ def test_simulated_evidence_is_never_measured() -> None:
 
 def test_equivalence_within_the_tolerance() -> None:
     found = verdict(three_arms(SLOW, [value * 1.01 for value in SLOW]), equivalence())
-    assert found.verdict == "confirmed" and "within ±5 %" in found.reason
+    assert found.verdict.word == "confirmed" and "within ±5 %" in found.verdict.reason
 
 
 def test_a_planted_regression_is_caught() -> None:
     found = verdict(three_arms(SLOW, [value * 1.08 for value in SLOW]), equivalence())
-    assert found.verdict == "refuted" and "worse by more than 5 %" in found.reason
+    assert found.verdict.word == "refuted" and "worse by more than 5 %" in found.verdict.reason
 
 
 def test_wide_intervals_prove_no_equivalence() -> None:
     found = verdict(three_arms(SLOW, (0.25, 0.36, 0.29, 0.31)), equivalence())
-    assert found.verdict == "inconclusive"
+    assert found.verdict.word == "inconclusive"
 
 
 def test_better_than_the_tolerance_is_no_regression() -> None:
     found = verdict(three_arms(SLOW, FAST), equivalence())
-    assert (found.verdict, found.status) == ("confirmed", "confirmed with nuance")
+    assert (found.verdict.word, found.verdict.finer) == ("confirmed", "confirmed with nuance")
 
 
 def test_a_fall_of_what_should_be_high_is_a_regression() -> None:
     metric = metric_of(hypothesis().metric.path, "p99", "ms", "higher")
-    assert verdict(three_arms(SLOW, FAST), equivalence(metric=metric)).verdict == "refuted"
+    assert verdict(three_arms(SLOW, FAST), equivalence(metric=metric)).verdict.word == "refuted"
 
 
 def test_the_control_alone_can_be_the_subject() -> None:
     path = hypothesis().metric
     one = equivalence(metric=path, arms=("baseline", "control"))
     found = verdict(three_arms(SLOW, FAST), one)
-    assert found.verdict == "confirmed" and list(found.changes) == ["control - baseline"]
+    assert found.verdict.word == "confirmed" and list(found.changes) == ["control - baseline"]
     assert (
-        verdict(three_arms(SLOW, FAST, control=[1.2 * value for value in SLOW]), one).verdict
+        verdict(three_arms(SLOW, FAST, control=[1.2 * value for value in SLOW]), one).verdict.word
         == "refuted"
     )
 
@@ -196,12 +196,12 @@ def shedding(num_shed: int, status: int, latency_s: float = 0.05) -> dict[str, s
 
 def test_shedding_counts_by_what_was_demanded() -> None:
     found = verdict(shedding(20, 429))
-    assert found.verdict == "confirmed" and "51.5% → 80.0%" in found.reason
+    assert found.verdict.word == "confirmed" and "51.5% → 80.0%" in found.verdict.reason
 
 
 def test_a_latency_that_is_paid_with_the_demanded_is_not_confirmed() -> None:
     found = verdict(shedding(80, 429))
-    assert found.verdict == "inconclusive" and "51.5% → 20.0%" in found.reason
+    assert found.verdict.word == "inconclusive" and "51.5% → 20.0%" in found.verdict.reason
 
 
 def test_failures_other_than_429_are_not_shedding() -> None:
@@ -211,12 +211,12 @@ def test_failures_other_than_429_are_not_shedding() -> None:
 def test_goodput_can_be_the_metric() -> None:
     metric = metric_of("summary.goodput", "mean", "fraction", "higher")
     assert (
-        verdict(shedding(20, 429), hypothesis(metric=metric, direction="higher")).verdict
+        verdict(shedding(20, 429), hypothesis(metric=metric, direction="higher")).verdict.word
         == "confirmed"
     )
     metric = metric_of(CRITICAL.replace("ttft_ms", "goodput"), "mean", "fraction", "higher")
     assert (
-        verdict(shedding(80, 429), hypothesis(metric=metric, direction="higher")).verdict
+        verdict(shedding(80, 429), hypothesis(metric=metric, direction="higher")).verdict.word
         == "refuted"
     )
 
@@ -231,5 +231,5 @@ def test_one_published_run_each_is_inconclusive() -> None:
     files = {f"{FOLDER}/mixed/baseline/1.yaml": first.read_text(),
              f"{FOLDER}/mixed/treatment/1.yaml": other.read_text()}  # fmt: skip
     found = verdict(files, hypothesis(arms=("baseline", "treatment")))
-    assert (found.verdict, found.problem) == ("inconclusive", "too few runs")
+    assert (found.verdict.word, found.problem) == ("inconclusive", "too few runs")
     assert found.evidence == "measured"

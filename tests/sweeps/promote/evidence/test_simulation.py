@@ -75,15 +75,15 @@ def test_reports_are_the_same_bytes_again(worse: Mapping[str, str]) -> None:
 
 def test_a_planted_regression_is_caught_by_track_c(worse: Mapping[str, str]) -> None:
     (found,) = judge([SAME], scenes_of(worse), TARGETS)
-    assert (found.verdict, found.evidence) == ("refuted", "simulated")
-    assert "worse by more than 5 %" in found.reason
-    control = found.changes["control - baseline"].percent
+    assert (found.verdict.word, found.evidence) == ("refuted", "simulated")
+    assert "worse by more than 5 %" in found.verdict.reason
+    control = found.changes["control - baseline"].reading.mean
     assert (control.mean, control.low, control.high) == (0, 0, 0)
 
 
 def test_a_strategy_against_itself_confirms_nothing() -> None:
     found = judge([FASTER, ALL_FASTER, SAME], scenes_of(simulated(BASELINE)), TARGETS)
-    assert {one.verdict for one in found} == {"inconclusive"}
+    assert {one.verdict.word for one in found} == {"inconclusive"}
     assert {one.problem for one in found} == {"same stack"}
 
 
@@ -96,8 +96,8 @@ def test_a_strategy_against_itself_confirms_nothing() -> None:
 )
 def test_a_known_better_strategy_is_confirmed(treatment: str) -> None:
     (found,) = judge([FASTER], scenes_of(simulated(treatment, 1000)), TARGETS)
-    assert (found.verdict, found.evidence) == ("confirmed", "simulated")
-    assert found.changes["treatment - baseline"].percent.high < -50
+    assert (found.verdict.word, found.evidence) == ("confirmed", "simulated")
+    assert found.changes["treatment - baseline"].reading.mean.high < -50
 
 
 @pytest.mark.slow
@@ -111,7 +111,9 @@ def test_shed_requests_have_rows() -> None:
     statuses = [row["status_code"] for row in document["requests"]]
     assert statuses.count(429) == document["summary"]["errors"] > 10
     (found,) = judge([ALL_FASTER], scenes_of(files), TARGETS)
-    assert found.verdict == "inconclusive" and "requests served in time" in found.reason
+    assert (
+        found.verdict.word == "inconclusive" and "requests served in time" in found.verdict.reason
+    )
 
 
 def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
