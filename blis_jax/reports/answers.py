@@ -199,7 +199,10 @@ def _sure(study: Study, counts: Counter[str]) -> Sentence:
         Quantity.whole(total),
         " differences at once: ",
     ]
-    if total == 1:
+    if study.are_exact:
+        one = study.runs.one
+        parts = [f"exact, since every {one} makes the same run (one {one} is enough): "]
+    elif total == 1:
         parts = [f"{level} for the one difference: "]
     for at, verdict in enumerate(name for name in words if counts[name]):
         parts += [", " * (at > 0), Quantity.whole(counts[verdict]), f" {words[verdict]}"]

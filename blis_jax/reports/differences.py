@@ -24,6 +24,7 @@ from blis_jax.statistics.paired import BETTER, WORSE
 
 MOST_IN_TITLE = 3  # strategies
 MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
+FEW_METRICS = 4  # were asked for, so the short table has them all
 Entry = ShownDifference | ShownFigure
 Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of a difference
 
@@ -103,6 +104,8 @@ def _brief_metrics(study: Study) -> set[str]:
         return {deciding(study)}
     entries: Sequence[Entry] = study.differences or study.figures
     named = {one.metric for one in entries}
+    if len(named) <= FEW_METRICS:
+        return named
     usual = named & {*IN_BRIEF, *OF_ALL}
     return usual | {deciding(study)} if usual else named
 

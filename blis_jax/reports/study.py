@@ -263,6 +263,7 @@ class Study:
     figures: tuple[ShownFigure, ...] = ()
     tails: tuple[ShownFigure, ...] = ()  # those of pictures alone
     confidence: float = CONFIDENCE
+    are_exact: bool = False  # the differences, since every seed makes the same run
     cluster: str = ""  # the first line, see `cluster_line`
     asked: str = ""  # the second; made of strategies, workload and runs if empty
     verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty

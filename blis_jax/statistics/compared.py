@@ -7,7 +7,7 @@ differences of the sweep as one family.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.metrics.run_summary import Tails
 from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL, LATENCIES
-from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate, is_constant
 from blis_jax.statistics.paired import OF_POOLED, Difference, Pair, differences
 from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
 
@@ -158,9 +158,18 @@ class _Table:
         places, direction = ((*self.first(at), row), (*at, row)), lookup(name)[0].direction
         if name in self._tails:
             before, after = (self._tails[name].of(place) for place in places)
-            return pooled_pair(before, after, direction)
-        first, second = (self.columns[name][place] for place in places)
-        return Pair(first, second, direction)
+            pair = pooled_pair(before, after, direction)
+        else:
+            first, second = (self.columns[name][place] for place in places)
+            pair = Pair(first, second, direction)
+        return replace(pair, is_exact=self._are_alike(at) and self._are_alike(self.first(at)))
+
+    def _are_alike(self, at: tuple[int, ...]) -> bool:
+        """Return whether every seed made the same run at a point: no figure of any class has a spread."""
+        figures = np.concatenate([column[at] for column in self.columns.values()])
+        known = figures[np.isfinite(figures).all(axis=1)]
+        is_many = known.shape[0] > 0 and known.shape[1] > 1
+        return is_many and all(is_constant(of_class) for of_class in known)
 
 
 def asked_pairs(dataset: xr.Dataset, names: Sequence[str]) -> dict[Asked, Pair]:

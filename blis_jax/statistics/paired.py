@@ -5,6 +5,7 @@ does to both cancels. Many differences are looked at together: p-values (paired 
 adjusted by Holm's method over the whole family, and the verdict follows from them. The simultaneous
 intervals are Bonferroni's, cut at 0 where Holm's finer steps exclude it, so that they agree: an
 interval holds 0 exactly where the verdict is not a difference. Single intervals stand for themselves.
+Where nothing is drawn, every seed makes the same run: a difference is then exact, whatever the number of seeds.
 
 Of a pooled percentile a few seeds may decide, which Student's t takes for sure. Its p-value is the largest of three:
 the paired t-test's, that of a t-test corrected by the sample's own skewness, and that of exchanging the two runs of
@@ -57,12 +58,14 @@ class Pair:
         direction: what is better.
         exchanged: of a pooled percentile, by seed on which both ended, what an exchange of the two runs turns round;
             see `pooled.exchanged_ms`. None for other metrics.
+        is_exact: whether every seed makes the same run of each strategy, so that the difference has no error.
     """
 
     first: Float[np.ndarray, "seed"]
     second: Float[np.ndarray, "seed"]
     direction: str = LOWER
     exchanged: Float[np.ndarray, "pair"] | None = None
+    is_exact: bool = False
 
     def common(self) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
         """Return the values of the seeds that both have."""
@@ -78,6 +81,8 @@ class Pair:
     def p_value(self, is_anytime: bool = False) -> float:
         """Return how often strategies that are alike differ as much, two-sided."""
         change = self.change()
+        if self.is_exact:
+            return 0.0 if change.any() else 1.0
         p = p_value(change, is_anytime)
         if self.exchanged is None or p == 1.0:
             return p
@@ -99,6 +104,7 @@ class Difference:
     p_value: float  # two-sided
     p_adjusted: float
     verdict: str  # BETTER, WORSE, UNCLEAR, or SAME: equal on every seed
+    is_exact: bool = False  # every seed makes the same run
 
 
 def joint_words(inference: Inference) -> str:
@@ -163,6 +169,7 @@ def _difference(
         p_value=p,
         p_adjusted=p_adjusted,
         verdict=verdict,
+        is_exact=pair.is_exact,
     )
 
 

@@ -172,6 +172,7 @@ def _inference(
     setting: ComparedSetting, size: int, found: Sequence[Difference], judge: Judge
 ) -> dict[str, Any]:
     most = max((one.num_pairs for one in found), default=0)
+    are_exact = most > 0 and all(one.is_exact for one in found if one.num_pairs)
     is_resampled = isinstance(judge, OneTrace)
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
     more, word = "" if is_resampled else f"; {OF_POOLED}", setting.run_word
@@ -185,14 +186,21 @@ def _inference(
         "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
-        else interval_sentence(most, setting.inference, setting.run_word),
+        else interval_sentence(most, setting.inference, setting.run_word, are_exact),
+        "are_exact": are_exact,
         "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
     }
 
 
-def interval_sentence(num_pairs: int, inference: Inference, word: str = "seed") -> str:
+def interval_sentence(
+    num_pairs: int, inference: Inference, word: str = "seed", are_exact: bool = False
+) -> str:
     """How single intervals are made of so many seeds, or windows of a trace."""
     level = f"{100 * inference.confidence:g} %"
+    if are_exact:
+        return f"none needed: every {word} makes the same run, so the differences are exact"
+    if not num_pairs:
+        return f"none: no {word} has figures of both sides"
     if inference.is_anytime:
         return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
     if num_pairs < 2:

@@ -97,6 +97,7 @@ def study_of(document: Document, command: str = "") -> Study:
             for entry in document["comparisons"]
         ),
         confidence=inference["confidence"],
+        are_exact=inference.get("are_exact", False),
         intervals=inference["intervals"],
         verdicts="A change is called better or worse where Holm's method, which corrects for the "
         f"number of comparisons ({inference['family_size']}: a family of {inference['family']}), tells it from "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from blis_jax.metrics.summaries import ALL, select, ttft_parts_ms
 from blis_jax.records.record import TTFT_PARTS, RunRecord, Status
 from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.statistics.compared import pooled_pair
+from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.pooled import contributions_ms
 from sweeps.search.objectives import NO_FIGURE
@@ -166,12 +167,32 @@ class KeptRuns:
         return self.runs[key]
 
 
+MEASURES = ("ms", "s", "1/s")  # units in which chance does not give the same value twice
+LEAST_WITHOUT_SPREAD = 3  # seeds
+
+
 def pair_of(first: Sequence[RunSummary], second: Sequence[RunSummary], name: str) -> Pair:
     """Return a metric of two arms by seed; what is pooled is pooled over the seeds on which both ended."""
     direction = lookup(name)[0].direction
     if pooled_latency(name) is None:
-        return Pair(metric_values(first, name), metric_values(second, name), direction)
-    return pooled_pair(pooled_tails(first, name), pooled_tails(second, name), direction)
+        pair = Pair(metric_values(first, name), metric_values(second, name), direction)
+    else:
+        pair = pooled_pair(pooled_tails(first, name), pooled_tails(second, name), direction)
+    are_same = _are_alike(first) and _are_alike(second)
+    return replace(pair, is_exact=are_same or _is_measure_without_spread(name, pair))
+
+
+def _are_alike(runs: Sequence[RunSummary]) -> bool:
+    """Return whether several seeds have made the same run, since nothing is drawn."""
+    lives = {run.fingerprint for run in runs}
+    return len(runs) > 1 and len(lives) == 1 and "" not in lives and runs[0].is_whole
+
+
+def _is_measure_without_spread(name: str, pair: Pair) -> bool:
+    """Return whether a time or a rate has one value on every seed of each arm; counts and shares may by chance."""
+    values = pair.common()
+    is_measure = lookup(name)[0].unit in MEASURES
+    return is_measure and len(values[0]) >= LEAST_WITHOUT_SPREAD and all(map(is_constant, values))
 
 
 def pooled_tails(runs: Sequence[RunSummary], name: str) -> Tails:

@@ -106,6 +106,18 @@ def test_differences_without_spread() -> None:
     assert sign_test(np.array([1.0, 1, 1, -1])) == pytest.approx(0.625)
 
 
+def test_runs_that_are_alike_on_every_seed_differ_exactly() -> None:
+    """Two seeds of a workload that draws nothing say as much as any number of them."""
+    first, second = np.array([183.7, 183.7]), np.array([214.8, 214.8])
+    (exact,) = differences([Pair(first, second, LOWER, is_exact=True)])
+    assert (exact.verdict, exact.p_adjusted, exact.is_exact) == (WORSE, 0.0, True)
+    assert (exact.simultaneous.low, exact.simultaneous.high) == pytest.approx((31.1, 31.1))
+    (drawn,) = differences([Pair(first, second, LOWER)])
+    assert drawn.verdict == UNCLEAR
+    (same,) = differences([Pair(first, first, LOWER, is_exact=True)])
+    assert (same.verdict, same.p_value) == (SAME, 1.0)
+
+
 def test_rounding_is_no_difference() -> None:
     first = np.array([0.1, 0.2, 0.7])
     assert one(first, (first + 0.3) - 0.3).verdict == SAME
