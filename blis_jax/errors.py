@@ -30,7 +30,7 @@ MOST_NEAR = 3
 
 
 def shortened(value: object) -> str:
-    """The value as Python writes it, cut to a length that a sentence can hold."""
+    """Return a value as Python writes it, cut to a length that a sentence can hold."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # thousands of digits, or nested without end
@@ -39,7 +39,7 @@ def shortened(value: object) -> str:
 
 
 def closest(word: object, allowed: Iterable[str]) -> str:
-    """A hint naming the nearest allowed word, or nothing."""
+    """Return a hint that names the nearest allowed word (`; did you mean 'x'?`), or no text if none is near."""
     if isinstance(word, str) and len(word) > MOST_SHOWN:
         return ""
     match = difflib.get_close_matches(str(word), list(allowed), n=1)
@@ -47,7 +47,7 @@ def closest(word: object, allowed: Iterable[str]) -> str:
 
 
 def choices(word: str, allowed: Iterable[str]) -> str:
-    """What may stand in the place of a word: all of a short list, the nearest of a long one."""
+    """Say what may stand in the place of a word: all of a short list, the nearest of a long one."""
     names = list(allowed)
     near = difflib.get_close_matches(word, names, n=MOST_NEAR, cutoff=0.5)
     near += [name for name in names if len(word) > 2 and word in name and name not in near]

@@ -38,13 +38,13 @@ else:
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are imported when they are asked for.
+    """Make the `__getattr__` of a package whose names are imported when they are first used.
 
-    `names` are by module inside the package; `shown=own` shows a module's name under another one.
+    `names` are by module inside the package; `shown=own` shows a module's name under another name.
     """
     places = {}
-    for module, found in names.items():
-        for name in found:
+    for module, names_of_module in names.items():
+        for name in names_of_module:
             shown, _, own = name.partition("=")
             places[shown] = f"{package}.{module}", own or shown
 

@@ -45,7 +45,7 @@ class Phase:
         self.board.reopen(self)
 
     def clear(self) -> None:
-        """The work is over, and its line goes before something else is printed; `show` takes it up again."""
+        """End the work and take its line away before something else is printed; `show` takes it up again."""
         self.board.close(self)
 
     def seconds_each(self, now: float) -> float | None:
@@ -85,14 +85,14 @@ class Board:
         self.lock = threading.RLock()
 
     def reopen(self, phase: Phase) -> None:
-        """The phase goes on, inside those that are open, if it is not open itself."""
+        """Go on with a phase, inside those that are open, if it is not open itself."""
         with self.lock:
             self.is_used = True
             if phase not in self.phases:
                 self.phases.append(phase)
 
     def close(self, phase: Phase) -> None:
-        """The phase is over; a phase that is closed already stays so."""
+        """End a phase; a phase that is closed already stays so."""
         with self.lock:
             if phase in self.phases:
                 self.phases.remove(phase)
@@ -101,7 +101,7 @@ class Board:
             self.on_idle()
 
     def compiling(self, begun: bool) -> None:
-        """A compilation has begun or ended, in some thread."""
+        """Note that a compilation has begun or ended, in some thread."""
         with self.lock:
             now = self.clock()
             if begun and not self.num_compiling:
@@ -122,7 +122,7 @@ class Board:
         return phase.compile_s + seconds, phase.done_meanwhile + units
 
     def headline(self) -> tuple[str, bool]:
-        """What is being done; a line is due when it changes."""
+        """Return what is being done, and whether something is being compiled; a line is due when either changes."""
         with self.lock:
             return self.phases[0].what if self.phases else "", self.num_compiling > 0
 
@@ -132,7 +132,9 @@ class Board:
             return self.clock() - self.phases[0].began if self.phases else 0.0
 
     def line(self) -> str:
-        """The outermost phase with its counts, compilations, then what is going on inside it; empty if nothing is."""
+        """Describe the outermost phase with its counts, compilations, then what is going on inside it;
+        empty if nothing is.
+        """
         with self.lock:
             now = self.clock()
             if not self.phases:
@@ -148,7 +150,7 @@ class Board:
             return "; ".join(words)
 
     def share(self) -> tuple[int, int] | None:
-        """How much of the outermost phase is done, of how much; None if it cannot be counted."""
+        """Return how much of the outermost phase is done, of how much; None if that cannot be counted."""
         with self.lock:
             outer = self.phases[0] if self.phases else None
             if outer is None or outer.total is None or outer.total < 2:
@@ -160,7 +162,7 @@ board = Board()
 
 
 def begin(what: str, total: int | None = None, unit: str = "runs", done: int = 0) -> Phase:
-    """A piece of work that is told until it is cleared; `done` units of it were done earlier."""
+    """Open a piece of work whose progress is shown until it is cleared; `done` units of it were done earlier."""
     opened = Phase(board, what, total, unit, done)
     board.reopen(opened)
     _listen()
@@ -171,7 +173,7 @@ def begin(what: str, total: int | None = None, unit: str = "runs", done: int = 0
 def phase(
     what: str, total: int | None = None, unit: str = "runs", done: int = 0
 ) -> Iterator[Phase]:
-    """A piece of work that is told while it lasts."""
+    """Show the progress of a piece of work while the block lasts."""
     opened = begin(what, total, unit, done)
     try:
         yield opened
@@ -191,7 +193,7 @@ def runs(count: int) -> Iterator[Callable[[int], None]]:
 
 
 def duration(seconds: float) -> str:
-    """A time that a person waits."""
+    """Write a time that a person waits, in s, min or h."""
     if seconds < MINUTES_FROM_S:
         return f"{seconds:.0f} s"
     if seconds < HOURS_FROM_S:

@@ -70,7 +70,7 @@ class InitOptions(_Track, _Switches, command=NAME, description=_DESCRIPTION, exa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _init, arguments)
 
 

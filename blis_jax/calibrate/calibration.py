@@ -150,7 +150,7 @@ class Calibration:
 
     @property
     def verdict(self) -> FitVerdict:
-        """Whether the fit describes the run."""
+        """Judge by the errors whether the fit describes the run."""
         return FitVerdict.of(self.errors)
 
 

@@ -215,7 +215,7 @@ class Posterior:
 
     @property
     def latency_model(self) -> str:
-        """The setting that names the model whose coefficients they are."""
+        """Return the setting that names the latency model whose coefficients were fitted."""
         return model_of({*self.terms, *self.fixed})
 
     def draws(self, num_draws: int, seed: int) -> Float[np.ndarray, "draw term"]:

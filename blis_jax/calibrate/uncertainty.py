@@ -196,7 +196,7 @@ class Exploration:
 
     @property
     def best(self) -> Float[np.ndarray, " term"]:
-        """The coefficients at the least cost."""
+        """Return the coefficients at the least cost `[term]`."""
         found: np.ndarray = self.values[np.argmin(self.costs)]
         return found
 

@@ -31,7 +31,7 @@ class ErrorRow(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """Whether both were found, so that there is an error."""
+        """Return whether both a simulated and a measured value exist, so that there is an error."""
         return bool(np.isfinite(self.simulated) and self.measured > 0)
 
     @property

@@ -184,7 +184,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
 
     @property
     def profile(self) -> str:
-        """The reference's revision and track that are reproduced, and in what the run differs from them."""
+        """Name the reference's revision and track that are reproduced, and in what the run differs from them."""
         if self.is_august:
             return AUGUST + step_times.profile_suffix(self)
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
@@ -198,12 +198,12 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
 
     @property
     def is_august(self) -> bool:
-        """Whether the reference is BLIS as of August 2026."""
+        """Return whether the reference is BLIS as of August 2026."""
         return self.revision == AUGUST
 
     @property
     def goes_by_targets(self) -> bool:
-        """Whether the gateway's queue goes by bounds of single requests."""
+        """Return whether the gateway's queue orders requests by the TTFT targets of single requests."""
         return self.flow_control and self.dispatch_order == "slo-deadline"
 
     def serves(self, model: str) -> bool:
@@ -336,7 +336,11 @@ FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
 
 
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
-    """A configuration from the `config` of a golden scenario; keys it does not know are not about the cluster."""
+    """Make a configuration of the `config` of a golden scenario; keys that are no settings are ignored.
+
+    Raises:
+        UnsupportedError: the scenario uses a feature that is not reproduced.
+    """
     reason = unsupported(flags)
     if reason is not None:
         raise UnsupportedError(f"{reason} is not supported yet; such a scenario cannot be run")

@@ -105,7 +105,7 @@ def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, An
     }
 
     def shorten(blocks: int) -> None:
-        """The longest request is lowered to what fits, never raised."""
+        """Set the pool's KV blocks, and lower the longest request that is allowed to what fits; it is never raised."""
         own["total_kv_blocks"] = blocks
         if own["max_model_len"]:
             room = blocks * config.block_size_in_tokens

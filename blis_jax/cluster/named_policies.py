@@ -55,7 +55,9 @@ def made_once(
 
 
 def names_files(config: ClusterConfig) -> bool:
-    """Whether a policy or the latency model is a user's, `path/to/file.py:Name`, or describes the model or GPUs."""
+    """Return whether the run depends on a user's file: a policy or latency model
+    `path/to/file.py:Name`, or a description of the model or GPUs.
+    """
     texts = [value for value in vars(config).values() if isinstance(value, str)]
     gpus = (config.hardware, config.prefill_hardware, config.decode_hardware)
     is_described = bool(config.model_config) or any(":" in gpu for gpu in gpus)

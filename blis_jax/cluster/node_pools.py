@@ -70,7 +70,7 @@ def is_fleet(document: object) -> TypeGuard[Mapping[str, Any]]:
 def settings_of_fleet(
     config: ClusterConfig, sections: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """The settings that the sections of a policy file of BLIS stand for; `instances` has the groups of the first ones.
+    """Translate the sections of a BLIS policy file into settings; `instances` has the groups of the first ones.
 
     Args:
         config: the cluster, whose `num_instances` are placed, each with `tp` GPUs.
@@ -88,12 +88,14 @@ def settings_of_fleet(
             f"{source}: {name} are of blis-2026-08; take that profile, or list groups"
         )
     disaggregation.check_sum(config)
-    found: dict[str, Any] = {"instances": ()}
+    settings: dict[str, Any] = {"instances": ()}
     if POOLS in sections:
-        found["instances"], found["node_pools"] = _groups_of_pools(config, sections[POOLS], source)
+        settings["instances"], settings["node_pools"] = _groups_of_pools(
+            config, sections[POOLS], source
+        )
     loading = _lifecycle(sections.get(LIFECYCLE) or {}, f"{source}: {LIFECYCLE}")
     scaling = _autoscaler(sections.get(AUTOSCALER) or {}, f"{source}: {AUTOSCALER}")
-    placed = sum(group["count"] for group in found["instances"])
+    placed = sum(group["count"] for group in settings["instances"])
     is_short = POOLS in sections and placed < config.num_instances
     if is_short:
         _tell_unplaced(config, placed, source)
@@ -102,8 +104,8 @@ def settings_of_fleet(
     # a fleet says that a request may find no instance
     may_be_unrouted = is_short and (not placed or disaggregation.has_pools(config))
     if scaling[f"{_PREFIX}interval_us"] > 0 or first_load or may_be_unrouted:
-        found |= {"cluster_policy": POLICY, **loading, **scaling}
-    return found
+        settings |= {"cluster_policy": POLICY, **loading, **scaling}
+    return settings
 
 
 def _tell_unplaced(config: ClusterConfig, placed: int, source: str) -> None:

@@ -46,7 +46,7 @@ _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
 def options_of(path: str) -> dict[str, Any]:
-    """The options that a policy file stands for, by name.
+    """Read a BLIS policy file as options, by name.
 
     `instances` has its sections about machines, `tenant_shares` the budgets by the names of tenants.
 
@@ -64,22 +64,22 @@ def options_of(path: str) -> dict[str, Any]:
     for name, keys in _KEYS.items():
         parts[name] = _mapping(sections.get(name) or {}, f"{place}: {name}")
         _refuse_unknown(parts[name], keys, f"{place}: {name}")
-    found = _of_admission(parts["admission"], f"{place}: admission")
-    found |= _of_routing(parts["routing"], f"{place}: routing")
+    options = _of_admission(parts["admission"], f"{place}: admission")
+    options |= _of_routing(parts["routing"], f"{place}: routing")
     # `priority` is without effect there, too
     for option, value in (
         ("scheduler", sections.get("scheduler")),
         ("preemption_policy", parts["preemption"].get("policy")),
     ):
         if value:
-            found[option] = _text(value, f"{place}: {option}")
+            options[option] = _text(value, f"{place}: {option}")
     machines = {name: sections[name] for name in SECTIONS if sections.get(name)}
     if shares:
-        found["tenant_shares"] = {
+        options["tenant_shares"] = {
             str(name): _share(value, f"{place}: tenant_budgets.{name}")
             for name, value in shares.items()
         }
-    return found | ({"instances": machines} if machines else {})
+    return options | ({"instances": machines} if machines else {})
 
 
 def _as_fields(entry: Any, name: str) -> Any:

@@ -113,7 +113,7 @@ def _drop_output() -> None:
 def print_page(
     name: str, description: str, page: Callable[[], str], arguments: Sequence[str] | None
 ) -> int:
-    """A command without options, which prints a page; returns its exit code."""
+    """Run a command without options, which prints a page; return its exit code."""
 
     def command(words: Sequence[str] | None) -> int:
         parser = Parser(prog=f"python -m {name}", description=description)
@@ -170,12 +170,12 @@ class Notes:
         self.level = LOG_LEVELS.index(level)
 
     def info(self, message: str) -> None:
-        """What the command is doing."""
+        """Say what the command is doing, from log level info on."""
         if self.level <= LOG_LEVELS.index("info"):
             say(self.name, message)
 
     def warn(self, message: str) -> None:
-        """What the user may not expect."""
+        """Say what the user may not expect, from log level warn on."""
         if self.level <= LOG_LEVELS.index("warn"):
             say(self.name, f"note: {message}")
 

@@ -95,7 +95,7 @@ def _coefficients(
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
-    """The cluster that the given options describe; the rest takes the reference's defaults."""
+    """Return the cluster that the given options describe; the rest takes the reference's defaults."""
     settings = resolved(settings)
     if settings.get("tenant_shares"):
         raise ConfigError(

@@ -68,12 +68,13 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The workload with the clients of all, as the mapping of a file.
+    """Put the clients of all workloads into one, as the mapping of a file; shares of the rate follow
+    the rates of the files.
 
     Raises:
         ConfigError: there are no clients, or the rates add up to no number.
     """
-    rates = [float(one.get("aggregate_rate") or 0.0) for one in documents]
+    rates = [float(document_.get("aggregate_rate") or 0.0) for document_ in documents]
     total = 0.0
     for rate in rates:
         total += rate
@@ -93,7 +94,7 @@ def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any], source: str) -> str:
-    """The text of a workload, which has been read again and checked."""
+    """Write a workload as YAML text, after reading it again as a check."""
     text = yaml_text(document)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)

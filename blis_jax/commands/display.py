@@ -123,7 +123,7 @@ def rename(name: str) -> None:
 
 
 def silence() -> None:
-    """The command was asked to be quiet; one inside another says nothing about that one."""
+    """Show no progress, since the command was asked to be quiet; a command inside another one decides nothing."""
     if _shown is not None and not _num_inner:
         _shown.is_quiet = True
 

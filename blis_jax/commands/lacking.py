@@ -93,8 +93,8 @@ class Extra(NamedTuple):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The modules that are not installed."""
-        return tuple(one for one in self.modules if importlib.util.find_spec(one) is None)
+        """Return the modules of this group that are not installed."""
+        return tuple(module for module in self.modules if importlib.util.find_spec(module) is None)
 
 
 EXTRAS = (
@@ -108,7 +108,7 @@ EXTRAS = (
 
 
 def advice_on(module: str | None) -> str | None:
-    """What to install for a module that is missing; None if no optional group has it."""
+    """Say what to install for a module that is missing; None if no optional group has it."""
     top = (module or "").split(".")[0]
     for extra in EXTRAS:
         if top in extra.modules:

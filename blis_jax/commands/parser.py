@@ -17,7 +17,7 @@ from blis_jax.errors import ConfigError, UnsupportedError, closest
 
 
 def whole(text: str) -> int:
-    """A whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
+    """Read a whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
     if re.fullmatch(r"[+-]?0[0-9_]+", text):
         raise argparse.ArgumentTypeError(
             f"{short(text)} begins with 0, which BLIS takes for a number of base 8; leave the 0 out, or write 0o"
@@ -32,7 +32,7 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A number; whether it may be infinite or negative is checked with the rest."""
+    """Read a number; whether it may be infinite or negative is checked with the rest."""
     try:
         return float(text.replace("_", "?"))
     except ValueError:
@@ -42,7 +42,7 @@ def number(text: str) -> float:
 def at_least(
     least: int, read: Callable[[str], Any] = whole, *, most: int | None = None
 ) -> Callable[[str], Any]:
-    """A number that is not below a limit, and not above another."""
+    """Return a reader of numbers that refuses what is below `least` or, if given, above `most`."""
 
     def bounded(text: str) -> Any:
         value = read(text)
@@ -65,7 +65,7 @@ def wholes(text: str) -> tuple[int, ...]:
 
 
 def truth(text: str) -> bool:
-    """The reference's spellings of true and false."""
+    """Read the reference's spellings of true and false."""
     if text.lower() not in _TRUTHS:
         raise argparse.ArgumentTypeError(f"{short(text)} is neither true nor false")
     return _TRUTHS[text.lower()]
@@ -91,7 +91,7 @@ class OneOf:
 
 
 def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
-    """A number in a part of an option's value; `label` says in refusals where it stands."""
+    """Read a number in a part of an option's value; `label` says in refusals where the number stands."""
     try:
         value = int(text) if is_whole else float(text)
     except ValueError:
@@ -103,7 +103,7 @@ def number_within(label: str, text: str, low: float, high: float, is_whole: bool
 
 
 def short(text: str) -> str:
-    """The text in quotes, cut to what a sentence can hold."""
+    """Put a text in quotes, cut to what a sentence can hold."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -124,7 +124,7 @@ _called: dict[str, str] = {}  # the words that the user typed, by the module of 
 
 
 def as_called(module: str) -> str:
-    """The command as the user typed it where that was through `blis-jax`, else its module's name."""
+    """Return the command as the user typed it where that was through `blis-jax`, else its module's name."""
     return _called.get(module, module)
 
 
@@ -152,12 +152,12 @@ _asks_for_declarations: list[bool] = []
 
 
 def declared(command: Callable[[Sequence[str]], int], words: Sequence[str] = ()) -> Parser:
-    """The parser that a command makes, without running it."""
+    """Return the parser that a command makes, without running the command."""
     _asks_for_declarations.append(True)
     try:
         command(words)
-    except Declared as found:
-        return found.parser
+    except Declared as declaration:
+        return declaration.parser
     finally:
         _asks_for_declarations.pop()
     raise AssertionError("a command reads its options before it does anything else")
@@ -187,7 +187,7 @@ class Parser(argparse.ArgumentParser):
         self.droppable: set[str] = set()
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
-        """A titled group of options, which can take more."""
+        """Add a titled group of options; return the group, which can take more."""
         group = self._titled(title)
         for flag in flags:
             self.flags.append(flag)
@@ -205,7 +205,7 @@ class Parser(argparse.ArgumentParser):
         return group
 
     def add_switches(self, title: str, switches: Mapping[str, str]) -> None:
-        """A titled group of options without a value, from names to helps."""
+        """Add a titled group of options without a value, from names to helps."""
         group = self._titled(title)
         self.switches |= switches
         for name, text in switches.items():
@@ -260,7 +260,12 @@ class Parser(argparse.ArgumentParser):
         return kept
 
     def given(self, arguments: Sequence[str] | None) -> dict[str, Any]:
-        """The options that were given, by name with underscores."""
+        """Return the options that were given, by name with underscores.
+
+        Raises:
+            ConfigError: an option is unknown or refused, or is no UTF-8 text.
+            UnsupportedError: BLIS knows the option and blis_jax does not.
+        """
         if _asks_for_declarations:
             raise Declared(self)
         self.spelled.clear()
@@ -365,7 +370,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def shown(value: object) -> str:
-    """A default as help and tables show it."""
+    """Write a default as help and tables show it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -68,7 +68,7 @@ BY_NAME = {one.name: one for one in SHARED}
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """An option's name and what else it is understood as; a name may bring others after a slash."""
+    """Return an option's name and its other spellings; a name may bring others after a slash."""
     first, *others = name.split("/")
     older = BY_NAME[first].older if first in BY_NAME else ()
     return (first, *others, *(word for word in older if word not in others))

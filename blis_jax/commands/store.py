@@ -40,7 +40,7 @@ class Store:
     # --- what it is of ---
 
     def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the numbers of a dataset with these attributes depend on, by its name in words."""
+        """Return what the numbers of a dataset with these attributes depend on, by its name in words."""
         return {words: attributes.get(name) for name, words in self.decisive.items()}
 
     def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
@@ -56,7 +56,7 @@ class Store:
     # --- whole ---
 
     def load(self) -> xr.Dataset:
-        """The dataset; refuses, in a sentence, what is none of this kind, and a damaged one."""
+        """Load the dataset; refuse, in a sentence, a damaged one or one of another kind."""
         dataset = datasets.load_or_refuse(self.path, self.advice)
         self._refuse_other_kind(dataset)
         return dataset
@@ -78,7 +78,7 @@ class Store:
     def resume(
         self, check: Callable[[xr.Dataset], None], empty: xr.Dataset | None = None
     ) -> xr.Dataset:
-        """What there is, unless `check` refuses to go on with it.
+        """Return what is stored, unless `check` refuses to go on with it.
 
         Parts with a damaged or half-written piece count as not run, and this is said; they get again what
         `empty` has there. Damage elsewhere is refused. A store without a manifest gets one.

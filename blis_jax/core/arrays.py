@@ -26,7 +26,9 @@ def namespace(array: object) -> Any:
 
 
 def stacked(*leaves: ArrayLike) -> np.ndarray:
-    """The same array of several runs, with the runs in front; `np.stack` costs ten times as much for a single one."""
+    """Stack the arrays of several runs, `[run, ...]`; a single one gets an axis in front, since
+    `np.stack` costs ten times as much.
+    """
     return np.stack(leaves) if len(leaves) > 1 else np.asarray(leaves[0])[None]
 
 
@@ -57,7 +59,7 @@ def sums(index: Values, values: Values, size: int) -> Any:
 
 
 def maxima(index: Values, values: Values, size: int) -> Any:
-    """The largest value of each index in [0, size), 0 where there is none that is larger."""
+    """Return the largest value of each index in [0, size); 0 where no value is larger. Other indices are ignored."""
     xp = namespace(values)
     if xp is np:
         is_there = (index >= 0) & (index < size)
@@ -112,7 +114,7 @@ def running_maxima(values: Values) -> Any:
 
 
 def replaced(values: Values, index: Values, is_new: Values, new: Values) -> Any:
-    """The values with those at some indices replaced, each at most once."""
+    """Replace the values at those indices where `is_new`; no index may come twice."""
     if isinstance(values, np.ndarray):
         changed = values.copy()
         changed[index[is_new]] = new[is_new]

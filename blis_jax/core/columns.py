@@ -34,24 +34,24 @@ T = TypeVar("T")
 
 
 def is_apart(value: object) -> TypeGuard[Columns]:
-    """Whether it is a vector with its entries apart."""
+    """Return whether a value is a vector with its entries apart."""
     return isinstance(value, Columns)
 
 
 def apart(vector: Vector) -> Columns:
-    """The vector with its entries apart."""
+    """Take a vector apart: each entry becomes a scalar of its own."""
     if isinstance(vector, Columns):
         return vector
     return Columns(tuple(get(vector, column) for column in range(vector.shape[0])))
 
 
 def together(vector: Vector) -> jax.Array:
-    """The vector as one array."""
+    """Return a vector as one array, its entries stacked if they were apart."""
     return jnp.stack(vector.entries) if isinstance(vector, Columns) else vector
 
 
 def selected(vector: Vector) -> jax.Array:
-    """The vector as one array made by selects: unlike a concatenation they are fused into what reads it."""
+    """Return a vector as one array made by selects: unlike a concatenation they are fused into what reads the array."""
     if not isinstance(vector, Columns):
         return vector
     place = lax.iota(jnp.int32, len(vector.entries))
@@ -72,7 +72,7 @@ def get(vector: Vector | np.ndarray, column: int) -> Any:
 
 
 def put(vector: Vector, changes: Mapping[int, jax.Array]) -> Vector:
-    """The vector with some entries replaced."""
+    """Replace some entries of a vector, named by their index."""
     if isinstance(vector, Columns):
         entries = list(vector.entries)
         for index, value in changes.items():
@@ -98,14 +98,14 @@ def choose(predicate: jax.Array, one: T, other: T) -> T:
 
 
 def tail(vector: Vector, start: int) -> Vector:
-    """The entries from `start` on."""
+    """Return the entries from `start` on."""
     if isinstance(vector, Columns):
         return Columns(vector.entries[int(start) :])
     return vector[int(start) :]
 
 
 def with_tail(vector: Vector, start: int, entries: Vector) -> Vector:
-    """The vector with its entries from `start` on replaced."""
+    """Replace the entries from `start` on."""
     if isinstance(vector, Columns):
         return Columns(vector.entries[: int(start)] + apart(entries).entries)
     return jnp.concatenate([vector[: int(start)], entries])
@@ -119,7 +119,7 @@ def as_int(mask: jax.Array) -> jax.Array:
 def build(
     columns: Iterable[IntEnum], values: Mapping[IntEnum, jax.Array], dtype: DTypeLike
 ) -> Vector:
-    """A vector with one entry per member of the enumeration `columns`; it comes together where a branch ends."""
+    """Make a vector with one entry per member of the enumeration `columns`; entries are apart until a branch ends."""
     return Columns(tuple(values[column].astype(dtype) for column in columns))
 
 

@@ -53,7 +53,7 @@ def exact_product(a: Number, b: Number) -> jax.Array:
 
 
 def exact_chain(first: Number, second: Number, *others: Number) -> jax.Array:
-    """The product from left to right, every step rounded."""
+    """Multiply numbers from left to right, with every step rounded."""
     product = exact_product(first, second)
     for other in others:
         product = exact_product(product, other)
@@ -129,5 +129,5 @@ def _least_float() -> Callable[[jax.Array], jax.Array]:
 
 
 def least(values: jax.Array) -> jax.Array:
-    """The least of a vector of times; its derivative is that of the first of equals, not their mean."""
+    """Return the least of a vector of times; its derivative is that of the first of equals, not their mean."""
     return _least_float()(values) if jnp.issubdtype(values.dtype, jnp.floating) else jnp.min(values)

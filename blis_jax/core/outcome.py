@@ -35,7 +35,7 @@ class Outcome(enum.IntEnum):
 
     @property
     def sentence(self) -> str:
-        """What the code means and what to do about it."""
+        """Return what the code means and what to do about it, as a sentence."""
         return _SENTENCES[self]
 
 

@@ -75,7 +75,7 @@ class Row:
 
     @classmethod
     def make(cls, clock: DTypeLike | None = None, **values: ArrayLike) -> Self:
-        """A row by its fields, all of them; times in the dtype `clock`. It comes together where a branch ends.
+        """Make a row of all its fields, times in the dtype `clock`; the entries are apart until a branch ends.
 
         Raises:
             TypeError: a field is missing, or there is none of that name.
@@ -93,7 +93,7 @@ class Row:
 
     @classmethod
     def filled(cls, clock: DTypeLike | None = None, number: int = 0, time: ArrayLike = 0) -> Self:
-        """A row with one number and one time in all fields, as arrays."""
+        """Make a row with one number and one time in all fields, as arrays."""
         numbers = jnp.full((len(cls.columns),), number, jnp.int32)
         times = jnp.full((len(cls.time_columns),), time, clock) if len(cls.time_columns) else None
         return cls(numbers, times)
@@ -104,7 +104,7 @@ class Row:
             raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}")
 
     def replace(self, **changes: jax.Array) -> Self:
-        """The row with some fields changed.
+        """Return the row with some fields changed.
 
         Raises:
             TypeError: there is no field of that name.

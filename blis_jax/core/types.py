@@ -58,7 +58,7 @@ STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_
 
 
 def never(dtype: DTypeLike) -> Any:
-    """A time after every event, in the clock's dtype; twice it must not overflow in sums we form."""
+    """Return a time after every event, in the clock's dtype; on a clock of floats twice that time still fits."""
     if np.issubdtype(dtype, np.floating):
         return np.dtype(dtype).type(2.0**61)
     return np.dtype(dtype).type(np.iinfo(dtype).max)
@@ -66,7 +66,7 @@ def never(dtype: DTypeLike) -> Any:
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
-    """A frozen dataclass whose fields are all traced arrays (or pytrees of them).
+    """Make a frozen dataclass of a class whose fields are all traced arrays (or pytrees of arrays).
 
     Where JAX has not started, the class is registered with it when the first instance is made.
     """
@@ -162,22 +162,22 @@ class Mechanism(OfEachKind):
 
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
-        """The policies that decide for the cluster, in the order of their states."""
+        """Return the policies that decide for the cluster, in the order of their states."""
         return _of_gateway(self)
 
     @property
     def leaves_early(self) -> bool:
-        """Whether instances may give up requests before their end, but for their deadlines."""
+        """Return whether instances may give up requests before their end for another reason than their deadlines."""
         return self.evicts_in_flight or (self.source is not None and self.source.gives_up)
 
     @property
     def reserves_decode(self) -> bool:
-        """Whether requests are split between pools as August's revision does it."""
+        """Return whether requests are split between pools as August's revision does it."""
         return self.hand_over is not None and self.rules.reserves_decode
 
     @property
     def places_instances(self) -> bool:
-        """Whether instances are made while the run goes on, of which no row of the table is used twice."""
+        """Return whether instances are made while the run goes on, so that no row of their table is used twice."""
         return self.cluster is not None and self.cluster.reads("fleet")
 
     @property
@@ -193,12 +193,12 @@ class Mechanism(OfEachKind):
 
     @property
     def moves_requests(self) -> bool:
-        """Whether requests may leave an instance before they complete, or instances go down."""
+        """Return whether requests may leave an instance before they complete, or instances go down."""
         return self.cluster is not None or self.hand_over is not None
 
     @property
     def of_instance(self) -> tuple[Policy, ...]:
-        """The policies that decide inside an instance, in the order of their states."""
+        """Return the policies that decide inside an instance, in the order of their states."""
         return tuple(at_place(self, INSTANCE))
 
     def reads(self, *signals: str) -> bool:
@@ -207,42 +207,44 @@ class Mechanism(OfEachKind):
 
     @property
     def uses_prefix_index(self) -> bool:
-        """Whether some policy reads the router's prefix index."""
+        """Return whether some policy reads the router's prefix index."""
         return self.reads("snapshots.prefix_match_blocks")
 
     @property
     def hears_caches(self) -> bool:
-        """Whether some policy reads an index that the KV caches can feed."""
+        """Return whether some policy of the gateway reads an index that the KV caches can feed."""
         return any(
-            one.reads("snapshots.prefix_match_blocks") and not one.keeps_own_index
-            for one in self.of_gateway
+            policy.reads("snapshots.prefix_match_blocks") and not policy.keeps_own_index
+            for policy in self.of_gateway
         )
 
     @property
     def looks_beyond_queue(self) -> bool:
-        """Whether some policy looks at more of waiting requests than their slots: caches, contents, what was handed."""
+        """Return whether some policy looks at more of waiting requests than their slots: caches,
+        contents, what was handed over.
+        """
         beyond = "num_cached_blocks", "contents", "handed"
         return any(policy.reads(*beyond) for policy in self.of_instance)
 
     @property
     def reads_handed(self) -> bool:
-        """Whether some policy of the instances looks at what the router hands over."""
+        """Return whether some policy of the instances reads what the router hands over."""
         return any(policy.reads("handed") for policy in self.of_instance)
 
     @property
     def hands_over_intent(self) -> bool:
-        """Whether the router hands something over that somebody looks at."""
+        """Return whether the router hands something over that a policy of the instances reads."""
         routers = (self.routing, *self.scorers)
         return self.reads_handed and any(policy.hands is not None for policy in routers)
 
     @property
     def is_told_at_gateway(self) -> bool:
-        """Whether some policy of the gateway is told of completions."""
+        """Return whether some policy of the gateway is told of completions."""
         return any(policy.observe is not None for policy in self.of_gateway)
 
     @property
     def is_told_in_instance(self) -> bool:
-        """Whether some policy of the instances is told of completions."""
+        """Return whether some policy of the instances is told of completions."""
         return any(policy.observe is not None for policy in self.of_instance)
 
 
@@ -354,30 +356,30 @@ class EngineShape:
 
     @property
     def tracks_outputs(self) -> bool:
-        """Whether anything can tell that a block of output tokens carries content."""
+        """Return whether the content of a block of output tokens can matter."""
         return self.has_shared_outputs or self.names_blocks
 
     @property
     def names_blocks(self) -> bool:
-        """Whether it is kept of every block if the table names it: a CPU tier may ask for any content."""
+        """Return whether each block keeps a bit that says if the table names it: a CPU tier may ask for any content."""
         return self.has_cpu_tier or self.has_mirror
 
     @property
     def has_mirror(self) -> bool:
-        """Whether some instance has the CPU tier of August's revision, see memory/second_tier/mirror.py."""
+        """Return whether some instance has the CPU tier of August's revision, see memory/second_tier/mirror.py."""
         return self.mirror_size > 0
 
     @property
     def record_dtype(self) -> Any:
-        """The dtype of times on the host."""
+        """Return the dtype of times on the host: float64 on the continuous clock, else int64."""
         return np.float64 if self.is_continuous else np.int64
 
     @property
     def clock_dtype(self) -> Any:
-        """The clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
+        """Return the clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
         return np.dtype("float64" if self.is_continuous else self.clock)
 
     @property
     def is_continuous(self) -> bool:
-        """Whether times keep their fractions of a microsecond, unlike the reference's."""
+        """Return whether times keep their fractions of a microsecond, unlike the reference's."""
         return self.clock == "continuous"

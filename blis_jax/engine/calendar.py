@@ -59,7 +59,7 @@ class Offer(NamedTuple):
 
     @property
     def time(self) -> jax.Array:
-        """The earliest time."""
+        """Return the earliest time that the source offers."""
         return functools.reduce(jnp.minimum, self.times)
 
 
@@ -99,7 +99,7 @@ class Due(NamedTuple):
 
     @property
     def beyond(self) -> list[jax.Array]:
-        """Whether requests wait for a time beyond the clock; empty where none can."""
+        """Return whether requests wait for a time beyond the clock, as a list of one entry; empty where none can."""
         waits = [offer.beyond for offer in self.offers if offer.beyond is not None]
         return [functools.reduce(jnp.logical_or, waits)] if waits else []
 

@@ -126,7 +126,9 @@ def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
 
 
 def cluster_params(config: ClusterConfig, rows: int, more: dict[str, Any]) -> ClusterParams:
-    """The numbers of a cluster whose instance table has so many rows; `more` are those of mechanisms at the gateway."""
+    """Return the numbers of a cluster whose instance table has `rows` rows; `more` are those of
+    mechanisms at the gateway.
+    """
     arrays: dict[str, Any] = more | {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
@@ -160,7 +162,7 @@ def class_priorities(priority: object) -> np.ndarray:
 
 
 def queue_params(config: ClusterConfig, priority: object) -> QueueParams:
-    """The queue's numbers as numpy arrays; `priority` are those of the priority policy."""
+    """Return the numbers of the gateway's queue as numpy arrays; `priority` holds those of the priority policy."""
     targets = slo_targets(config.slo_targets)
     arrays: dict[str, Any] = {
         "detector": np.int32(DETECTORS.index(config.saturation_detector)),
@@ -182,7 +184,7 @@ def queue_params(config: ClusterConfig, priority: object) -> QueueParams:
 
 
 def budgets(config: ClusterConfig, priority: object) -> TenantBudgets:
-    """What tenants may have at the instances: a share of what all batches hold."""
+    """Return how many requests each tenant may have at the instances: a share of what all batches hold."""
     limit: Any = np.full(MOST_TENANTS, np.inf)
     capacity = max(config.num_instances * config.max_num_running_reqs, 1)
     for tenant, share in tenant_budgets(config.tenant_budgets).items():
@@ -205,7 +207,7 @@ def rows_to_begin_with(config: ClusterConfig) -> int:
 
 
 def cheapest_first(config: ClusterConfig) -> list[str]:
-    """The kinds of GPU by cost, then by name."""
+    """Sort the kinds of GPU by cost, then by name."""
     return sorted(_costs(config), key=lambda kind: (_costs(config)[kind], kind))
 
 
@@ -231,7 +233,9 @@ def _first_nodes(config: ClusterConfig) -> list[int]:
 
 
 def row_to_copy(config: ClusterConfig) -> int:
-    """The first instance whose numbers those have that are still to be made: one of the cheapest kind there is."""
+    """Return the first instance of the cheapest kind, whose numbers instances made later copy; −1
+    without node pools or instances.
+    """
     if not config.node_pools:
         return -1
     nodes = _nodes(config)
@@ -244,7 +248,7 @@ def row_to_copy(config: ClusterConfig) -> int:
 def fleet_params(
     config: ClusterConfig, num_rows: int, num_changes: int, policy_seed: int
 ) -> FleetParams:
-    """The machines of the cluster, with so many draws of the reference's streams."""
+    """Return the machines of the cluster, with `num_changes` draws of each of the reference's streams."""
     of_instances = kinds_of_gpu(config)
     kinds = cheapest_first(config) or sorted(set(of_instances))
     costs = _costs(config)
@@ -279,7 +283,9 @@ def fleet_params(
 
 
 def instance_names(config: ClusterConfig, orders: Sequence[int]) -> tuple[str, ...]:
-    """The reference's names of all instances, given the number of each one's order, 0 for the first ones."""
+    """Return the reference's names of all instances; `orders` has the number of each one's order, 0
+    for the first instances.
+    """
     return tuple(
         f"autoscale-{config.model.lower()}-{order:06d}" if order else f"instance_{at}"
         for at, order in enumerate(orders)

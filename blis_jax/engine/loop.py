@@ -62,7 +62,7 @@ class Order:
 
 
 def first_order(num_requests: int) -> Order:
-    """The engine's own rule: queued before any step, in order of arrival; nothing verified."""
+    """Return the order of the engine's own rule: queued before any step, in order of arrival, with nothing verified."""
     rank = jnp.arange(num_requests, dtype=jnp.int32)
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
 
@@ -81,7 +81,7 @@ def ranks_of_parts(ids: Sequence[str]) -> np.ndarray:
 def requests_of(
     shape: EngineShape, mechanism: Mechanism, params: Params, table: RequestTable, order: Order
 ) -> Requests:
-    """The request table as the engine reads it."""
+    """Return the request table as the engine reads it: typed for its clock, columns joined."""
     clock = shape.clock_dtype
     forever = never(clock)
     columns = [
@@ -226,7 +226,7 @@ def context_of(
 def first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
-    """The empty cluster, or one that has failed already because the clock or a table is too small."""
+    """Return the empty cluster; it has failed already if the clock or a table is too small."""
     ctx = context_of(shape, mechanism, params, requests)
     states = first_states(shape, mechanism, params)
     tables = (source.first_tables(ctx) for source in sources_of(ctx).all)
@@ -238,7 +238,7 @@ def first_state(
 
 
 def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:
-    """What a state leaves behind after so many chunks of scan steps."""
+    """Return what a state leaves behind after `chunks` chunks of scan steps."""
     registers = state.lane.numbers
     is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
     code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
@@ -259,7 +259,7 @@ def raw_of(mechanism: Mechanism, state: State, chunks: jax.Array) -> Raw:
 
 
 def without_holes(shape: EngineShape, params: Params, state: State) -> State:
-    """The state with compact free lists, if it is time; lanes are told apart by an axis."""
+    """Return the state with compact free lists, if it is time; lanes are told apart by an axis."""
     if Blocks not in state:
         return state
     blocks = state[Blocks]

@@ -46,7 +46,7 @@ SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few 
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
-    """The policies of a run: those handed in, and for the rest those that the configuration names."""
+    """Return the policies of a run: those handed in, and for the rest those that the configuration names."""
     named = numbered(config)
     if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
         admits_all: dict[str, Any] = {"admission": registry.find("admission", "always-admit")}
@@ -59,7 +59,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     handed = {kind.field: getattr(policies, kind.field) for kind in KINDS.values()}
     handed["routing"] = routing
     made = dataclasses.replace(
-        named, **{name: one for name, one in handed.items() if one is not None}
+        named, **{name: policy for name, policy in handed.items() if policy is not None}
     )
     decode = _decode_router(made, named.decode, policies)
     return dataclasses.replace(made, decode=decode, prefill=named.prefill)
@@ -89,7 +89,7 @@ def _decode_router(
 
 @made_once
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
-    """The functions of a run."""
+    """Return the functions of a run: its policies, its latency model and the features that its program has."""
     used = chosen(config, policies)
     if used.victim is not None and config.slo_preemption:
         raise ConfigError(
@@ -144,7 +144,9 @@ def _absent(config: ClusterConfig) -> Absent:
 
 
 def has_priorities(functions: Mechanism) -> bool:
-    """Whether BLIS counts priority inversions: under any but the constant priority, in August under priority-fcfs."""
+    """Return whether BLIS counts priority inversions: under any but the constant priority, in August
+    under priority-fcfs.
+    """
     if functions.rules.has_order:
         return functions.scheduler.decide is registry.find("scheduler", "priority-fcfs").decide
     return functions.priority.decide is not registry.find("priority", "constant").decide
@@ -220,19 +222,19 @@ def _ages_signals(config: ClusterConfig) -> bool:
 
 
 def of_one_program(functions: Sequence[Mechanism]) -> list[Mechanism]:
-    """The mechanisms, of which those that differ only in how old or lossy signals are become one.
+    """Return the mechanisms with those made equal that differ only in how old or lossy signals are.
 
     A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once; so
     does a map of losses from 0 on.
     """
     parts = ("ages_signals", "delays_index", "loses_index")
 
-    def with_parts(one: Mechanism, has: dict[str, Any]) -> Mechanism:
-        return dataclasses.replace(one, **has)
+    def with_parts(each: Mechanism, has: dict[str, Any]) -> Mechanism:
+        return dataclasses.replace(each, **has)
 
-    plain = [with_parts(one, dict.fromkeys(parts, False)) for one in functions]
+    plain = [with_parts(each, dict.fromkeys(parts, False)) for each in functions]
     uses = {
-        part: {base for base, one in zip(plain, functions, strict=True) if getattr(one, part)}
+        part: {base for base, each in zip(plain, functions, strict=True) if getattr(each, part)}
         for part in parts
     }
     return [with_parts(base, {part: base in uses[part] for part in parts}) for base in plain]
@@ -246,10 +248,10 @@ def params(
     num_requests: int = 0,
     num_changes: int = 0,
 ) -> Params:
-    """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size.
+    """Return the numbers of a run as a pytree of numpy arrays; `num_rows` is the size of the instance table.
 
-    Where the router draws from the reference's stream, there are draws for `num_requests`, where an autoscaler does for
-    `num_changes`.
+    Where the router draws from the reference's stream, there are draws for `num_requests` requests,
+    where an autoscaler draws, for `num_changes` changes.
     """
     functions, rows = mechanism(config, policies), num_rows or config.num_instances
     made = _of_all_seeds(config, policies, rows)

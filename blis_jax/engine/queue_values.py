@@ -22,7 +22,7 @@ QueueValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def asked(
     mechanism: Mechanism, params: Params, context: QueueContext
 ) -> tuple[jax.Array, jax.Array]:
-    """The value and rank `[slot]` that the scheduler gives; the instance's policies keep no state."""
+    """Return the value and rank `[slot]` that the scheduler gives; the instance's policies must keep no state."""
     policy = params.policy
     with runtime_infinity(jnp.asarray(params.cluster.infinity)):
         priority, _ = mechanism.priority.ask(policy.priority, NoState(), context)
@@ -32,8 +32,10 @@ def asked(
 
 
 def orders_by_slots(mechanism: Mechanism) -> bool:
-    """Whether the scheduler sorts the queue, and by what its slots and the time say."""
-    is_plain = not any(one.is_random or one.start is not no_state for one in mechanism.of_instance)
+    """Return whether the scheduler sorts the queue by what its slots and the time say alone."""
+    is_plain = not any(
+        policy.is_random or policy.start is not no_state for policy in mechanism.of_instance
+    )
     return mechanism.scheduler != fcfs and is_plain and not mechanism.looks_beyond_queue
 
 

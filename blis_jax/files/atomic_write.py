@@ -128,7 +128,7 @@ ENDING = ".tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it takes the place of `path` when the block ends without error.
+    """Yield a temporary path to write to; it takes the place of `path` when the block ends without error.
 
     A folder in the way is moved aside first, so for a moment neither is there; a file is replaced
     at once. What a killed process left behind when it wrote `path` is removed.

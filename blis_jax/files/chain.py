@@ -179,7 +179,7 @@ def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """The file, made if need be, held against other writers; a descriptor to append to."""
+    """Hold the file, made if need be, against other writers; yield a descriptor to append to."""
     is_new = not path.exists()
     with refusing_unwritable(path):
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

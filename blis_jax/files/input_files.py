@@ -115,7 +115,11 @@ def open_text(path: Path) -> IO[str]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A UTF-8 text file, compressed where its name ends in .gz; `what` it should be is said if it cannot be read."""
+    """Read a UTF-8 text file, compressed where its name ends in .gz; `what` names the file in errors.
+
+    Raises:
+        ConfigError: the file is missing, cannot be read, or is not UTF-8 text.
+    """
     try:
         if path.suffix == ".gz":
             return gzip.decompress(check_regular(path).read_bytes()).decode()

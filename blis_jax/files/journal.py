@@ -63,7 +63,9 @@ class Journal:
         return self._kept(self._data())[0]
 
     def begin(self) -> None:
-        """A new file, or the old one with the lines that count; says which do not, unless one was cut off."""
+        """Begin a new file, or go on in the old one with the lines that count; warn of lines that do
+        not, unless one was cut off.
+        """
         data = self._data()
         parts, problem = self._kept(data)
         records = [self._header]

@@ -71,7 +71,9 @@ class Deployment:
 
     @property
     def peak_tflops(self) -> float:
-        """The GPU's peak for these weights: that of FP8 for weights of one byte, where it has one."""
+        """Return the GPU's peak for these weights, in TFLOP/s: that of FP8 for weights of one byte,
+        where the GPU has one.
+        """
         is_fp8 = self.model.weight_bytes == 1.0 and self.gpu.fp8_tflops > 0
         return self.gpu.fp8_tflops if is_fp8 else self.gpu.peak_tflops
 

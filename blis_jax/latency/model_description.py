@@ -87,7 +87,7 @@ class ModelDescription:
 
     @property
     def is_moe(self) -> bool:
-        """Whether tokens choose among experts."""
+        """Return whether the model has experts among which tokens choose."""
         return self.num_experts >= 2
 
     @property

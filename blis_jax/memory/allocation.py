@@ -85,14 +85,14 @@ def no_tokens() -> Any:
 
 
 def after_failure(ctx: Context, is_retry: jax.Array) -> jax.Array:
-    """What follows a failed allocation: one reload from the CPU tier, else giving up."""
+    """Return what follows a failed allocation: one reload from the CPU tier where there is one, else giving up."""
     if not ctx.shape.has_cpu_tier:
         return jnp.int32(Do.FAILED)
     return jnp.where(is_retry, jnp.int32(Do.FAILED), jnp.int32(Do.RELOAD))
 
 
 def after_release(ctx: Context) -> jax.Array:
-    """What follows the release of a list: the CPU tier may act."""
+    """Return what follows the release of a list: the CPU tier may act."""
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
@@ -108,7 +108,7 @@ def asked_by(one: Tenant) -> dict[str, jax.Array]:
 
 
 def part_of(ctx: Context, one: Tenant, demand: Demand) -> tuple[jax.Array, jax.Array]:
-    """Whether the tokens are of a prompt, and whether the reference would read past the end of the tokens."""
+    """Return whether the tokens are of a prompt, and whether the reference would read past the end of the tokens."""
     if demand.is_last:
         return jnp.array(False), jnp.array(False)
     beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)

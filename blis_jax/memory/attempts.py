@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def decision_of(
     ctx: Context, state: State, work: Work, one: Tenant, demand: Demand, refusal: Refusal
 ) -> Callable[[], Answer]:
-    """How it is decided on the demand."""
+    """Return the function that decides on the demand: that of the CPU tier where there is one, else an attempt."""
     if ctx.shape.has_mirror:
         return lambda: attempt_with_tier(ctx, state, work, one, demand)
     now, is_old = demand, jnp.array(False)
@@ -46,7 +46,7 @@ def decision_of(
 
 
 def worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
-    """The decision behind a branch that is always taken: else it is worked out anew for each number of a row."""
+    """Compute the decision behind a branch that is always taken, else it is computed anew for each number of a row."""
     if ctx.when is not branch:
         return decision()
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))
@@ -76,7 +76,7 @@ def _after_reload(
 
 
 def life_after(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit) -> BlockLife:
-    """What the request has been through; a second visit in the same step takes a first token back."""
+    """Return what the request has been through after a visit; a second visit in one step takes a first token back."""
     life, past, answer = one.life, one.past, grant.own
     is_new = visit.gains & ~one.has_token
 

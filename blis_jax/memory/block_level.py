@@ -81,7 +81,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return no_block_rows(ctx)
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> BlockRows:
-        """The request gives up its slot."""
+        """Note that the request gives up its slot."""
         return dataclasses.replace(no_block_rows(ctx), left=request)
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
@@ -90,7 +90,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
-        """The chosen request, or the one whose allocation is attempted again."""
+        """Return the chosen request, or the one whose allocation is attempted again, with what
+        block-level memory knows of it.
+        """
         return tenant(ctx, state, work, choice)
 
     def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
@@ -104,7 +106,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def remembered(self, work: Work, one: Tenant, demand: Demand) -> Demand:
-        """What the visit asked for at first; a retry may ask for less."""
+        """Return what the visit asked for at first; a retry may ask for less."""
 
         def first(asked: jax.Array, now: jax.Array) -> jax.Array:
             return jnp.where(one.is_forced, asked, now)
@@ -141,7 +143,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: Tenant, grant: Grant, visit: Visit
     ) -> BlockRows:
-        """What the request has been through, and how far it is."""
+        """Return what the request has been through after the visit, and how far its prompt is computed."""
         is_granted, computed = visit.is_granted, one.computed
         has_finish = visit.gains | (one.row.finish != LAST)
         progressed = jnp.where(has_finish, computed, visit.done)
@@ -172,7 +174,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def release(
         self, ctx: Context, work: Work, one: Tenant, grant: Grant
     ) -> tuple[Grant, BlockRows]:
-        """The list is released by the task, once the last token has its place; the slot is free at once."""
+        """Give up the slot at once; the task releases the list later, once the last token has its place."""
         rows = dataclasses.replace(no_block_rows(ctx), life=one.life, left=one.request)
         return grant, rows
 
@@ -214,7 +216,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """The blocks of each content up to the first that is not named."""
+        """Count the blocks of each content up to the first that is not named."""
         return registered_blocks(ctx, state[Blocks])
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
@@ -222,7 +224,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return is_due(ctx, slots, step_index)
 
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
-        """A member is visited when it needs a block, and equal steps end before one does."""
+        """Plan a step: a member is visited when it needs a block, and equal steps end before one does."""
         cluster, index = ctx.params.cluster, work.inst.step_index
         budget = cluster.max_num_scheduled_tokens[slots.instance]
         size = jnp.int32(ctx.shape.block_size)
@@ -245,15 +247,15 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     @property
     def keeps_priority(self) -> bool:
-        """The request of the lowest priority may be the one to be evicted."""
+        """Return whether the request of the lowest priority is the one to be evicted."""
         return self.victims.keeps_priority
 
     def is_redirected(self, work: Work) -> jax.Array:
-        """Whether a ghost is next, or a request whose allocation failed before."""
+        """Return whether a ghost is next, or a request whose allocation failed before."""
         return (work.task.num_ghosts > 0) | (work.task.do == Do.ATTEMPT)
 
     def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
-        """The last ghost made, once all members are visited."""
+        """Choose the last ghost made, once all members are visited."""
         ghosts = work.task.num_ghosts
         is_ghost = (choice.asker != Asker.MEMBER) & (ghosts > 0)
         slot = state[Blocks].ghosts[jnp.maximum(ghosts - 1, 0)]
@@ -270,12 +272,12 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     # --- what follows ---------------------------------------------------------------------------
 
     def start(self, state: State, instance: jax.Array) -> tuple[MemoryTask, InstanceMemory]:
-        """The operation in progress and the instance's row."""
+        """Return the operation in progress and the instance's row."""
         blocks = state[Blocks]
         return MemoryTask(blocks.task), InstanceMemory(row(blocks.pool, instance))
 
     def does(self, work: Work, what: Do) -> jax.Array:
-        """Whether memory is about to do this."""
+        """Return whether memory is about to do this."""
         return work.task.do == what
 
     def after_failure(
@@ -291,7 +293,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def with_transfers(
         self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """A step waits for its reloads from the CPU tier."""
+        """Lengthen a step by its reloads from the CPU tier, in µs."""
         reloads = work.pool.pending_reloads
         transfer = ctx.params.cluster.transfer_us[work.lane.active]
         duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
@@ -335,7 +337,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """What the batch holds is copied to the CPU tier of August's revision."""
+        """Begin to copy what the batch holds to the CPU tier of August's revision, where there is one."""
         if not ctx.shape.has_mirror:
             return task
         names = ("cursor", "done", "is_retry", "has_reloaded", "hits")
@@ -347,5 +349,5 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return (do != Do.PIN) & (do != Do.TAKE)
 
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
-        """The record of the first token that the last life had."""
+        """Return the record of the first token that the request's last life had."""
         return written.memory.life.first_token - 1

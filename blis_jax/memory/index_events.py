@@ -124,9 +124,10 @@ class Removal:
 def popped(
     turn: Turn, name: Int[Array, "window"], is_touched: jax.Array
 ) -> tuple[Removal | LateWrite, ...]:
-    """The contents of blocks that the instance uses again, by name, 0 where there is none, if somebody hears of it.
+    """Tell the router's index of the contents of blocks that the instance uses again, where somebody hears of that.
 
-    `is_touched` says whether the allocation that pops them has touched a prompt.
+    `name` is 0 where a block had no content; `is_touched` says whether the allocation that pops the
+    blocks has touched a prompt.
     """
     ctx, state = turn.ctx, turn.state
     if RouterIndex not in state or Gaps not in state[RouterIndex]:
@@ -237,7 +238,7 @@ def heard(
         return is_asked & (outcome == 0) & is_old_enough(ctx, late, num_heard, now)
 
     def hear(carry: _Heard) -> _Heard:
-        """The next message."""
+        """Apply the next message to the index, unless it is void."""
         index, num_heard, outcome = carry
         at = next_place(late, num_heard)
         instance, request, kind = late.about[:, at]

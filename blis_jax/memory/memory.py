@@ -59,42 +59,44 @@ class Subject:
 
     @property
     def is_queued(self) -> jax.Array:
-        """Whether it heads the wait queue."""
+        """Return whether the request heads the wait queue."""
         return self.asker == Asker.QUEUE
 
     @property
     def has_kv(self) -> jax.Array:
-        """Whether it heads the wait queue with blocks that were reserved for it."""
+        """Return whether the request heads the wait queue with blocks that were reserved for it."""
         return self.is_queued & (self.held > 0)
 
     @property
     def in_batch(self) -> jax.Array:
-        """Whether it was running before the visit."""
+        """Return whether the request was running before the visit."""
         return self.row.order != LAST
 
     @property
     def in_decode(self) -> jax.Array:
-        """Whether it was in decode when the step began."""
+        """Return whether the request was in decode when the step began."""
         return (self.row.finish != LAST) & ~self.has_token
 
     @property
     def is_idle(self) -> jax.Array:
-        """Whether it was computed beyond an empty output: it takes part in steps without getting anything."""
+        """Return whether the request was computed beyond an empty output: it takes part in steps
+        without getting anything.
+        """
         return self.in_decode & (self.fixed.output_len == 0)
 
     @property
     def is_forced(self) -> jax.Array:
-        """Whether an allocation that failed is attempted again."""
+        """Return whether an allocation that failed is attempted again; only block-level memory does that."""
         return jnp.array(False)
 
     @property
     def is_again(self) -> jax.Array:
-        """Whether this step has visited it before."""
+        """Return whether this step has visited the request before; only block-level memory visits twice."""
         return jnp.array(False)
 
     @property
     def has_token(self) -> jax.Array:
-        """Whether its first token comes with this very step, by an earlier visit."""
+        """Return whether an earlier visit of this step gave the first token; only block-level memory visits twice."""
         return jnp.array(False)
 
     @property
@@ -133,7 +135,7 @@ class Grant:
     own: Any  # what the model has to remember
 
     def on(self, work: Work, lane: dict[str, jax.Array], inst: dict[str, jax.Array]) -> Work:
-        """The phase's work with the grant's changes and others, all at once: every version of a row costs."""
+        """Return the phase's work with the grant's changes and others, all at once: every version of a row costs."""
         return dataclasses.replace(
             work,
             lane=work.lane.replace(outcome=self.outcome, **lane),
@@ -189,16 +191,16 @@ class Memory(ABC, Generic[S, R]):
         """Nothing changed."""
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> R:
-        """A request leaves that holds nothing."""
+        """Return what to write when a request leaves that holds nothing."""
         return self.no_rows(ctx)
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> R:
-        """A request gives up in the queue; what it has been through is kept."""
+        """Return what to write when a request gives up in the queue; what it has been through is kept."""
         return self.rows_of_leaver(ctx, request)
 
     @abstractmethod
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
-        """What a phase must know of the chosen request."""
+        """Return what a phase must know of the chosen request."""
 
     @abstractmethod
     def look_up(self, ctx: Context, state: State, work: Work, one: S) -> Found:
@@ -212,10 +214,10 @@ class Memory(ABC, Generic[S, R]):
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: S, grant: Grant, visit: Visit
     ) -> R:
-        """What the model writes about the request once it has been visited."""
+        """Return what the model writes about the request once it has been visited."""
 
     def rows_of_stored(self, rows: R) -> R:
-        """The rows of a visit that only gave a request its blocks, before it is in a queue."""
+        """Return what to write after a visit that only gave a request its blocks, before it is in a queue."""
         return rows
 
     @abstractmethod
@@ -223,7 +225,7 @@ class Memory(ABC, Generic[S, R]):
         """Take back the list of a request that completes, after the grant for its last token."""
 
     def rows_of_stopped(self, rows: R, stops: jax.Array) -> R:
-        """The rows of a request that has given up its place because its instance stops."""
+        """Return what to write when a request has given up its place because its instance stops."""
         return rows
 
     @abstractmethod
@@ -270,7 +272,7 @@ class Memory(ABC, Generic[S, R]):
 
     @property
     def keeps_priority(self) -> bool:
-        """Whether it must know the priority with which a request was admitted."""
+        """Return whether memory must know the priority with which a request was admitted."""
         return False
 
     def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
@@ -278,37 +280,37 @@ class Memory(ABC, Generic[S, R]):
         return choice
 
     def is_redirected(self, work: Work) -> jax.Array:
-        """Whether there is somebody else to visit, besides the batch's members."""
+        """Return whether a request besides the batch's members is to be visited next."""
         return jnp.array(False)
 
     def admits(self, work: Work) -> jax.Array:
-        """Whether waiting requests may still join the batch in this step."""
+        """Return whether waiting requests may still join the batch in this step."""
         return jnp.array(True)
 
     def remembered(self, work: Work, one: S, demand: Demand) -> Demand:
-        """The demand, or the one that an earlier attempt made."""
+        """Return the demand, or the one that an earlier attempt made."""
         return demand
 
     # --- hooks: what follows ------------------------------------------------------------------
 
     def start(self, state: State, instance: jax.Array) -> tuple[MemoryTask, InstanceMemory]:
-        """The operation in progress and the instance's row, absent if there is no such thing."""
+        """Return the operation in progress and the instance's row; both are empty in models without operations."""
         return MemoryTask(None), InstanceMemory(None)
 
     def does(self, work: Work, what: Do) -> jax.Array:
-        """Whether memory is about to do this."""
+        """Return whether memory is about to do this."""
         return jnp.array(what == Do.NOTHING)
 
     def after_failure(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
     ) -> tuple[Work, SlotWrite[R]]:
-        """What follows if an allocation has failed for good."""
+        """Return the work and the slot's changes after an allocation has failed for good."""
         return work, no_slot(ctx)
 
     def with_transfers(
         self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """A step's duration, on the clock and in float64, with what memory adds."""
+        """Return a step's duration, on the clock and in float64 µs, with what memory adds."""
         return duration, raw
 
     @abstractmethod
@@ -322,16 +324,18 @@ class Memory(ABC, Generic[S, R]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """A step has been timed: the outcome if the model still holds and the instance goes forward, and its row."""
+        """Check a step that has been timed: return the outcome (whether the model still holds and the
+        instance advances), and its row.
+        """
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
-        """What is to be done once a step has been timed, before members complete."""
+        """Return what memory does once a step has been timed, before members complete."""
         return task
 
     def is_settled(self, state: State) -> jax.Array:
-        """Whether no block that the latest allocation needs is still to be popped."""
+        """Return whether all blocks that the latest allocation needs have been popped."""
         return jnp.array(True)
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
-        """The step record with the first token of a request that completes, -1 if it has none."""
+        """Return the step record with the first token of a request that completes, −1 if it has none."""
         return written.past.token_record

@@ -44,11 +44,11 @@ class NoEviction(Memory[OnPath, PathRows]):
     """The memory model without eviction."""
 
     def no_rows(self, ctx: Context) -> PathRows:
-        """A request without shared blocks."""
+        """Return the rows of a request without shared blocks."""
         return shared_blocks.no_path(ctx.shape)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> OnPath:
-        """The request and its path's rows."""
+        """Return the request and the rows of its path."""
         instance, slot = choice.instance, choice.slot
         row = SlotRows(state, instance).one(ctx, slot)
         request = row.request
@@ -111,7 +111,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant, visit: Visit
     ) -> PathRows:
-        """The path's rows after the allocation."""
+        """Return the rows of the path after the allocation."""
         path: PathRows = grant.own
         return path
 

@@ -48,7 +48,7 @@ LATER = 2  # "visit_all": members are visited one by one since an eviction in th
 def give_up(
     ctx: Context, state: State, work: Work, instance: jax.Array, victims: Victims
 ) -> tuple[Work, SlotWrite[BlockRows]]:
-    """An allocation failed for good: evict a request, stop admitting, or let a completion do without."""
+    """Follow up an allocation that failed for good: evict a request, stop admitting, or let a completion do without."""
     blocks, task = state[Blocks], work.task
     asker, slots = task.asker, SlotRows(state, instance)
     is_queue, is_completion = asker == Asker.QUEUE, asker == Asker.COMPLETION

@@ -40,7 +40,7 @@ class Batch:
 
     @cached_property
     def is_member(self) -> Bool[Array, "slot"]:
-        """Whether the request in the slot runs."""
+        """Return whether the request in each slot runs `[slot]`."""
         return self.order != LAST
 
     def num_ahead(self, order: jax.Array, lane: Lane, visit_all: jax.Array) -> jax.Array:

@@ -31,14 +31,14 @@ class Sample:
 
     @property
     def count(self) -> int:
-        """How many members it has."""
+        """Return the number of members."""
         if self.ends is None:
             return len(self.values)
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
     def total(self) -> float:
-        """The sum of its members; exact for whole numbers below 2**53."""
+        """Return the sum of the members; exact for whole numbers below 2**53."""
         if self.ends is None:
             return float(self.values.sum())
         return float(np.dot(self.values, np.diff(self.ends, prepend=0)))

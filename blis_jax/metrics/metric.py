@@ -24,7 +24,7 @@ class MeasuredRequests(Protocol):
 
     @property
     def record(self) -> Any:
-        """The run's `requests`, `instances` and `steps`, as a `RunRecord` has them."""
+        """Return the run of these requests: its `requests`, `instances` and `steps`, as a `RunRecord` has them."""
 
     @property
     def is_chosen(self) -> Any:
@@ -32,11 +32,11 @@ class MeasuredRequests(Protocol):
 
     @property
     def num_requests(self) -> Number:
-        """How many there are."""
+        """Return the number of measured requests."""
 
     @property
     def attainment(self) -> Number:
-        """The share that completed within all targets; NaN without requests."""
+        """Return the share of requests that completed within all targets of their class; NaN without requests."""
 
     def rate(self, name: str) -> Number:
         """Return one of `summaries.RATES`; 0 if no time passed."""
@@ -69,7 +69,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """What it is called in a table or beside an axis, with its unit."""
+        """Return the metric's name in a table or beside an axis, with its unit."""
         return self.name.replace("_", " ") if self.title is None else self.title
 
 

@@ -82,12 +82,12 @@ class RunSummary:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run came to its end."""
+        """Return whether the run came to its end."""
         return self.outcome in WHOLE
 
     @property
     def num_broken_invariants(self) -> int:
-        """How often an invariant was broken."""
+        """Return how often invariants were broken, all of them together."""
         return sum(self.violations.values())
 
     def value(self, name: str) -> float:
@@ -192,18 +192,20 @@ class Tails:
 
 
 def tails_of_runs(kept: Sequence[Kept | None]) -> Tails:
-    """Of what `kept_of` gave for each run; None for a run that did not end."""
+    """Stack what `kept_of` gave for each run `[run, rank]`; a run that did not end is None and has count −1 and NaN."""
     count = np.full(len(kept), -1, np.int64)
     top_us = np.full((len(kept), NUM_RANKS), np.nan)
-    for run, one in enumerate(kept):
-        if one is not None:
-            count[run] = one[0]
-            top_us[run, : len(one) - 1] = one[1:]
+    for run, tail in enumerate(kept):
+        if tail is not None:
+            count[run] = tail[0]
+            top_us[run, : len(tail) - 1] = tail[1:]
     return Tails(count, top_us)
 
 
 def kept_of(values_us: Int[np.ndarray, "value"]) -> list[int]:
-    """Of latencies in ascending order."""
+    """Return what is kept of latencies in ascending order: their number, then the values at `RANKS`
+    from the greatest down, in µs.
+    """
     ranks = [rank for rank in RANKS if rank < len(values_us)]
     return [len(values_us), *values_us[::-1][ranks].astype(np.int64).tolist()]
 
@@ -300,7 +302,7 @@ def _between(below: _Waits, above: _Waits) -> Overtaking:
 
 
 def together(parts: Iterable[Overtaking]) -> Overtaking:
-    """Of several instances or runs."""
+    """Add up the overtaking of several instances or runs."""
     parts = list(parts)
 
     def least(name: str) -> int | None:

@@ -120,7 +120,7 @@ class Selection:
 
     @cached_property
     def num_requests(self) -> int:
-        """How many requests it holds."""
+        """Return the number of chosen requests."""
         return int(np.count_nonzero(self.is_chosen))
 
     @cached_property
@@ -166,7 +166,7 @@ class Selection:
 
     @property
     def num_good(self) -> int:
-        """How many of its requests kept all targets of their class."""
+        """Return how many of the chosen requests kept all targets of their class."""
         return int(np.count_nonzero(self.is_chosen & self.is_good))
 
     @property

@@ -57,7 +57,10 @@ def by_tier(
 
 
 def ttft_budget(default: float, slo_class: str) -> Any:
-    """A policy's number: the time to first token in µs that requests of a class may take. BLIS has no option for it."""
+    """Declare a policy's number: the time to first token in µs that requests of a class may take.
+
+    BLIS has no option for it.
+    """
     return number(
         default, "µs", f"time to first token that {slo_class} requests may take",
         low=0, excludes_low=True, setting=FIXED,
@@ -88,7 +91,7 @@ class ClassPriorities:
 def gateway_class(
     params: ClassPriorities, state: NoState, context: QueueContext
 ) -> tuple[jax.Array, Any]:
-    """The priority of the request's class, at any age."""
+    """Return the priority of the request's class, whatever its age."""
     return of_class(params, context.request.slo_class), state
 
 

@@ -138,7 +138,7 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """The function's name, for messages."""
+        """Return the function's name, for messages."""
         return getattr(self.decide, "__name__", repr(self.decide))
 
     @property
@@ -164,12 +164,12 @@ class Policy:
 
     @property
     def figure_names(self) -> tuple[str, ...]:
-        """The full names of its figures, such as `source.slowed_requests`."""
-        return tuple(f"{self.kind}.{one.name}" for one in self.figures)
+        """Return the full names of the policy's figures, such as `source.slowed_requests`."""
+        return tuple(f"{self.kind}.{figure.name}" for figure in self.figures)
 
     @property
     def may_draw(self) -> bool:
-        """Whether the policy, with the numbers that it has, says that it draws."""
+        """Return whether the policy, with the numbers that it has, says that it draws random numbers."""
         is_random = self.is_random(self.values()) if callable(self.is_random) else self.is_random
         return bool(is_random)
 

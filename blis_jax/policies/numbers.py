@@ -37,7 +37,7 @@ class Number:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words."""
+        """Return the allowed values in words."""
         if math.isfinite(self.low) and math.isfinite(self.high):
             if self.excludes_low:
                 return f"above {self.low:g} and at most {self.high:g}"

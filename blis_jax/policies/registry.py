@@ -160,15 +160,15 @@ def setting_of(policy_name: str, field: str, number: Number) -> str | None:
 
 @functools.cache
 def settings() -> Mapping[str, Setting]:
-    """The numbers of all policies of the package by setting, in the order of the registry."""
-    found: dict[str, Setting] = {}
+    """Return the numbers of all policies of the package by setting, in the order of the registry."""
+    by_setting: dict[str, Setting] = {}
     for kind, name, field, one in _numbers():
         setting = setting_of(name, field, one)
         if setting is not None:
-            known = found.get(setting)
+            known = by_setting.get(setting)
             policies = tuple(dict.fromkeys((*(known.policies if known else ()), name)))
-            found[setting] = Setting(known.number if known else one, kind, policies)
-    return found
+            by_setting[setting] = Setting(known.number if known else one, kind, policies)
+    return by_setting
 
 
 def _numbers() -> Iterator[tuple[str, str, str, Number]]:

@@ -50,19 +50,21 @@ class _Shapes:
         return array_of(dtype, *(self.sizes[name] for name in places))
 
     def made(self, cls: type[R], *places: str, **others: object) -> R:
-        """A pytree of arrays as they are annotated, at these places where that says no more; `others` as given."""
+        """Make a pytree of arrays of the shapes and dtypes that its annotations name, at `places`
+        where these say no more; `others` are taken as they are.
+        """
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            found = ARRAY.fullmatch(str(field.type))
+            annotated = ARRAY.fullmatch(str(field.type))
             if field.name in others:
                 values[field.name] = others[field.name]
-            elif found is None:  # a time, or a whole number that is not always there
+            elif annotated is None:  # a time, or a whole number that is not always there
                 dtype = self.time if field.name.endswith("_us") else np.int32
                 values[field.name] = self.array(dtype, *places)
             else:
-                axes = [axis for axis in found[2].split() if not axis.startswith("*")]
+                axes = [axis for axis in annotated[2].split() if not axis.startswith("*")]
                 own = places if axes == ["..."] else axes
-                values[field.name] = self.array(DTYPES[found[1]], *own)
+                values[field.name] = self.array(DTYPES[annotated[1]], *own)
         return cls(**values)
 
 

@@ -166,7 +166,7 @@ class SloPriorityParams:
 
 @scorer(SloPriorityParams)
 def slo_priority(params: SloPriorityParams, state: NoState, context: GatewayContext) -> Scores:
-    """The queue-depth score blended with a neutral 0.5 by class."""
+    """Blend the queue-depth score with a neutral 0.5, by weights of the request's class."""
     slo_class = context.request.slo_class
     bias = jnp.where(
         slo_class == CRITICAL,

@@ -93,7 +93,7 @@ def told(
 
 
 def with_news(late: LateNews, done: LateWrite) -> LateNews:
-    """The messages with one more."""
+    """Add a message to those on their way."""
     zero = jnp.int32(0)
 
     def put(table: jax.Array, name: jax.Array) -> jax.Array:
@@ -115,14 +115,14 @@ def next_place(late: LateNews, num_heard: jax.Array) -> Int[Array, ""]:
 
 
 def is_old_enough(ctx: Context, late: LateNews, num_heard: jax.Array, now: jax.Array) -> jax.Array:
-    """Whether the router has heard of the next message by `now`."""
+    """Return whether the router has heard of the next message by `now`."""
     told_us = late.told_us[next_place(late, num_heard)].astype(jnp.float64)
     delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
     return (num_heard < late.num_told) & (now.astype(jnp.float64) - told_us >= delay)
 
 
 def is_over(late: LateNews) -> Bool[Array, ""]:
-    """Whether more messages are on their way than the ring holds."""
+    """Return whether more messages are on their way than the ring holds."""
     return late.num_told - late.num_heard > _size(late)
 
 
@@ -138,16 +138,16 @@ def _is_lost(ctx: Context, key: jax.Array) -> jax.Array:
 
 
 def is_touch_lost(ctx: Context, *about: jax.Array) -> jax.Array:
-    """Whether the router never hears of a prompt on an instance; see `unless_lost`."""
+    """Return whether the router never hears of a prompt on an instance; see `unless_lost`."""
     return _is_lost(ctx, decision_key(ctx, RandomSource.LOSS, *about))
 
 
 def unless_lost(
     ctx: Context, router: RouterIndex, done: RouterWrite, *about: jax.Array
 ) -> RouterWrite:
-    """The touch, if its message arrives; `about` are the numbers that tell the message apart from others.
+    """Return the touch if its message arrives, else no touch; `about` tells the message apart from others.
 
-    A lost one has a number, as every message has, and nothing is touched under it.
+    A lost message has a number, as every message has, and nothing is touched under it.
     """
     if not ctx.mechanism.loses_index:
         return done
@@ -204,7 +204,7 @@ def cleared(ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State
 
 
 def is_void(late: LateNews, number: jax.Array, instance: jax.Array) -> jax.Array:
-    """Whether a message was told before its instance lost its cache."""
+    """Return whether a message was told before its instance lost its cache."""
     return number < late[VoidNews].before[instance] if VoidNews in late else jnp.array(False)
 
 
@@ -233,7 +233,9 @@ def without_own(
     instance: jax.Array,
     is_on: Bool[Array, ""],
 ) -> RouterIndex:
-    """The index, nothing of which is beyond its capacity, without private blocks of the request there if `is_on`."""
+    """Drop the request's private blocks on the instance from the index if `is_on`; the index must be
+    within its capacity.
+    """
     nodes, rows = nodes_of(ctx.requests, request), ctx.shape.num_instances
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     count = own_blocks_there(ctx, router, request, nodes, num_blocks, instance)

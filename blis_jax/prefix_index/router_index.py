@@ -122,7 +122,7 @@ def touch(
 
 
 def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax.Array:
-    """The outcome where the index, or its log of touches, cannot hold one more."""
+    """Return the outcome after a touch: a failure where the index, or its log of touches, cannot hold one more."""
     if not ctx.shape.has_router_eviction:
         is_over = jnp.any(done.num_blocks > ROUTER_INDEX_CAPACITY)
         return failing(outcome, is_over, Outcome.ROUTER_INDEX_FULL)
@@ -180,9 +180,10 @@ def _with_routing(router: RouterIndex, done: RouterWrite) -> Routings:
 
 
 def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = None) -> RouterIndex:
-    """The index once the latest touch has pushed out what is beyond the capacity.
+    """Push out of the index what is beyond the capacity after the latest touch.
 
-    Unless `is_settled`, it waits: blocks that the latest allocation pops leave the index before.
+    Unless `is_settled`, nothing is pushed out yet: blocks that the latest allocation pops leave the
+    index first.
     """
     if Routings not in router:
         return router

@@ -122,7 +122,7 @@ class Observation(HasParts):
 
     @cached_property
     def lives(self) -> stays.Lives:
-        """How often each request was in a batch, and what that leaves."""
+        """Count how often each request was in a batch, and keep what each of its stays leaves behind."""
         lives = stays.lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
         if Journey not in self:
             return lives

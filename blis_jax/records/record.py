@@ -149,7 +149,7 @@ class RequestRecords:
 
     @property
     def is_cut(self) -> Any:
-        """Whether each completed request was cut short; BLIS calls it length-capped."""
+        """Return whether each completed request made fewer tokens than were asked for; BLIS calls it length-capped."""
         return (self.status == Status.COMPLETED) & (self.made_len < self.output_len)
 
 
@@ -224,7 +224,7 @@ class PreemptionRecords:
 
 
 def no_preemptions() -> PreemptionRecords:
-    """Of a run without any."""
+    """Return the table of a run without preemptions."""
     return PreemptionRecords(*(np.zeros(0, np.int64) for _ in range(5)))
 
 

@@ -113,7 +113,9 @@ def answer_lens(seen: Observation) -> Values | None:
 
 
 def last_position(seen: Observation, output_len: Values) -> Values:
-    """The progress of each request once it has completed: what comes with its KV makes a token in a step of its own."""
+    """Return the progress of each request once it has completed, in tokens; one that comes with its KV
+    makes a token in a step of its own.
+    """
     final = seen.input_len + seen.xp.maximum(output_len, 1) - 1
     if Reservation not in seen:
         return final

@@ -202,9 +202,9 @@ def lives_of(raw: Raw, dyn: Values, log: Values, log_time: Values, xp: ModuleTyp
 
 
 def times_scheduled(column: Values, xp: ModuleType = np) -> Values:
-    """How often each request was scheduled, from its column; n times before it was dropped is −1 − 2 n, or one less.
+    """Return how often each request was scheduled, read from its column.
 
-    It is one less where the request's time was up.
+    A request that was dropped after n times has −1 − 2 n there, or one less if its time was up.
     """
     return xp.where(column < 0, (-1 - column) // 2, column)
 

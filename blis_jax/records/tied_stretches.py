@@ -132,7 +132,7 @@ def stretches(
     before_us: int = NEVER_US,
     assumed_us: Int[np.ndarray, "time"] = NONE,
 ) -> Iterator[Stretch]:
-    """The stretches of an instance in which the order of events from one time to before another matters.
+    """Yield the stretches of an instance in which the order of events matters, for ties in [`from_us`, `before_us`).
 
     It also matters at `assumed_us`: times at which the run took an order for granted.
     """

@@ -52,7 +52,7 @@ class Quantity(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """Whether the interval reaches as far down as up."""
+        """Return whether the interval reaches as far down from the mean as up; False without an interval."""
         if self.mean is None or self.low is None or self.high is None:
             return False
         return math.isclose(self.high - self.mean, self.mean - self.low, rel_tol=1e-6, abs_tol=1e-9)
@@ -196,7 +196,7 @@ class Findings:
 
     @property
     def filled(self) -> list[Table | Remarks]:
-        """The sections that have something to show, in order."""
+        """Return the sections that have something to show, in their order."""
         return [
             section
             for section in self.sections
@@ -205,7 +205,7 @@ class Findings:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables, in order."""
+        """Return the sections that are tables, in their order."""
         return [section for section in self.sections if isinstance(section, Table)]
 
     def to_json(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) ->
 
 
 def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
-    """Of all runs, each with processes of its own: names first, then everything in order of time."""
+    """Return the events of all runs, each run with processes of its own: names first, then all in order of time."""
     names: list[Event] = []
     events: list[Event] = []
     first_process = 1

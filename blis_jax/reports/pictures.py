@@ -156,7 +156,7 @@ class Picture:
 
     @property
     def explained(self) -> list[Mark]:
-        """The marks of the legend, one for each label."""
+        """Return the marks that the legend shows, one for each label."""
         by_label: dict[str, Mark] = {}
         for mark in self.key or self.marks:
             by_label.setdefault(_label(mark), mark)

@@ -26,7 +26,7 @@ def num_spans(num_instances: int, num_runs: int) -> int:
 
 
 def timelines_of(records: Mapping[str, RunRecord], seed: int) -> tuple[Timeline, ...]:
-    """Of one run a strategy, all over the same spans of time."""
+    """Return the timelines of one run of each strategy, all over the same spans of time."""
     if not records:
         return ()
     end_us = max(_end_us(record) for record in records.values())

@@ -35,7 +35,7 @@ class RunWords(NamedTuple):
 
     @property
     def many(self) -> str:
-        """The plural."""
+        """Return the plural of the word for a run."""
         return f"{self.one}s"
 
     def counted(self, count: int) -> str:
@@ -43,7 +43,7 @@ class RunWords(NamedTuple):
         return f"{count} {self.one if count == 1 else self.many}"
 
     def listed(self, numbers: Sequence[int], has_kind: bool = True) -> str:
-        """How many, and which: `3 random seeds (42 to 44)`."""
+        """Return how many runs there are and which, as words: `3 random seeds (42 to 44)`."""
         kind = f"{self.kind} " * (has_kind and bool(self.kind))
         if len(numbers) == 1:
             return f"one {kind}{self.one} ({numbers[0]})"
@@ -53,7 +53,7 @@ class RunWords(NamedTuple):
         return f"{len(numbers)} {kind}{self.many} ({which}{', …' * (len(numbers) > MOST_LISTED)})"
 
     def in_text(self, text: str) -> str:
-        """A sentence about seeds, said of these runs; options and names of files stay."""
+        """Replace the word seed in a text by the word for these runs; names of options and files stay."""
         return re.sub(r"(?<![-\w.])seed(s?)(?![-\w.=])", rf"{self.one}\1", text)
 
 
@@ -75,7 +75,7 @@ ONE_RUN = RunWords("run", "The requests are those of one trace, so each strategy
 
 
 def run_words(trace: Mapping[str, Any] | None, num_runs: int) -> RunWords:
-    """The words for runs of a workload, or of a trace as `TraceSource.about` describes it."""
+    """Return the words for runs of a workload (seeds), or of a trace as `TraceSource.about` describes it."""
     if not trace:
         return SEEDS
     if trace["windows"]:
@@ -84,7 +84,7 @@ def run_words(trace: Mapping[str, Any] | None, num_runs: int) -> RunWords:
 
 
 def words_of(document: Mapping[str, Any]) -> RunWords:
-    """The words for the runs of a result document."""
+    """Return the words for the runs of a result document."""
     return run_words(document.get("trace"), len(document["seeds"]))
 
 
@@ -103,7 +103,7 @@ class ShownInterval(NamedTuple):
 
     @classmethod
     def of(cls, mean: float, low: float, high: float) -> ShownInterval:
-        """Of numbers, NaN and infinity standing for none."""
+        """Make an interval of numbers; NaN and infinity become None."""
         return cls(finite(mean), finite(low), finite(high))
 
 
@@ -294,6 +294,6 @@ class Study:
 
     @property
     def workload_name(self) -> str:
-        """The name of the workload, or of the trace, without its folder."""
+        """Return the file name of the workload or trace, without its folder and without `.yaml`."""
         path = Path(self.workload)
         return path.stem if path.suffix in (".yaml", ".yml") else path.name

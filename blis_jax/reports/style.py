@@ -146,7 +146,10 @@ RULES: Any = {  # for matplotlib
 def figure(
     height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **subplots: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure in the common style and its panels [row, column]; inches, the height without words."""
+    """Open a figure in the common style; yield it with its panels `[row, column]`.
+
+    Width and height are inches, the height without words.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -203,14 +206,20 @@ def put_words(
 
 
 def handle_length(legend: Sequence[Any]) -> float:
-    """Of a legend's handles, in letters: long enough that dashes show beside a marker."""
-    marked = [one for one in legend if getattr(one, "get_marker", lambda: "None")() != "None"]
-    return 3.2 if any(one.get_linestyle() not in ("-", "None") for one in marked) else 1.8
+    """Return the length of a legend's handles, in letters: long enough that dashes show beside a marker."""
+    marked = [
+        handle for handle in legend if getattr(handle, "get_marker", lambda: "None")() != "None"
+    ]
+    return 3.2 if any(handle.get_linestyle() not in ("-", "None") for handle in marked) else 1.8
 
 
 def columns_of(legend: Sequence[Any], width: float) -> int:
-    """How many entries fit beside each other, columns being as wide as their longest entry."""
-    sizes = [LEGEND_LETTER_INCHES * len(one.get_label()) + LEGEND_HANDLE_INCHES for one in legend]
+    """Return how many entries of a legend fit beside each other in `width` inches, columns being as
+    wide as their longest entry.
+    """
+    sizes = [
+        LEGEND_LETTER_INCHES * len(handle.get_label()) + LEGEND_HANDLE_INCHES for handle in legend
+    ]
     for columns in range(len(sizes), 1, -1):
         rows, longer = divmod(len(sizes), columns)  # that many columns have a row more
         ends = list(accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0))
@@ -230,7 +239,7 @@ def class_style(slo_class: str) -> dict[str, Any]:
 
 
 def class_words(slo_class: str) -> str:
-    """A class as a heading or a label."""
+    """Return the name of an SLO class as a heading or a label says it."""
     return "all requests" if slo_class in ("", ALL_REQUESTS) else slo_class
 
 
@@ -244,21 +253,21 @@ def class_handles(classes: Iterable[str], **further: Any) -> list[Any]:
 
 
 def line_handle(label: str, **style: Any) -> Any:
-    """An entry of a legend: a line, or a mark with linestyle `none`."""
+    """Return an entry of a legend: a line, or a marker alone with linestyle `none`."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **style)
 
 
 def area_handle(label: str, **style: Any) -> Any:
-    """An entry of a legend: a filled area."""
+    """Return an entry of a legend: a filled area."""
     from matplotlib.patches import Patch
 
     return Patch(label=label, **style)
 
 
 def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes, str]]:
-    """A panel for each name, row by row; panels that are left over are taken out."""
+    """Pair each name with a panel, row by row; hide the panels that are left over."""
     flat = np.asarray(panels).ravel()
     for panel in flat[len(names) :]:
         panel.set_visible(False)
@@ -266,7 +275,7 @@ def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes,
 
 
 def plain_log(panel: Axes, axis: str, ticks: Sequence[float] | None = None) -> None:
-    """A logarithmic axis whose marks are plain numbers."""
+    """Make an axis (`x` or `y`) logarithmic, with plain numbers at its ticks."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     getattr(panel, f"set_{axis}scale")("log")

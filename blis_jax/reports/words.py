@@ -95,7 +95,7 @@ _HEAD = (
 
 
 def steady_lines(record: RunRecord) -> list[str]:
-    """A table of mean and P99 of TTFT and E2E, and what its columns are.
+    """Return a table of mean and P99 of TTFT and E2E with their intervals, and what its columns mean.
 
     Requests that have not completed are left out, so a run that a horizon ends should be long against them.
     """
@@ -112,9 +112,9 @@ def steady_lines(record: RunRecord) -> list[str]:
             )
             continue
         for metric, values in (("TTFT", requests.ttft_us), ("E2E", requests.e2e_us)):
-            for what, found in _figures(values[chosen] / 1000):
-                lines.append(_row(name or "default", f"{metric} {what}", found))
-                is_short |= not found.is_enough
+            for what, estimate in _figures(values[chosen] / 1000):
+                lines.append(_row(name or "default", f"{metric} {what}", estimate))
+                is_short |= not estimate.is_enough
     return [*lines, *_legend(is_short)]
 
 

@@ -239,7 +239,9 @@ def _class_lines(record: RunRecord, shows_one: bool) -> list[str]:
 
 
 def results_document(record: RunRecord, labels: Labels | None = None) -> dict[str, Any]:
-    """The cluster's block and one entry per routed request, in order of arrival; without `labels` rows are numbered."""
+    """Return the cluster's block and one entry per routed request, in order of arrival; without
+    `labels` rows are numbered.
+    """
     requests = record.requests
     columns = {
         "ttft_ms": _ms_or_zero(requests.ttft_us),

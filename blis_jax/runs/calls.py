@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
     @property
     def statics(self) -> tuple[Any, ...]:
-        """What the program is built of, see `programs.rows_of`."""
+        """Return what the program is built of, the arguments of `programs.rows_of`: equal ones share a program."""
         group, options = self.group, self.runs[0].sizes.options
         if options.form == "rows":
             return group.shape, group.functions, options.form
@@ -60,12 +60,14 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """What its programs depend on."""
+        """Return all that the call's compiled programs depend on: what they are built of, the plan of
+        draws and the number of rows.
+        """
         return self.statics, self.group.plan, self.size
 
     @property
     def is_in_rows(self) -> bool:
-        """Whether programs of their own draw rows and measure them."""
+        """Return whether the runs go through in form `rows`, where separate programs draw the requests and measure."""
         return self.runs[0].sizes.options.form == "rows"
 
     def given(self) -> list[Any]:
@@ -76,7 +78,9 @@ class Call(NamedTuple):
         return rows + rows[-1:] * (num_spare - 1)
 
     def arguments(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """What the program is called with for these rows."""
+        """Return the arguments of the program: the rows' inputs stacked `[row, ...]`, then the limit
+        of scan steps and the numbers of what is measured.
+        """
         arguments = jax.tree.map(stacked, *given)
         options = self.runs[0].sizes.options
         steps = np.int32(options.max_scan_steps)
@@ -86,7 +90,9 @@ class Call(NamedTuple):
 
     @property
     def long_run(self) -> GivenRun | None:
-        """The run if it is long, by itself, and may have ties: it is made in stretches."""
+        """Return the run if the call consists of it alone, it is long and may have ties: it is then
+        made in stretches (stretches.py); else None.
+        """
         run = self.runs[0]
         is_alone = self.size == 1 and not self.measured and run.sizes.options.form == "rows"
         return run if is_alone and isinstance(run, GivenRun) and run.is_long else None
@@ -188,11 +194,11 @@ def _on_host(left: Ran) -> Any:
 
 
 def results_of(seen: Sequence[Observation], drawn: Drawn | None = None) -> Results:
-    """Of whole runs."""
-    outcomes = [one.outcome() for one in seen]
+    """Return the results of whole runs; a run whose draws were too few has the outcome WORKLOAD_SHORT."""
+    outcomes = [observation.outcome() for observation in seen]
     if drawn is not None:
         short = drawn.is_short[: len(seen)].tolist()
         pairs = zip(short, outcomes, strict=True)
         outcomes = [Outcome.WORKLOAD_SHORT if is_short else code for is_short, code in pairs]
-    ties = [one.num_open_ties() for one in seen]
+    ties = [observation.num_open_ties() for observation in seen]
     return Results(outcomes, ties, lambda at: seen[at], drawn=drawn)

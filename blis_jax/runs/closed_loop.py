@@ -58,17 +58,19 @@ class ClosedLoopRun:
     num_passes: int
 
     def arrived(self) -> list[DrawnRequest]:
-        """The requests of the record with their contents, arrivals and deadlines."""
-        found = []
+        """Return the requests of the record with their contents, their arrivals and their deadlines, in µs."""
+        requests = []
         for row, arrival_us in zip(self.rows.tolist(), self.table.arrival_us.tolist(), strict=True):
             timeout_us = int(self.loop.timeout_us[row])
             deadline_us = arrival_us + timeout_us if timeout_us else NO_DEADLINE
             request = self.loop.requests[row]
-            found.append(request._replace(arrival_us=arrival_us, deadline_us=deadline_us))
-        return found
+            requests.append(request._replace(arrival_us=arrival_us, deadline_us=deadline_us))
+        return requests
 
     def request_ids(self) -> list[str]:
-        """The ids that BLIS gives the requests of the record."""
+        """Return the ids that BLIS gives the requests: `session_S_round_R_N` for one that the loop
+        created, else `request_N`.
+        """
         ids = []
         num_given = 0
         for request, created in zip(self.arrived(), self.num_created.tolist(), strict=True):

@@ -34,7 +34,7 @@ REQUESTS_BEFORE_EVICTION = 300
 
 
 def rounded(value: int, least: int = 1) -> int:
-    """The next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
+    """Return the next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
     size = least
     while size < value:
         size = size * 3 // 2 if size & (size - 1) == 0 and size >= 2 else next_power(size)
@@ -42,7 +42,7 @@ def rounded(value: int, least: int = 1) -> int:
 
 
 def next_power(value: int) -> int:
-    """The next power of two above a value."""
+    """Return the least power of two that is greater than a value."""
     return 1 << value.bit_length()
 
 
@@ -74,7 +74,7 @@ class Demand:
 
 
 def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options) -> Demand:
-    """Of one run on a given table."""
+    """Count what one run on a given table asks of the engine's tables."""
     count = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
     num_requests = rounded(max(count, 64), 64)
     longest_content = int(np.max(np.asarray(table.node_blocks), initial=0))
@@ -121,7 +121,9 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
 def demand_of_draws(
     configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
 ) -> Demand:
-    """Of every run of points of one mechanism, whose plans have one shape."""
+    """Estimate what the runs of several points ask of the engine's tables: points of one mechanism,
+    whose plans have one shape.
+    """
     draws = plans[0].shape
     longest_content = max(longest_node(plan) for plan in plans)
     has_nodes = longest_content > 0
@@ -207,7 +209,7 @@ def _num_output_blocks(table: RequestTable, block_size: int) -> int:
 
 
 def shares_outputs(table: RequestTable, block_size: int) -> bool:
-    """Whether a shared content lies in some request's output."""
+    """Return whether content that requests share reaches into the output of some request."""
     path = np.asarray(table.path_nodes)
     start = np.asarray(table.node_start)[np.maximum(path, 0)]
     prompt_blocks = np.asarray(table.input_len) // block_size
@@ -300,7 +302,7 @@ def pressed(sizes: Sizes) -> Sizes:
 
 
 def at_block_level(shape: EngineShape, demand: Demand, options: Options) -> EngineShape:
-    """The shape with tables of block-level memory that hold the demand."""
+    """Return the shape with tables of block-level memory that hold the demand."""
     num_blocks = rounded(demand.total_kv_blocks, options.num_blocks)
     list_blocks = rounded(min(demand.longest + 2, num_blocks + 2), options.list_blocks)
     # so many places that holes are seldom squeezed out
@@ -369,7 +371,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
 
 
 def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
-    """The sizes that may hold a run with this outcome; None if there are none."""
+    """Return the sizes that may hold a run that ended with this outcome, or None if larger tables do not help."""
     if outcome not in GROWTH:
         return None
     larger = GROWTH[outcome](sizes)
@@ -377,7 +379,7 @@ def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
 
 
 def larger_shape(one: EngineShape, other: EngineShape) -> EngineShape:
-    """The sizes that hold what either holds."""
+    """Return the shape that holds what either of two shapes holds: the greater size of each table, the wider clock."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(EngineShape):
         pair = getattr(one, field.name), getattr(other, field.name)

@@ -145,7 +145,7 @@ class Differentiator:
         last: list[_Slopes] = []
 
         def execute(call: Call) -> Results:
-            """The run with its slopes, which are kept aside."""
+            """Make the run with its slopes; the slopes are kept aside in `last`."""
             (run,), group = call.runs, call.group
             inputs = run.inputs(group.shape)
             seen, last[:] = self._run(group, inputs, self._stacked(group.shape, inputs))
@@ -174,7 +174,7 @@ class Differentiator:
         return seen, [_Slopes(seen, unstack(stacked, at), log_slopes[at]) for at in each]
 
     def repeated(self, config: ClusterConfig, table: RequestTable) -> Repeated:
-        """The same requests again and again with other coefficients."""
+        """Return a way to differentiate the same requests again and again with other coefficients."""
         return Repeated(self, config, table)
 
 
@@ -205,7 +205,7 @@ class Repeated:
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether another run has needed larger tables since."""
+        """Return whether another run of the group has needed larger tables since."""
         return self.group.shape != self.shape
 
     def __call__(self, alpha: Sequence[float], beta: Sequence[float]) -> LatencySlopes | None:
@@ -301,7 +301,9 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         cluster = params.cluster
 
         def run(numbers: _Numbers) -> tuple[jax.Array, Raw]:
-            """The engine's run with some inputs as floats."""
+            """Run the engine with the numbers that are differentiated in place of its own; return the
+            step records' times and all that the run leaves.
+            """
             values = dataclasses.asdict(numbers)
             arrival = values.pop("arrival")
             moved = dataclasses.replace(params, cluster=dataclasses.replace(cluster, **values))
@@ -319,7 +321,7 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         )
 
         def along(slope: _Numbers) -> tuple[jax.Array, Raw]:
-            """The run, and the slopes of its step records' times."""
+            """Return the slopes of the step records' times along one direction, and the run itself."""
             _, log_slopes, raw = jax.jvp(run, (start,), (slope,), has_aux=True)
             return log_slopes, raw
 
@@ -341,7 +343,7 @@ class _Slopes(Observation):
         self._set_times(slopes, arrival, log_slopes[: len(seen.log)])
 
     def first_token_parts(self, has_token: Values, *_: object) -> np.ndarray:
-        """The parts of a TTFT are not differentiated: one is the lesser of two."""
+        """Return no columns: the parts of a TTFT are not differentiated, since one of them is the lesser of two."""
         return np.zeros((len(has_token), 0))
 
     def ended(self, record: RunRecord) -> float:

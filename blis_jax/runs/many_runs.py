@@ -165,7 +165,9 @@ def drawn_runs(
     options: Options,
     known: Container[tuple[int, int]] = (),
 ) -> list[DrawnRun]:
-    """A run for each point and seed that is not known; points of one kind begin with sizes that hold all of them."""
+    """Return a run for each point and seed that is not known; points of one kind begin with sizes that
+    hold all of them.
+    """
     kinds: dict[Hashable, list[int]] = {}
     for place, point in enumerate(points):
         kinds.setdefault(point.kind, []).append(place)

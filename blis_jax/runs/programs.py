@@ -95,7 +95,9 @@ class LaneLoop:
         self.max_scan_steps = max_scan_steps
 
     def run(self) -> tuple[Any, jax.Array]:
-        """What is kept `[row]`, and how many scan steps all lanes have made, those of waiting lanes included."""
+        """Return what is kept of each run `[row]` and the number of scan steps of all lanes, those of
+        waiting lanes included.
+        """
         first, turns = self._entered(jnp.arange(self.width, dtype=jnp.int32)), jnp.int32(0)
         if self.width == self.num_rows:
             lanes, turns = lax.while_loop(
@@ -300,7 +302,9 @@ def _lanes_of(
     """Return what runs many rows in one loop; a lane that is done takes the next one."""
 
     def prepared(params: Params, source: tuple[Any, Any]) -> tuple[Requests, Any, Any]:
-        """A row's requests, and where they are drawn their table and what the host asks about them."""
+        """Return the requests of a row and their table, and what the host asks about draws (None where
+        requests are given).
+        """
         drawn = None
         if plan is not None:
             source, drawn = _drawn(plan, *source)
@@ -312,7 +316,7 @@ def _lanes_of(
         max_scan_steps: jax.Array,
         numbers: MeasureNumbers | None = None,
     ) -> Ran:
-        """The rows of one call."""
+        """Run the rows of one call; return the raw run of each, or its report where figures are asked for."""
 
         def begin(at: jax.Array) -> Begun:
             mine, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
@@ -356,7 +360,7 @@ def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Ca
     """
 
     def measure(raw: Raw, tables: RequestTable, params: Params, numbers: MeasureNumbers) -> Report:
-        """The figures of all rows."""
+        """Return the figures of all rows of a call."""
         return reports(shape, mechanism, compute, raw, tables, params, numbers)
 
     return measure

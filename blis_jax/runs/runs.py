@@ -75,16 +75,16 @@ class Run(ABC):
     @property
     @abstractmethod
     def kind(self) -> Hashable:
-        """What its program depends on besides sizes."""
+        """Return what the run's program depends on besides sizes."""
 
     @property
     @abstractmethod
     def plan(self) -> PlanShape | None:
-        """How its requests are drawn in the call; None if they are given."""
+        """Return how the requests are drawn inside the call, or None if they are given."""
 
     @abstractmethod
     def source(self, shape: EngineShape) -> tuple[Any, Any]:
-        """What its requests come from, see `programs.rows_of`."""
+        """Return what the requests come from, in the form that `programs.rows_of` takes."""
 
     @abstractmethod
     def inputs(self, shape: EngineShape) -> Inputs:
@@ -92,7 +92,7 @@ class Run(ABC):
 
     @abstractmethod
     def filler(self) -> Run:
-        """A run that fills a call up."""
+        """Return a run without requests, which fills a call up to its number of rows."""
 
     @abstractmethod
     def _is_tied(self, num_open_ties: int) -> bool:
@@ -114,7 +114,7 @@ class Run(ABC):
         self.sizes = dataclasses.replace(self.sizes, shape=shape, demand=known)
 
     def is_settled(self, outcome: Outcome, num_open_ties: int) -> bool:
-        """Whether a call that ended so was the last, with nothing to look at but its figures."""
+        """Return whether a call that ended so was the last one, so that nothing of it is needed but its figures."""
         if self._goes_on(outcome):
             return False
         if grown(self.sizes, outcome) is not None:
@@ -123,11 +123,13 @@ class Run(ABC):
 
     @property
     def is_last(self) -> bool:
-        """Whether no further repair is allowed."""
+        """Return whether no further repair is allowed."""
         return self.repairs + 1 >= self.most_repairs
 
     def take(self, outcome: Outcome, look: Callable[[], Observation]) -> RunRecord | None:
-        """The record if the call was the last; else the run is repaired and to be made again."""
+        """Return the record if the call was the last; else repair the run (larger tables, another
+        order of ties) and return None: it is to be made again.
+        """
         if self._goes_on(outcome):
             whole = self._to_horizon()
             self.is_too_long = whole.outcome() == Outcome.LIVELOCK != outcome
@@ -139,19 +141,21 @@ class Run(ABC):
         if larger is not None and not is_last:
             self.sizes = larger
             return None
-        seen, changes = look(), dict[str, Any](outcome=outcome)
+        observation, changes = look(), dict[str, Any](outcome=outcome)
         changes["has_priorities"] = has_priorities(self.functions)
-        if outcome in _ORDERED and self._is_tied(seen.num_open_ties()):
-            until_us = NEVER_US if outcome in WHOLE else seen.last_step_us
-            is_in_order = self._is_in_order(seen, until_us)
+        if outcome in _ORDERED and self._is_tied(observation.num_open_ties()):
+            until_us = NEVER_US if outcome in WHOLE else observation.last_step_us
+            is_in_order = self._is_in_order(observation, until_us)
             if not (is_in_order or is_last):
                 return None
             verified = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
             changes |= verified
-        if Orders in seen.raw:
-            orders = seen.raw[Orders].number[: seen.num_instances].tolist()
+        if Orders in observation.raw:
+            orders = observation.raw[Orders].number[: observation.num_instances].tolist()
             changes["names"] = instance_names(self.config, orders)
-        return self._with_regret(dataclasses.replace(run_record(seen, repairs), **changes), seen)
+        return self._with_regret(
+            dataclasses.replace(run_record(observation, repairs), **changes), observation
+        )
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
         """The record with what the router's choices have cost, where it was watched."""
@@ -235,11 +239,13 @@ class GivenRun(Run):
         return table, EngineOrder(rank, after, texts)
 
     def inputs(self, shape: EngineShape) -> Inputs:
-        """What the call is given."""
+        """Return the inputs of the call: numbers of the configuration, then the table of requests and
+        what belongs to it.
+        """
         return self.numbers(shape), *self.source(shape)
 
     def filler(self) -> Run:
-        """The same without requests, which costs next to nothing."""
+        """Return the same run without requests, which costs next to nothing."""
         empty = copy.copy(self)
         never = np.full_like(np.asarray(self.table.arrival_us), NEVER_US)
         empty.table = dataclasses.replace(self.table, arrival_us=never)
@@ -258,11 +264,13 @@ class GivenRun(Run):
 
     @property
     def is_long(self) -> bool:
-        """Whether a run made again from the beginning costs more than one with checkpoints."""
+        """Return whether the run is so long that starting it again after a wrong tie costs more than
+        keeping checkpoints.
+        """
         return len(self.order.queue_rank) >= LONG_TABLE and self._is_tied(1)
 
     def in_stretches(self, shape: EngineShape) -> Observation:
-        """The run in sizes of `shape`, its ties corrected on the way."""
+        """Make the run in tables of `shape`, with ties corrected on the way; the observation stays in `in_order`."""
         given, options = self.inputs(shape), self.sizes.options
         run = LongRun(shape, self.functions, given, self.order, options.max_scan_steps)
         self.in_order = Observation(run.run(), given[1], given[0], shape, self.functions)
@@ -306,9 +314,11 @@ class Point:
 
     @cached_property
     def kind(self) -> Hashable:
-        """What must be equal for the runs of two points to share a compilation."""
+        """Return what must be equal for the runs of two points to share a compilation."""
         plan = self.plan()
-        clients = tuple(dataclasses.replace(one, num_proposals=0) for one in plan.shape.clients)
+        clients = tuple(
+            dataclasses.replace(client, num_proposals=0) for client in plan.shape.clients
+        )
         num_requests = plan.shape.num_requests if plan.shape.is_capped else None
         leaves = tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.params))
         return self.functions, self.config.block_size_in_tokens, clients, num_requests, leaves
@@ -351,7 +361,7 @@ class DrawnRun(Run):
         return self.numbers(shape), table, order
 
     def filler(self) -> Run:
-        """The same without requests."""
+        """Return the same run without requests."""
         empty = copy.copy(self)
         empty.is_empty = True
         return empty
@@ -364,7 +374,7 @@ class DrawnRun(Run):
 
 
 def larger_plan(one: PlanShape, other: PlanShape) -> PlanShape:
-    """The shape that holds the draws of both, which differ in sizes only."""
+    """Return the shape that holds the draws of two plans, which differ in sizes only."""
     clients = tuple(
         dataclasses.replace(mine, num_proposals=max(mine.num_proposals, theirs.num_proposals))
         for mine, theirs in zip(one.clients, other.clients, strict=True)

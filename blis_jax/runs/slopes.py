@@ -81,7 +81,7 @@ def grad(
     options: Options | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """The gradient of one metric of one run; see `jacobian` and `metric_slopes`.
+    """Return the gradient of one metric of one run; see `jacobian` and `metric_slopes`.
 
     It is built from forward directions, which share one pass; reverse mode would have to keep the whole run.
 

@@ -80,7 +80,9 @@ class LongRun:
         self.num_instances = int(params.cluster.num_instances)
 
     def run(self) -> Raw:
-        """What the run leaves behind, as if it had been made at once in the corrected order."""
+        """Make the run stretch by stretch; return what it leaves behind, as if it had been made at
+        once in the corrected order.
+        """
         with jax.enable_x64(True):
             requests, state = self.begin(*self.given)
             first = last = _Checkpoint.of(state, 0)

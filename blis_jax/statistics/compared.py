@@ -60,7 +60,9 @@ class Comparison:
 
 
 def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
-    """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled one each seed's contribution."""
+    """Return a metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled metric, each
+    seed's contribution.
+    """
     if pooled_latency(metric) is not None:
         return _contributions(dataset, metric)
     if metric == "reject_rate":

@@ -52,7 +52,7 @@ class Inference:
 
     @property
     def method(self) -> str:
-        """How single intervals are made, without resampling, as pages and documents name it."""
+        """Name the method of single intervals (without resampling), as pages and documents do."""
         return ANYTIME_METHOD if self.is_anytime else METHOD
 
 
@@ -98,7 +98,7 @@ def anytime_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
 
 
 def anytime_p_value(score: float, num_seeds: int) -> float:
-    """Of a t statistic, two-sided, however often one has looked before."""
+    """Return the two-sided p-value of a t statistic that holds however often one has looked before."""
     degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
     square = score**2 / degrees
     evidence = 0.5 * math.log(share) + num_seeds / 2 * (

@@ -174,7 +174,7 @@ def _difference(
 
 
 def own_verdict(pair: Pair) -> str:
-    """Of a difference by its own t interval, as if no other were looked at."""
+    """Judge a difference by its own t interval, as if no other were looked at."""
     first, second = pair.common()
     change = second - first
     if len(change) and not change.any():
@@ -186,7 +186,9 @@ def own_verdict(pair: Pair) -> str:
 
 
 def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> float:
-    """Of the paired t-test; of the sign test where all differences are equal; 1 for fewer than two."""
+    """Return the p-value of the paired t-test; of the sign test where all differences are equal; 1 for
+    fewer than two.
+    """
     count = len(change)
     if count < 2 or not change.any():
         return 1.0

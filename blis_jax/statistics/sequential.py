@@ -235,7 +235,7 @@ class WhatIsLeft:
 
     @property
     def is_over(self) -> bool:
-        """Whether the best is known, or that there is none."""
+        """Return whether the choice is made: the best is known, or there is none."""
         return OPEN not in self.feasible and len(self.left) <= 1
 
 

@@ -256,7 +256,7 @@ def _parts(shape: EngineShape, mechanism: Mechanism) -> Parts:
 def emptied(
     shape: EngineShape, params: Params, blocks: Blocks, is_it: Bool[Array, "instance"]
 ) -> Blocks:
-    """The memory where some instances, a spare row included, have lost all contents; counters go on."""
+    """Return the memory after some instances (a spare row included) lost all contents; counters go on."""
     total = jnp.pad(params.cluster.total_kv_blocks, (0, 1))[:, None]
     row = is_it[:, None]
     number = lax.broadcasted_iota(jnp.int32, blocks.hold.shape, 1)
@@ -304,7 +304,7 @@ def num_contents(shape: EngineShape) -> int:
 
 
 def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
-    """The same free lists without holes, so that the rings do not run over."""
+    """Return the same free lists without holes, so that the rings do not run over."""
     places = shape.ring_size
     offset = lax.broadcasted_iota(jnp.int32, (blocks.ring.shape[0], places), 1)
     head, tail = blocks.pool[:, Pool.HEAD], blocks.pool[:, Pool.TAIL]
@@ -330,7 +330,7 @@ def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
 def is_crowded(
     shape: EngineShape, blocks: Blocks, num_free: Int[Array, "instance"], slack: int
 ) -> jax.Array:
-    """Whether some ring could run over within `slack` more places, or is mostly holes, which cost time to pass."""
+    """Return whether some ring could run over within `slack` more places, or is mostly holes, which cost time."""
     length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
     holes = length - num_free
     is_full = length + slack > shape.ring_size

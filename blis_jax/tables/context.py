@@ -75,36 +75,36 @@ class Context:
         return always(holds(value), change, value)
 
     def vector(self, row: Vector) -> Vector:
-        """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
+        """Return a row of a table in the form that phases use: as it is, or with its entries apart; see columns.py."""
         return row if self.when is branch else apart(row)
 
     def no_past(self) -> Past:
-        """The row of a request that nothing has happened to; place and expected blocks beside it, see joined.py."""
+        """Return the row of a request that nothing has happened to; place and expected blocks follow, see joined.py."""
         beside = 0 if self.when is branch else 2
         return Past(jnp.zeros((len(Past.columns) + beside,), jnp.int32))
 
     def request(self, request: jax.Array) -> Request:
-        """What is given of a request."""
+        """Read what is given of a request."""
         return Request(row(self.requests.table, request))
 
     def past(self, state: State, request: jax.Array) -> Past:
-        """What a request has been through."""
+        """Read what a request has been through."""
         return Past(self.vector(row(state.past.rows, request)))
 
     @property
     def clock(self) -> Any:
-        """The clock's dtype."""
+        """Return the clock's dtype."""
         return self.shape.clock_dtype
 
     @property
     def never(self) -> jax.Array:
-        """A time after every event."""
+        """Return a time after every event."""
         return jnp.asarray(never(self.clock))
 
     def write(
         self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """The table with entries of a row replaced; `index` and `value` are scalars or vectors.
+        """Replace entries of a row of a table; `index` and `value` are scalars or vectors.
 
         On a CPU in a loop of its own: a scatter would keep the compiler from making one function of the run.
         """
@@ -113,9 +113,9 @@ class Context:
             return table.at[(*row, index)].set(value)
 
         def put(i: jax.Array, table: jax.Array) -> jax.Array:
-            one = lax.dynamic_index_in_dim(value, i, keepdims=True)
+            entry = lax.dynamic_index_in_dim(value, i, keepdims=True)
             at = (*row, lax.dynamic_index_in_dim(index, i, keepdims=False))
-            return lax.dynamic_update_slice(table, one.reshape((1,) * table.ndim), at)
+            return lax.dynamic_update_slice(table, entry.reshape((1,) * table.ndim), at)
 
         return lax.fori_loop(0, index.shape[0], put, table)
 
@@ -134,48 +134,48 @@ class Context:
     def write_pairs(
         self, table: jax.Array, rows: jax.Array, columns: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """The table with the entries at these pairs of row and column replaced; see `write`."""
+        """Replace the entries of a table at these pairs of row and column; see `write`."""
         if self.when is not branch:
             return table.at[rows, columns].set(value)
 
         def put(i: jax.Array, table: jax.Array) -> jax.Array:
-            row_, column, one = (
+            row_, column, entry = (
                 lax.dynamic_index_in_dim(each, i, keepdims=False) for each in (rows, columns, value)
             )
-            return lax.dynamic_update_slice(table, one[None, None], (row_, column))
+            return lax.dynamic_update_slice(table, entry[None, None], (row_, column))
 
         return lax.fori_loop(0, rows.shape[0], put, table)
 
     def write_rows(
         self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
     ) -> jax.Array:
-        """The table with the rows at `(*lead, index[i])` replaced by `rows[i]`; see `write`."""
+        """Replace the rows of a table at `(*lead, index[i])` by `rows[i]`; see `write`."""
         if self.when is not branch:
             return table.at[(*lead, index)].set(rows)
         zero = (jnp.int32(0),) * (rows.ndim - 1)
 
         def put(i: jax.Array, table: jax.Array) -> jax.Array:
-            one = lax.dynamic_index_in_dim(rows, i, keepdims=False)
+            new_row = lax.dynamic_index_in_dim(rows, i, keepdims=False)
             at = (*lead, lax.dynamic_index_in_dim(index, i, keepdims=False), *zero)
             return lax.dynamic_update_slice(
-                table, one.reshape((1,) * (len(lead) + 1) + one.shape), at
+                table, new_row.reshape((1,) * (len(lead) + 1) + new_row.shape), at
             )
 
         return lax.fori_loop(0, index.shape[0], put, table)
 
     def truncated(self, value: jax.Array) -> jax.Array:
-        """A float in µs as a time: whole microseconds toward zero, but on the continuous clock as it is."""
+        """Round a float in µs to a time: whole microseconds toward zero, but on the continuous clock as it is."""
         return value if self.shape.is_continuous else truncate(value, self.clock)
 
     def is_beyond(self, start: jax.Array, wait: jax.Array) -> jax.Array:
-        """Whether a float64 wait from a time on ends past the clock, whose last time stands for never.
+        """Return whether a float64 wait from a time on ends past the clock, whose last time stands for never.
 
         The sum itself may wrap round, or come out as never and be forgotten.
         """
         return start.astype(jnp.float64) + wait >= self.never.astype(jnp.float64)
 
     def time(self, value: jax.Array) -> jax.Array:
-        """A parameter in µs as a time of the clock's dtype."""
+        """Return a parameter in µs as a time of the clock's dtype."""
         return value.astype(self.clock)
 
 
@@ -197,7 +197,7 @@ class SlotRows(Resident):
         return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
 
     def view(self) -> RequestView:
-        """What policies may know about the requests in the slots."""
+        """Return what policies may know about the requests in the slots."""
         return RequestView(
             slo_class=self.slo_class,
             input_len=self.input_len,
@@ -208,7 +208,7 @@ class SlotRows(Resident):
         )
 
     def one(self, ctx: Context, slot: jax.Array) -> Resident:
-        """The row of one slot."""
+        """Read the row of one slot."""
         slots, at = self.state.slot, (jnp.int32(0), self.instance, slot)
         table = slots.numbers
         row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
@@ -259,11 +259,13 @@ def shared_numbers(
 def decision_key(
     ctx: Context, source: RandomSource, *numbers: jax.Array, place: int = 0
 ) -> jax.Array:
-    """The key of one decision: of the policy seed, of what draws, and of what the decision is about."""
+    """Return the random key of one decision: of the policy seed, of what draws, and of the numbers
+    that the decision is about.
+    """
     assert isinstance(source.origin, int)
     key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), source.origin + place)
-    for one in numbers:
-        key = jax.random.fold_in(key, one)
+    for number in numbers:
+        key = jax.random.fold_in(key, number)
     return key
 
 
@@ -284,7 +286,7 @@ class Work(HasParts):
 
 
 def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:
-    """The code where the predicate holds, else the outcome so far."""
+    """Return the code where the predicate holds, else the outcome so far."""
     return jnp.where(predicate, jnp.int32(code), outcome)
 
 
@@ -357,24 +359,24 @@ def add_chain(
 
 
 def chains_of(inst: Instance) -> Vector:
-    """The instance's step events, `never` where there is none."""
+    """Return the times of the instance's step events; `never` where there is none."""
     return tail(inst.times, InstTime.CHAIN)
 
 
 def has_chain(chains: Vector, time: jax.Array) -> jax.Array:
-    """Whether a step event is at this time."""
+    """Return whether a step event is at this time."""
     if is_apart(chains):
-        return functools.reduce(jnp.logical_or, (one == time for one in chains.entries))
+        return functools.reduce(jnp.logical_or, (entry == time for entry in chains.entries))
     return jnp.any(chains == time)
 
 
 def first_chain(chains: Vector) -> jax.Array:
-    """The next step event."""
+    """Return the time of the next step event."""
     if is_apart(chains):
         return functools.reduce(jnp.minimum, chains.entries)
     return jnp.min(chains)
 
 
 def with_chains(inst: Instance, chains: Vector) -> Instance:
-    """The instance with its step events replaced."""
+    """Return the instance with its step events replaced."""
     return Instance(inst.numbers, with_tail(inst.times, InstTime.CHAIN, chains))

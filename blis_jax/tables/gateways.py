@@ -33,12 +33,14 @@ States = tuple[Any, ...]
 
 
 def gateway_of(ctx: Context, request: jax.Array) -> jax.Array:
-    """The gateway that a request comes to."""
+    """Return the gateway that a request comes to: its number modulo the number of gateways."""
     return lax.rem(request, jnp.int32(ctx.mechanism.num_gateways))
 
 
 def on_each(mechanism: Mechanism, place: int, start: T) -> T:
-    """The first state of a gateway's policy; of one that decides about requests there is one for each gateway."""
+    """Return the first state of a gateway's policy; of a policy that decides about requests, one state
+    for each gateway.
+    """
     count = mechanism.num_gateways
     if count == 1 or place in mechanism.common_places:
         return start
@@ -47,7 +49,7 @@ def on_each(mechanism: Mechanism, place: int, start: T) -> T:
 
 
 def own_states(ctx: Context, states: States, request: jax.Array) -> States:
-    """The states as the request's gateway has them."""
+    """Return the policies' states as the request's gateway has them."""
     if ctx.mechanism.num_gateways == 1:
         return states
     at, common = gateway_of(ctx, request), ctx.mechanism.common_places
@@ -76,7 +78,7 @@ def with_own(ctx: Context, states: States, own: States, request: jax.Array) -> S
 
 
 def own_queue(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
-    """The queue as one gateway has it, in the form of a single gateway's."""
+    """Return the queue as one gateway has it, in the form of a single gateway's."""
     if ctx.mechanism.num_gateways == 1:
         return queue
 
@@ -89,7 +91,7 @@ def own_queue(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> GatewayQ
 def with_own_queue(
     ctx: Context, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
 ) -> QueueWrite:
-    """What changes in all queues, given what changes in one gateway's."""
+    """Return what changes in all queues when this changes in one gateway's."""
     if ctx.mechanism.num_gateways == 1:
         return own
 
@@ -106,7 +108,7 @@ def of_own(
     gateway: jax.Array,
     request: Int[Array, "*at"] | None = None,
 ) -> Bool[Array, "*at"]:
-    """The mask without requests of other gateways; if `request` is not given, its entries are all requests."""
+    """Drop requests of other gateways from a mask; if `request` is not given, the mask's entries are all requests."""
     if ctx.mechanism.num_gateways == 1:
         return mask
     if request is None:
@@ -144,7 +146,7 @@ def index_column(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.A
 
 
 def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array:
-    """What the index of the request's gateway holds, `[..., instance]`."""
+    """Return what the index of the request's gateway holds, `[..., instance]`."""
     if ctx.mechanism.num_indices == 1:
         return table
     rows = ctx.shape.num_instances

@@ -95,14 +95,14 @@ def _apart(table: RowTable, count: int) -> RowTable:
 
 
 def lane_of(ctx: Context, state: State) -> Lane:
-    """The lane's row."""
+    """Read the lane's row."""
     if state.lane.times is None:
         return Lane(*_split(ctx.vector(state.lane.numbers), len(Reg)))
     return Lane(ctx.vector(state.lane.numbers), ctx.vector(state.lane.times))
 
 
 def instance_of(ctx: Context, state: State, instance: jax.Array) -> Instance:
-    """An instance's row."""
+    """Read the row of an instance."""
     inst = ctx.vector(row(state.inst.numbers, instance))
     if state.inst.is_joined:
         return Instance(*_split(inst, len(Inst)))
@@ -115,12 +115,12 @@ def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
 
 
 def side_by_side(row_: Row) -> Columns:
-    """A row's times behind its whole numbers."""
+    """Return a row's whole numbers, then its times."""
     return Columns(apart(row_.numbers).entries + apart(row_.times).entries)
 
 
 def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
-    """The record of a step."""
+    """Read the record of a step."""
     numbers = ctx.vector(row(state.log.numbers, record))
     if state.log.is_joined:
         return StepRecord(*_split(numbers, len(Log)))
@@ -147,7 +147,7 @@ def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def chain_times(state: State, num_instances: int) -> jax.Array:
-    """The step events of each instance `[instance, chain]`."""
+    """Return the times of the step events of each instance `[instance, chain]`."""
     if state.inst.is_joined:
         return state.inst.numbers[:num_instances, len(Inst) + InstTime.CHAIN :]
     times: jax.Array = state.inst.times[:num_instances, InstTime.CHAIN :]
@@ -168,7 +168,7 @@ def queued_times(state: State, num_instances: int) -> jax.Array:
 
 
 def with_queued_times(state: State, times: jax.Array) -> State:
-    """The state with other times in `queued_times` of all instances, the spare one included."""
+    """Return the state with other times in `queued_times` of all instances, the spare one included."""
     if state.slot.is_joined:
         column = len(SlotColumn) + SlotTime.QUEUED
         return dataclasses.replace(
@@ -196,7 +196,7 @@ def places_of(state: State) -> jax.Array:
 
 
 def place_of(state: State, request: jax.Array) -> jax.Array:
-    """The instance of a request, or why it has none."""
+    """Return the instance of a request, or the negative code that says why it has none."""
     if state.past.is_joined:
         return state.past.rows[request, INSTANCE_OF]
     return state.past.places[request]

@@ -51,7 +51,8 @@ def is_paid(
 def paid_until(
     paid: PaidTime, load: Values, busy_until: Values, now: Number, xp: ModuleType
 ) -> Any:
-    """What each instance has been paid for `[instance]` until `now`, in arrays of `xp`: numpy or JAX.
+    """Return the time that each instance has been paid for `[instance]` until `now`, in µs, in arrays
+    of `xp`: numpy or JAX.
 
     An instance that is down gets no new request, so one that is empty now has been so since its last step.
     """

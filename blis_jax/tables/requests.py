@@ -111,14 +111,14 @@ class Nodes(NamedTuple):
 
 
 def with_paths(requests: Requests) -> Requests:
-    """The requests with their paths' nodes behind the columns of `table`, so that one read finds all."""
+    """Put the nodes of the requests' paths behind the columns of `table`, so that one read finds all of a request."""
     sizes = requests.node_start[requests.path], requests.node_blocks[requests.path]
     table = jnp.concatenate([requests.table, requests.path, *sizes], axis=-1)
     return dataclasses.replace(requests, table=table)
 
 
 def nodes_of(requests: Requests, request: Int[Array, ""]) -> Nodes:
-    """The nodes on a request's path."""
+    """Read the nodes on a request's path."""
     zero, depth, table = jnp.int32(0), requests.path.shape[1], requests.table
     if table.shape[1] == len(Req):
         path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]

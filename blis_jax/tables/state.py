@@ -246,7 +246,7 @@ def no_copies(shape: EngineShape) -> SharedBlocks:
 
 
 def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
-    """Whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
+    """Return whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
     return (shape.has_cpu_tier or shape.has_mirror) and mechanism.reads(*CPU_TIER)
 
 

@@ -44,9 +44,9 @@ class SlotWrite(Generic[R]):
 
 
 def free_slot(ctx: Context) -> Resident:
-    """The row of a free slot."""
+    """Return the row of a free slot."""
     values = {"REQUEST": NO_REQUEST, "ORDER": LAST, "FINISH": LAST}
-    numbers = jnp.array([values.get(one.name, 0) for one in Resident.columns], jnp.int32)
+    numbers = jnp.array([values.get(column.name, 0) for column in Resident.columns], jnp.int32)
     times = jnp.full((len(Resident.time_columns),), ctx.never, ctx.clock)
     return Resident(numbers, times)
 

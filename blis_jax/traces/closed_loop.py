@@ -207,7 +207,7 @@ def _client(key: tuple[str, ...]) -> RevisedClient:
 
 
 def parse_think_time(text: str) -> ThinkTime:
-    """The law that a text such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or `constant:value=500ms` describes.
+    """Read a law such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or `constant:value=500ms`; it draws µs.
 
     Raises:
         ConfigError: it is none of them.

@@ -21,7 +21,7 @@ PREFIX_MODELS = "none, shared:TOKENS, groups:NUMBER:TOKENS[:SHARE], sessions, de
 
 
 def generator(seed: int, purpose: int) -> np.random.Generator:
-    """The stream of one purpose."""
+    """Return the random stream of one purpose: no purpose's draws move another's."""
     return np.random.Generator(np.random.PCG64([seed, purpose]))
 
 

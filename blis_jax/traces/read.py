@@ -40,16 +40,16 @@ class Sniff:
 
     @cached_property
     def objects(self) -> list[dict[str, Any]]:
-        """The lines that are JSON objects."""
-        found = []
+        """Return those of the first lines that are JSON objects."""
+        objects_ = []
         for line in self.lines:
             try:
                 value = json.loads(line) if line.lstrip().startswith("{") else None
             except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict):
-                found.append(value)
-        return found
+                objects_.append(value)
+        return objects_
 
     def has_columns(self, *names: str) -> bool:
         """Return whether the header has all of these columns."""

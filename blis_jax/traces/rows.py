@@ -190,7 +190,7 @@ class Report:
         return lines + ([f"  and {left} more"] if left else [])
 
     def refuse_bad(self, path: Path, instead: str = "leave out --strict to skip such rows") -> None:
-        """Refuse a file with a malformed row, which is what --strict asks for; `instead` is the way out."""
+        """Refuse a trace that has a malformed row, as --strict asks for."""
         if self.num_bad:
             first = self.first_bad[0]
             rows = "row" if self.num_bad == 1 else "rows"

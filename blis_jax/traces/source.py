@@ -67,7 +67,7 @@ class TraceSource:
 
     @property
     def trace(self) -> Trace:
-        """The trace as the seed of the options reads it."""
+        """Return the trace as read under the seed of the options."""
         return self._read(self.options.seed)
 
     def _read(self, seed: int) -> Trace:
@@ -79,7 +79,7 @@ class TraceSource:
 
     @property
     def num_requests(self) -> int:
-        """Of the trace, all windows together."""
+        """Return the number of requests of the trace, all windows together."""
         return len(self.trace.rows)
 
     @property
@@ -110,13 +110,13 @@ class TraceSource:
 
     @cached_property
     def slo_classes(self) -> tuple[str, ...]:
-        """The classes of its requests, `default` for none, in order of their first use."""
+        """Return the SLO classes of the requests, `default` for none, in order of their first use."""
         codes = dict.fromkeys(self.trace.rows.slo_class.tolist())
         return tuple(SLO_CLASSES[code] or "default" for code in codes)
 
     @property
     def is_sharing(self) -> bool:
-        """Whether some prompts are known to begin alike."""
+        """Return whether some prompts are known to begin alike."""
         rows = self.trace.rows
         return rows.segments is not None or bool((rows.prefix_len > 0).any())
 

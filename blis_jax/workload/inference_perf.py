@@ -54,7 +54,7 @@ class InferencePerfSpec(Strict):
 
     @property
     def is_chat(self) -> bool:
-        """Whether users hold conversations."""
+        """Return whether users hold conversations of several turns."""
         return self.shared_prefix.enable_multi_turn_chat
 
 

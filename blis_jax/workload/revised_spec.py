@@ -41,7 +41,9 @@ ABSOLUTE = "without an aggregate_rate every client needs rates of its own"
 
 
 def check_pace(client: RevisedClient) -> None:
-    """A share of the rate, or a number of concurrent users."""
+    """Refuse a client that has neither a share of the rate with an arrival law nor a number of
+    concurrent users, or has both.
+    """
     if client.concurrency and client.rate_fraction:
         raise problem_at(
             ["concurrency"],
@@ -159,7 +161,7 @@ class RevisedArrival(ArrivalSpec):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether shape and scale are given; they count for gamma and weibull gaps."""
+        """Return whether shape and scale are given; they count for gamma and weibull gaps."""
         return self.shape is not None and self.scale is not None
 
     @model_validator(mode="after")
@@ -179,7 +181,7 @@ class RevisedWindow(ActiveWindow):
 
     @property
     def has_own_laws(self) -> bool:
-        """Whether the window replaces something of the client's."""
+        """Return whether the window replaces something of the client's: its rate, arrivals or lengths."""
         own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
         return any(value is not None for value in own)
 
@@ -268,12 +270,12 @@ class RevisedClient(RevisedSource, ClientSpec):  # type: ignore[misc]  # laws of
 
     @property
     def is_closed_loop(self) -> bool:
-        """Whether rounds of its sessions wait for the round before."""
+        """Return whether each round of the client's sessions waits for the answer to the round before."""
         return self.multi_turn is not None if self.closed_loop is None else self.closed_loop
 
     @property
     def has_single_session(self) -> bool:
-        """Whether the client begins one session only."""
+        """Return whether the client begins one session only."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         return turns is not None and turns.single_session
 
@@ -369,11 +371,11 @@ class RevisedWorkload(WorkloadSpec):
 
     @property
     def slo_classes(self) -> tuple[str, ...]:
-        """The classes of its clients, `default` for none, in order of their first use."""
+        """Return the SLO classes of the clients, `default` for none, in order of their first use."""
         made = ("standard",) if self.inference_perf is not None else ()
-        given = [client.slo_class for client in self.clients]
-        given += [cohort.slo_class for cohort in self.cohorts]
-        return tuple(dict.fromkeys((*made, *(name or "default" for name in given))))
+        classes = [client.slo_class for client in self.clients]
+        classes += [cohort.slo_class for cohort in self.cohorts]
+        return tuple(dict.fromkeys((*made, *(name or "default" for name in classes))))
 
     @model_validator(mode="after")
     def _has_source(self) -> RevisedWorkload:

@@ -32,7 +32,7 @@ class RequestSource(Protocol):
 
     @property
     def slo_classes(self) -> tuple[str, ...]:
-        """The classes of its requests, `default` for none, in order of their first use."""
+        """Return the SLO classes of the requests, `default` for none, in order of their first use."""
 
     def content(self) -> dict[str, Any]:
         """Return everything that its requests depend on besides the seed, as plain data."""

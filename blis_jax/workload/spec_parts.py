@@ -148,13 +148,13 @@ class ClientSpec(Strict):
 
     @property
     def multi_turn(self) -> MultiTurnSpec | None:
-        """The client's kind of sessions; None if its requests are single-turn, or none are sent."""
+        """Return how the client's sessions are made; None if its requests are single-turn, or none are sent."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         return turns if turns and turns.max_rounds else None
 
     @property
     def is_silent(self) -> bool:
-        """Whether the client never sends: its sessions have no round, or no window is ever open."""
+        """Return whether the client never sends: its sessions have no round, or no window is ever open."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         if turns:
             return not turns.max_rounds
@@ -164,12 +164,12 @@ class ClientSpec(Strict):
 
     @property
     def has_bare_sessions(self) -> bool:
-        """Whether the client sends sessions to which prefix, windows and horizon do not apply."""
+        """Return whether the client sends sessions to which prefix, windows and horizon do not apply."""
         return self.sessions_are_bare and self.multi_turn is not None
 
     @property
     def has_single_session(self) -> bool:
-        """Whether the client begins one session only."""
+        """Return whether the client begins one session only: never, in this form of the file."""
         return False
 
     @property
@@ -247,7 +247,7 @@ class WorkloadSpec(Strict):
 
     @property
     def slo_classes(self) -> tuple[str, ...]:
-        """The classes of its clients, `default` for none, in order of their first use."""
+        """Return the SLO classes of the clients, `default` for none, in order of their first use."""
         return tuple(dict.fromkeys(client.slo_class or "default" for client in self.clients))
 
     def content(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def with_timeouts(table: RequestTable, timeout_us: ArrayLike) -> RequestTable:
 
 
 def with_targets(table: RequestTable, target_us: np.ndarray | None) -> RequestTable:
-    """The requests with bounds of their own, 0 for none, by which the gateway's queue goes; as they are if None."""
+    """Add to each request its own TTFT target in µs (0 for none), by which the gateway's queue goes; None adds none."""
     return table if target_us is None else with_column(table, "slo_target_us", target_us)
 
 

@@ -180,7 +180,7 @@ class _Question:
 
     @property
     def cluster(self) -> str:
-        """What is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
+        """Describe what is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
         from blis_jax.reports.cluster_line import cluster_line
 
         alone = [(arm, one.first) for arm, one in self.clusters if not (one.second or one.is_split)]

@@ -60,7 +60,7 @@ class ServiceTarget:
         return self.figure.removesuffix("_ms").upper()
 
     def as_slo(self) -> SloTargets:
-        """The limit, for every class; which requests count is chosen elsewhere."""
+        """Return the limit as SLO targets of every class; which requests count is chosen elsewhere."""
         limits: dict[str, Any] = {self.figure: self.limit_ms}
         return SloTargets(otherwise=Target(**limits))
 

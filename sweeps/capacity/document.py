@@ -70,8 +70,10 @@ def _tried(size: int, decision: Decision) -> dict[str, Any]:
 
 
 def cheapest(found: Sequence[Smallest]) -> Smallest | None:
-    """The one of lowest cost among those that meet the targets, of several the one with fewest instances."""
-    able = [one for one in found if one.num_instances is not None]
+    """Return the answer of lowest cost among those that meet the targets, of several the one with
+    fewest instances; else None.
+    """
+    able = [answer for answer in found if answer.num_instances is not None]
     return min(able, key=_cost, default=None)
 
 

@@ -73,12 +73,12 @@ class Layout:
 
     @property
     def num_instances(self) -> int:
-        """Of all kinds."""
+        """Return the number of instances of all kinds together."""
         return sum(part.count for part in self.parts)
 
     @property
     def num_gpus(self) -> int:
-        """Of all instances."""
+        """Return the number of GPUs of all instances together."""
         return sum(part.count * part.hardware.num_gpus for part in self.parts)
 
     @property
@@ -87,7 +87,7 @@ class Layout:
         return sum(part.count * part.hardware.num_gpus * part.hardware.price for part in self.parts)
 
     def configured(self, config: ClusterConfig, is_corrected: bool) -> ClusterConfig:
-        """The policies of a configuration on this cluster."""
+        """Return the configuration's policies on this cluster: its instances, roles and hand-over."""
         is_split = any(part.role != BOTH for part in self.parts)
         changes: dict[str, object] = {"hand_over_policy": "pools"} if is_split else {}
         if is_corrected:
@@ -112,7 +112,7 @@ class LayoutFamily:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """Return the words that tell this kind of cluster from the others, such as `50 % H100, 50 % L40S`."""
         gpu = self.first.gpu or "the policy's instances"
         if self.is_split:
             return f"{gpu}, {100 * self.share:g} % prefill"
@@ -126,7 +126,7 @@ class LayoutFamily:
         return 2 if self.is_split or self.second is not None else 1
 
     def of(self, num_instances: int) -> Layout:
-        """The cluster of this kind with so many instances, `least` or more."""
+        """Return the cluster of this kind with `num_instances` instances, which must be `least` or more."""
         if not self.is_split and self.second is None:
             return Layout((EqualInstances(self.first, BOTH, num_instances),))
         count = min(max(math.floor(self.share * num_instances + 0.5), 1), num_instances - 1)
@@ -148,7 +148,7 @@ def families(
     is_split: bool,
     arm: Arm,
 ) -> tuple[LayoutFamily, ...]:
-    """The kinds of clusters to try: each GPU alone, every two mixed, and pools if `is_split`.
+    """List the kinds of clusters to try: each GPU alone, every two mixed, and pools if `is_split`.
 
     Without GPUs the instances are the arm's, with its number of GPUs each; without a model they serve the arm's.
 
@@ -163,14 +163,14 @@ def families(
             )
     kinds = [_hardware(gpu, model, tp, prices.get(gpu, 1.0), arm) for gpu in gpus]
     kinds = kinds or [Hardware(num_gpus=arm.config.tp * arm.config.dp)]
-    found = [LayoutFamily(kind) for kind in kinds]
+    kinds_of_cluster = [LayoutFamily(kind) for kind in kinds]
     for first, second in itertools.combinations(kinds, 2):
-        found += [LayoutFamily(first, second, share) for share in SHARES]
+        kinds_of_cluster += [LayoutFamily(first, second, share) for share in SHARES]
     if is_split:
-        found += [
+        kinds_of_cluster += [
             LayoutFamily(kind, share=share, is_split=True) for kind in kinds for share in SHARES
         ]
-    return tuple(found)
+    return tuple(kinds_of_cluster)
 
 
 def _hardware(gpu: str, model: str | None, tp: int | None, price: float, arm: Arm) -> Hardware:

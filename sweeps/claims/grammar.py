@@ -73,24 +73,24 @@ class Claim:
 
     @property
     def is_change(self) -> bool:
-        """Whether it is about a change in %."""
+        """Return whether the claim is about a change in %."""
         return self.of == CHANGE
 
     @property
     def is_effect(self) -> bool:
-        """Whether it says that something changes, and which way."""
+        """Return whether the claim says that something changes, and which way."""
         if self.shape != REGION:
             return self.shape != FLAT
         return self.is_change and not self.low <= 0 <= self.high
 
     @property
     def is_upper(self) -> bool:
-        """Whether there is no lower end."""
+        """Return whether the region has no lower end."""
         return math.isinf(self.low)
 
     @property
     def is_bound(self) -> bool:
-        """Whether the region has one end."""
+        """Return whether the region has exactly one end."""
         return self.is_upper != math.isinf(self.high)
 
     @property
@@ -110,7 +110,7 @@ class Claim:
         return np.full(values.shape, self.limit)
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in the region."""
+        """Return whether a value lies in the region."""
         return self.low <= value <= self.high
 
     def excess(self, value: float) -> float:

@@ -143,7 +143,7 @@ class JudgingRule(DecidingRule, Protocol):
 
     @property
     def is_anytime(self) -> bool:
-        """Whether the number of seeds was chosen by looking at them."""
+        """Return whether the number of seeds was chosen by looking at their results."""
 
 
 def judge(claim: Claim, rule: JudgingRule, figures: Figures, reference: Figures) -> ClaimVerdict:

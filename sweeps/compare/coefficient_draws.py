@@ -53,7 +53,7 @@ class CoefficientDraws:
     values: Float[np.ndarray, "draw term"]
 
     def at_fit(self, arms: Sequence[Arm]) -> tuple[Arm, ...]:
-        """The arms with the coefficients of the fit and its server; what an arm says or tunes stays."""
+        """Return the arms with the coefficients of the fit and its server; what an arm says or tunes stays."""
         return tuple(dataclasses.replace(arm, config=self._on_server(arm)) for arm in arms)
 
     def _on_server(self, arm: Arm) -> ClusterConfig:
@@ -157,19 +157,17 @@ def probability_of_best(
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """The section for the terminal, one line per class and metric; none if nothing was drawn."""
-    found = document.get("coefficients")
-    if found is None:
+    """Write the section for the terminal, one line per class and metric; no lines if nothing was drawn."""
+    section = document.get("coefficients")
+    if section is None:
         return []
     shown: dict[tuple[str, str], list[str]] = {}
-    for entry in found["figures"]:
+    for entry in section["figures"]:
         shown.setdefault((entry["class"], entry["metric"]), []).append(
             f"{entry['arm']} {entry['mean']:.4g} [{entry['low']:.4g}, {entry['high']:.4g}], "
             f"best with probability {entry['probability_of_best']:.2f}"
         )
-    head = (
-        f"{len(found['draws'])} draws from {found['source']}; margins hold 95 % of the draws' means"
-    )
+    head = f"{len(section['draws'])} draws from {section['source']}; margins hold 95 % of the draws' means"
     return [head] + [
         f"{slo_class}, {metric}: " + "; ".join(cells)
         for (slo_class, metric), cells in shown.items()

@@ -74,12 +74,12 @@ class ComparedSetting:
 
     @property
     def is_one_trace(self) -> bool:
-        """Whether there are no runs to take intervals from, but the requests of a trace."""
+        """Return whether the runs are of one trace without windows: intervals then come from its requests."""
         return self.trace is not None and self.trace["windows"] is None
 
     @property
     def run_word(self) -> str:
-        """What tells the runs of an arm apart."""
+        """Return the word for what tells the runs of an arm apart: `window` or `seed`."""
         return "window" if self.trace is not None and self.trace["windows"] else "seed"
 
 
@@ -108,7 +108,7 @@ def default_metrics(
 def to_document(
     setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
-    """The comparison; the first arm is the reference of the others."""
+    """Make the document of a comparison; the first arm is the reference of the others."""
     reference, *others = compared
     asked = [(other, name) for other in others for name in setting.metrics]
     judge = judge_of(setting, [one.runs for one in compared])
@@ -144,7 +144,7 @@ def to_document(
 
 
 def setting_json(setting: ComparedSetting) -> dict[str, Any]:
-    """What all arms have in common, as plain data."""
+    """Return what all arms have in common, as plain data."""
     return {
         "workload": setting.workload,
         "num_requests": setting.num_requests,
@@ -157,7 +157,7 @@ def setting_json(setting: ComparedSetting) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What the figures were made with."""
+    """Return the versions of the programs that made the figures."""
     return {
         "blis_jax": __version__,
         "profile": PROFILE,
@@ -195,7 +195,7 @@ def _inference(
 def interval_sentence(
     num_pairs: int, inference: Inference, word: str = "seed", are_exact: bool = False
 ) -> str:
-    """How single intervals are made of so many seeds, or windows of a trace."""
+    """Say how single intervals are made of `num_pairs` seeds, or windows of a trace."""
     level = f"{100 * inference.confidence:g} %"
     if are_exact:
         return f"none needed: every {word} makes the same run, so the differences are exact"
@@ -255,7 +255,7 @@ def _together(runs: Sequence[RunSummary]) -> str:
 
 
 def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
-    """How often each mechanism that leaves a trace did something, over all seeds."""
+    """Count how often each mechanism that leaves a trace did something, over all seeds that came to their end."""
     whole = [run.acted for run in runs if run.is_whole]
     return {name: sum(acted[name] for acted in whole) for name in (whole[0] if whole else ())}
 
@@ -327,7 +327,7 @@ def _comparison(
 
 
 def difference_json(found: Difference) -> dict[str, Any]:
-    """A difference as plain data."""
+    """Return a difference as plain data."""
     return {
         "num_pairs": found.num_pairs,
         "reference_mean": found.first_mean,
@@ -343,7 +343,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
 
 
 def interval_json(interval: Estimate) -> dict[str, Any]:
-    """An interval as plain data."""
+    """Return an interval as plain data."""
     return {
         "mean": interval.mean,
         "low": interval.low,

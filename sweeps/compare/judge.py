@@ -117,12 +117,12 @@ class OneTrace:
         return blocks.differences(pairs, self.num_blocks, self.inference)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
-        """A figure of one arm."""
-        found = self.resampled(runs, name)
-        return blocks.interval_of(found, self.num_blocks, self.inference.confidence)
+        """Return the interval of a metric of one arm, from resamples of the trace."""
+        resampled = self.resampled(runs, name)
+        return blocks.interval_of(resampled, self.num_blocks, self.inference.confidence)
 
     def resampled(self, runs: Sequence[RunSummary], name: str) -> Resampled:
-        """A metric as it was, and in every resample; the mean over the runs of several seeds."""
+        """Return a metric as it was, and in every resample; the mean over the runs of several seeds."""
         values = np.array([run.metrics.get(name, math.nan) for run in runs])
         value, how = float(values.mean()), ingredient_of(name)
         if how is None or not self.resamplings or any(run.requests is None for run in runs):
@@ -152,7 +152,7 @@ class OneTrace:
         return self._kept[key]
 
     def sentence(self) -> str:
-        """How single intervals are made."""
+        """Say how single intervals are made."""
         level = f"{100 * self.inference.confidence:g} %"
         if not self.resamplings:
             return (
@@ -203,7 +203,9 @@ class Ingredient:
 
 
 def ingredient_of(name: str) -> Ingredient | None:
-    """Of a metric, `[class]` included; None if it is not a figure of single requests."""
+    """Return what a metric, `[class]` included, is made of per request; None if it is not a figure of
+    single requests.
+    """
     metric, slo_class = lookup(name)
     if metric.name in SHARES:
         column, sign = SHARES[metric.name]
@@ -231,7 +233,7 @@ class BySeeds:
         return paired.differences(pairs, self.inference)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:
-        """A figure of one arm."""
+        """Return the interval of a metric of one arm, over the seeds."""
         values = metric_values(runs, name)
         known = values[np.isfinite(values)]
         return intervals.interval_of(intervals.seed_mean, [known], self.inference)

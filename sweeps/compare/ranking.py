@@ -23,7 +23,7 @@ USUAL = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is compared
 
 
 def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge) -> dict[str, Any]:
-    """The arms from the best to the worst; differences between any two are judged together."""
+    """Order the arms from the best to the worst; differences between any two are judged together."""
     from sweeps.compare.document import difference_json
 
     name = next((one for one in USUAL if one in setting.metrics), setting.metrics[0])
@@ -65,13 +65,13 @@ def _is_ahead(by_pair: Mapping[tuple[int, int], Difference], one: int, other: in
 
 
 def ranking_lines(document: Mapping[str, Any]) -> list[str]:
-    """The ranking in words, the answer first."""
-    found = document.get("ranking")
-    if not found or len(found["order"]) < 2:
+    """Write the ranking in words, the answer first."""
+    ranking = document.get("ranking")
+    if not ranking or len(ranking["order"]) < 2:
         return []
     reference = document["reference"]
-    lines = [_answer(found, reference)]
-    for rank, entry in enumerate(found["order"], start=1):
+    lines = [_answer(ranking, reference)]
+    for rank, entry in enumerate(ranking["order"], start=1):
         difference = entry["against_reference"]
         words = (
             "the reference"
@@ -81,7 +81,7 @@ def ranking_lines(document: Mapping[str, Any]) -> list[str]:
         ahead = entry["surely_ahead_of"]
         sure = f"; surely better than {', '.join(ahead)}" if ahead else ""
         lines.append(
-            f"{rank}. {entry['arm']}: {number(entry['value'])}{_unit(found)}, {words}{sure}"
+            f"{rank}. {entry['arm']}: {number(entry['value'])}{_unit(ranking)}, {words}{sure}"
         )
     scorers = {arm["settings"].get("routing_scorers") for arm in document["arms"]} - {None}
     is_weighted = any(
@@ -89,7 +89,7 @@ def ranking_lines(document: Mapping[str, Any]) -> list[str]:
     )
     if is_weighted and scorers:
         lines.append(f"weighted adds up the scores {', '.join(sorted(scorers))}.")
-    pairs = found["family_size"]
+    pairs = ranking["family_size"]
     together = f"hold for its {pairs} pairs together" if pairs > 1 else "are of one figure"
     lines.append(
         f"Intervals of the ranking {together}; the tables judge more figures together, so theirs "

@@ -20,7 +20,7 @@ VIEW_WORDS = {"mean": "mean", "p99": "P99", "tail": "slowest 1 %"}
 
 
 def requests_line(document: Mapping[str, Any]) -> str:
-    """The workload and the seeds, or the trace and its runs."""
+    """Name the workload and the seeds, or the trace and its runs."""
     if document.get("trace"):
         return trace_line(document)
     size = f"{document['num_requests']} requests, " if document["num_requests"] else ""
@@ -29,7 +29,7 @@ def requests_line(document: Mapping[str, Any]) -> str:
 
 
 def trace_line(document: Mapping[str, Any]) -> str:
-    """The trace, and what the runs of an arm are."""
+    """Name the trace, and say what the runs of an arm are."""
     trace, count = document["trace"], len(document["seeds"])
     text = (
         f"Trace {trace['path']} ({trace['format']}): {trace['num_requests']} requests in "
@@ -46,7 +46,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
 
 
 def part_table(document: Mapping[str, Any]) -> Table:
-    """What the mean, the P99 and the slowest requests' TTFT consist of."""
+    """Make the table of what the mean, the P99 and the slowest requests' TTFT consist of, in ms."""
     names = [
         name
         for name in _group_names(document)
@@ -220,7 +220,7 @@ def milliseconds(us: float) -> str:
 
 
 def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the two kinds of percentiles are, where there are pooled ones."""
+    """Explain the two kinds of percentiles, where there are pooled ones."""
     pooled = [entry for entry in entries if entry["metric"] in pooled_names()]
     if not pooled:
         return []
@@ -230,6 +230,6 @@ def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the throughputs count, where there are any."""
+    """Explain what the throughputs count, where there are any."""
     is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
     return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []

@@ -50,7 +50,7 @@ class SavedSweep:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of its runs."""
+        """Return the seeds of the sweep's runs."""
         return tuple(self.dataset["seed"].values.tolist())
 
     @property
@@ -62,7 +62,7 @@ class SavedSweep:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The values of each axis of the grid."""
+        """Return the values of each axis of the grid, by name."""
         axes: dict[str, list[Any]] = json.loads(self.dataset.attrs["grid"])
         return axes
 

@@ -48,7 +48,9 @@ class EnoughSeeds:
     def run(
         self, arms: Sequence[Arm], kept: KeptRuns
     ) -> tuple[list[tuple[RunSummary, ...]], list[Differences]]:
-        """The runs of every arm on all seeds that were needed, and what was seen at each look."""
+        """Run every arm on more and more seeds until the rule is met; return the runs, and what was
+        seen at each look.
+        """
 
         def runs() -> list[tuple[RunSummary, ...]]:
             return [kept.of(arm.config, arm.name) for arm in arms]
@@ -61,7 +63,7 @@ class EnoughSeeds:
         return runs(), looks
 
     def used(self, setting: ComparedSetting, seeds: Sequence[int]) -> ComparedSetting:
-        """The setting with the seeds that were used; after looks only what allows for them is inferred."""
+        """Return the setting with the seeds that were used; if the rule decides, intervals allow for the looks."""
         inference = replace(setting.inference, is_anytime=self.rule.decides)
         return replace(setting, seeds=tuple(seeds), inference=inference)
 
@@ -70,7 +72,7 @@ class EnoughSeeds:
         return [pair_of(reference, other, name) for other in others for name in self.names]
 
     def document(self, arms: Sequence[Arm], looks: Sequence[Differences]) -> dict[str, Any]:
-        """What was asked for, seen and used."""
+        """Return what was asked for, seen and used, as plain data."""
         from sweeps.compare.document import difference_json
 
         last, asked = looks[-1], [(arm, name) for arm in arms[1:] for name in self.names]
@@ -95,7 +97,7 @@ class EnoughSeeds:
 
 
 def stopping_lines(document: Mapping[str, Any]) -> list[str]:
-    """The same in words."""
+    """Say in words by what rule seeds were added, when it was looked, and what was found."""
     stopping = document.get("stopping")
     if not stopping:
         return []
@@ -103,9 +105,9 @@ def stopping_lines(document: Mapping[str, Any]) -> list[str]:
     return [
         f"{stopping['num_seeds']} seeds: {stopping['rule']}. Looks at {looks}; then {ENDS[stopping['end']]}.",
         *(
-            f"{one['arm']}, {metric_name(one['metric'])} of {one['class']} requests: "
-            f"{quantity(one['simultaneous_percent'])} %, {one['verdict']}"
-            for one in stopping["differences"]
+            f"{entry['arm']}, {metric_name(entry['metric'])} of {entry['class']} requests: "
+            f"{quantity(entry['simultaneous_percent'])} %, {entry['verdict']}"
+            for entry in stopping["differences"]
         ),
         f"These intervals hold for {len(stopping['differences'])} together; the table judges more figures "
         "together, so its intervals are wider.",

@@ -48,7 +48,9 @@ def write_reports(
     paths: OutputPaths,
     command: str,
 ) -> None:
-    """The page and the trace, as far as they are asked for; one run of each arm is made again if a bench can."""
+    """Write the page and the trace, as far as they are asked for; one run of each arm is made again if
+    there is a bench.
+    """
     seed = common_seed(document["seeds"], [runs for _, runs in arms.values()])
     records = {} if seed is None or bench is None else {
         name: bench.record(config, seed) for name, (config, _) in arms.items()
@@ -60,7 +62,7 @@ def write_reports(
 
 
 def common_seed(seeds: Sequence[int], arms: Sequence[Sequence[RunSummary]]) -> int | None:
-    """The first on which every arm came to its end."""
+    """Return the first seed on which every arm came to its end; None if there is none."""
     whole = (all(runs[at].is_whole for runs in arms) for at in range(len(seeds)))
     return next((seed for seed, is_whole in zip(seeds, whole, strict=True) if is_whole), None)
 
@@ -167,7 +169,7 @@ def with_runs(
 
 
 def difference_of(entry: Mapping[str, Any], name: str, reference: str) -> ShownDifference:
-    """An entry of the document as a difference of the report."""
+    """Make a difference of the report from an entry of the document."""
     return ShownDifference(
         strategy=name,
         reference=reference,
@@ -192,7 +194,7 @@ def _range(entry: Mapping[str, Any]) -> ShownInterval:
 
 
 def values_of(name: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterable[SeedValues]:
-    """The seeds' values of one arm."""
+    """Yield the values of one arm on every seed, by class and metric."""
     for slo_class, of_class in figures.items():
         for metric, entry in of_class.items():
             yield SeedValues(name, slo_class, metric, tuple(map(finite, entry["per_seed"])))

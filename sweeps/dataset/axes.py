@@ -33,7 +33,7 @@ class DescriptorKind:
 
     @property
     def is_workload(self) -> bool:
-        """Whether it changes the requests."""
+        """Return whether the descriptor changes the requests; otherwise it is a setting of the cluster."""
         return not self.setting
 
 
@@ -63,19 +63,23 @@ class DescriptorAxis:
 
     @property
     def column(self) -> InputColumn:
-        """The input of a surrogate."""
+        """Return the axis as an input of a surrogate."""
         kind: Kind = "integer" if self.kind.is_whole else "real"
         return InputColumn(self.kind.name, kind, self.low, self.high, unit=self.kind.unit)
 
     def at(self, share: float) -> float:
-        """The value at a share, 0 to 1, of the range."""
+        """Return the value at a share, 0 to 1, of the range."""
         if self.kind.is_whole:
             return int(min(self.low + math.floor(share * (self.high - self.low + 1)), self.high))
         return self.low + share * (self.high - self.low)
 
 
 def read_axes(text: str) -> tuple[DescriptorAxis, ...]:
-    """The axes in `NAME=LOW:HIGH,…`."""
+    """Read the axes in `NAME=LOW:HIGH,…`.
+
+    Raises:
+        ConfigError: a part has another form, an unknown or repeated name, or an empty range.
+    """
     axes: list[DescriptorAxis] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, span = part.partition("=")
@@ -114,13 +118,17 @@ def check_axes(axes: Sequence[DescriptorAxis], spec: WorkloadSpec, targets: Sequ
 
 
 def config_at(config: ClusterConfig, place: Mapping[str, float]) -> ClusterConfig:
-    """The configuration with the descriptors that are settings."""
+    """Return the configuration with the descriptors that are settings at this place."""
     settings = {BY_NAME[name].setting: value for name, value in place.items()}
     return config.replace(**{name: value for name, value in settings.items() if name})
 
 
 def workload_at(spec: WorkloadSpec, place: Mapping[str, float]) -> WorkloadSpec:
-    """The workload with the descriptors that change requests; their number stays."""
+    """Return the workload with the descriptors that change requests; their number stays.
+
+    Raises:
+        ConfigError: the workload has no clients, rate or number of requests to change.
+    """
     place = {name: value for name, value in place.items() if BY_NAME[name].is_workload}
     if not place:
         return spec

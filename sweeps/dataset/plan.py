@@ -99,7 +99,7 @@ class DatasetSizes:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The pool, then as many other seeds if there are any; or the decks of the roles."""
+        """Return the seeds of the pool, then as many others if there are any; or the decks of the roles."""
         decks = len(ROLES) if self.own_seeds else 2 if self.other_points else 1
         return tuple(range(self.first_seed, self.first_seed + decks * self.seeds))
 
@@ -127,7 +127,7 @@ class DatasetPlan:
         return max(RUNS_PER_PART // self.is_planned.shape[1], 1)
 
     def values(self, point: int) -> tuple[dict[str, Any], dict[str, float]]:
-        """A point's parameters and descriptors by name."""
+        """Return a point's parameters and descriptors by name."""
         values = [
             column.value(code) for column, code in zip(self.columns, self.codes[point], strict=True)
         ]
@@ -193,7 +193,7 @@ def _stream(place: int) -> list[int]:
 
 
 def column_of(dimension: Dimension, space: Space) -> InputColumn:
-    """A parameter of a space as an input of a surrogate."""
+    """Return a parameter of a space as an input of a surrogate."""
     if dimension.kind == "categorical":
         high = len(dimension.categories) - 1.0
         return InputColumn(

@@ -39,7 +39,7 @@ ADVICE = "give --overwrite or another --output"
 
 
 def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, str]) -> xr.Dataset:
-    """The dataset before any run; `about` are further attributes."""
+    """Make the dataset before any run; `about` has further attributes."""
     seeds = np.array(plan.sizes.all_seeds)
     shape = plan.is_planned.shape
     coords = {
@@ -104,9 +104,9 @@ class DatasetStore(Store):
         self.write(first, {"value": value, "covariates": covariates, "outcome": outcome})
 
     def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is asked of the dataset, by name, and a hash of it all."""
-        asked: Mapping[str, Any] = json.loads(attributes["content"])
-        return {**asked, "identity": attributes["identity"]}
+        """Return what is asked of the dataset, by name, with a hash of all that."""
+        content: Mapping[str, Any] = json.loads(attributes["content"])
+        return {**content, "identity": attributes["identity"]}
 
 
 # --- runs ------------------------------------------------------------------------------------------
@@ -123,8 +123,8 @@ class DatasetRunner:
         self.runners: dict[int, Runner] = {}
 
     def run(self, points: range) -> list[dict[int, RunSummary]]:
-        """The runs of each point by place of the seed."""
-        found: list[dict[int, RunSummary]] = [{} for _ in points]
+        """Run the points; return the runs of each point by place of the seed."""
+        runs: list[dict[int, RunSummary]] = [{} for _ in points]
         by_instances: dict[int, list[tuple[int, int, Row]]] = {}
         for place, point in enumerate(points):
             for seed, row in self._rows(point):
@@ -133,8 +133,8 @@ class DatasetRunner:
         for instances, entries in by_instances.items():
             results = self._runner_for(instances).run([row for *_, row in entries], self.summary)
             for (place, seed, _), result in zip(entries, results, strict=True):
-                found[place][seed] = result
-        return found
+                runs[place][seed] = result
+        return runs
 
     def _rows(self, point: int) -> list[tuple[int, Row]]:
         requests: tuple[tuple[str, float], ...] = ()
@@ -156,15 +156,17 @@ class DatasetRunner:
         return planned, [every[self.plan.places[point, place]] for place in planned]
 
     def covariates(self, points: range) -> np.ndarray:
-        """What the requests of the baseline's runs are like, `[point, place, covariate]`; else NaN."""
-        found = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
+        """Measure what the requests of the baseline's runs are like, `[point, place, covariate]`; NaN
+        for other points.
+        """
+        measured = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
         for row, point in enumerate(points):
             if self.plan.roles[point] == BASELINE:
                 rate = self.spec.aggregate_rate
                 assert rate is not None
                 for place, run in self._rows(point):
-                    found[row, place] = covariates(run.table, rate)
-        return found
+                    measured[row, place] = covariates(run.table, rate)
+        return measured
 
     def _runner_for(self, instances: int) -> Runner:
         if instances not in self.runners:

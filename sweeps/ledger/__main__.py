@@ -47,7 +47,7 @@ Each action has its own --help.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _dispatch, arguments)
 
 

@@ -81,7 +81,12 @@ Tell = Callable[[str], None]
 
 
 def hypothesis_from(values: Mapping[str, Any], ledger: Ledger) -> Hypothesis:
-    """The hypothesis that options or an entry of a file describe; the track's problem fills gaps."""
+    """Make the hypothesis that options or an entry of a file describe; the track's problem fills gaps.
+
+    Raises:
+        ConfigError: the hypothesis or its diagnostic clause is missing, or does not fit its
+            kind.
+    """
     for key, option in (("hypothesis", "--hypothesis"), ("diagnostic", "--diagnostic")):
         if not values.get(key):
             raise ConfigError(
@@ -154,7 +159,7 @@ def _without_runs(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_of(hypothesis: Hypothesis) -> str:
-    """The command that makes the row's runs."""
+    """Write the command that makes the row's runs."""
     words = ["add", hypothesis.id]
     if hypothesis.is_simulated and hypothesis.workload is not None:
         for role, arm in hypothesis.arms.items():
@@ -211,13 +216,17 @@ def add_row(
 
 
 def planned_row(ledger: Ledger, values: Mapping[str, Any]) -> LedgerRow:
-    """The row of an id as it was planned, or planned now; options must not contradict it."""
+    """Return the row of an id as it was planned, or plan it now.
+
+    Raises:
+        ConfigError: options contradict the planned row.
+    """
     existing = {row.id: row for row in ledger.rows()}
     row = existing.get(values["id"])
     if row is None:
         return ledger.plan(hypothesis_from(values, ledger))
-    given = {key for key in (*ABOUT_RUNS, *ABOUT_HYPOTHESIS) if key in values}
-    if given:
+    named = {key for key in (*ABOUT_RUNS, *ABOUT_HYPOTHESIS) if key in values}
+    if named:
         _check_same(row, hypothesis_from({**_defaults(row), **values}, ledger))
     elif row.hypothesis.is_simulated:
         _check_arms(row)
@@ -321,7 +330,11 @@ def _simulated(
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The entries of a YAML file: `rows`, with `defaults` for all of them."""
+    """Read the entries of a YAML file: `rows`, with `defaults` for all of them.
+
+    Raises:
+        ConfigError: the file has another form, an unknown key, or an id twice.
+    """
     source = path.name
     data = read_mapping(read_text(path, "rows in YAML"), source)
     unknown = set(data) - {"rows", "defaults"}

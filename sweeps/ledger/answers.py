@@ -45,7 +45,9 @@ class Standing:
 
 
 def standing(rows: Sequence[LedgerRow], objective: str) -> Standing:
-    """The state after all rows."""
+    """Return the state of the search after all rows: verdicts, the best row, iterations without
+    improvement, open rows.
+    """
     done = [row for row in rows if row.result is not None]
     verdicts: dict[str, int] = {}
     for row in done:

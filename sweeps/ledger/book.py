@@ -37,13 +37,13 @@ class LedgerRow:
 
     @property
     def resolution(self) -> str | None:
-        """The last one that was noted."""
-        found = [note["resolution"] for note in self.notes if note.get("resolution")]
-        return found[-1] if found else None
+        """Return the resolution that was noted last; None without one."""
+        noted = [note["resolution"] for note in self.notes if note.get("resolution")]
+        return noted[-1] if noted else None
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What was found, in order."""
+        """Return the findings of the result, then of the notes, in order."""
         own = [self.result["findings"]] if self.result and self.result.get("findings") else []
         return (*own, *(note["findings"] for note in self.notes if note.get("findings")))
 
@@ -59,7 +59,9 @@ class Ledger:
 
     @property
     def problem(self) -> Problem:
-        """The problem that its rows answer."""
+        """Return the problem that the ledger's rows answer: that of its folder, else the one that its
+        first record names.
+        """
         if self._problem is None:
             if (self.folder / FILE).is_file():
                 self._problem = load_problem(str(self.folder))
@@ -70,7 +72,7 @@ class Ledger:
         return self._problem
 
     def contents(self) -> Contents:
-        """The records as they are on the disk."""
+        """Read the records as they are on the disk."""
         return chain.read(self.path)
 
     def rows(self) -> list[LedgerRow]:
@@ -80,7 +82,7 @@ class Ledger:
         return rows_of(contents.records)
 
     def row(self, name: str) -> LedgerRow:
-        """The row of an id."""
+        """Return the row of an id."""
         return _row(self.rows(), name)
 
     def begin(self) -> None:
@@ -115,7 +117,7 @@ class Ledger:
         """Writes the result of a hypothesis that has none yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
-            """The result, once the file is locked and its hypothesis still open."""
+            """Make the result, once the file is locked; refuse it if the hypothesis is another or no longer open."""
             now = _row(rows_of(records), row.id)
             if now.planned["hash"] != row.planned["hash"]:
                 raise ConfigError(f"the hypothesis of {row.id} is not the one that was run")
@@ -133,7 +135,7 @@ class Ledger:
         """Writes findings, or a resolution, behind a result."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
-            """The note, once the file is locked and the result is there."""
+            """Make the note, once the file is locked; refuse it if there is no result yet."""
             row = _row(rows_of(records), name)
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")
@@ -181,7 +183,11 @@ def _row(rows: Sequence[LedgerRow], name: str) -> LedgerRow:
 
 
 def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
-    """The ledger of a track, by name or folder; without one, that of this folder."""
+    """Return the ledger of a track, by name or folder; without one, that of this folder.
+
+    Raises:
+        ConfigError: there is no such ledger.
+    """
     if track is None:
         ledger = Ledger(Path())
         if not ledger.path.is_file() and not (is_new_allowed and ledger.page.is_file()):

@@ -65,7 +65,7 @@ class StoppingRecord(ClosedPart):
 
     @property
     def rule(self) -> StoppingRule:
-        """The rule itself."""
+        """Return the recorded rule as a `StoppingRule`."""
         return StoppingRule(self.decides, self.precision, self.most_seeds)
 
 
@@ -111,22 +111,22 @@ class Hypothesis(ClosedPart):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether runs decide about it."""
+        """Return whether runs decide about the hypothesis."""
         return self.evidence in (REFERENCE_RUNS, JAX_RUNS)
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What is predicted."""
+        """Return the predictions as claims."""
         return tuple(parse_claim(text) for text in self.predictions)
 
     @cached_property
     def published_claims(self) -> tuple[Claim, ...]:
-        """What was published."""
+        """Return the published figures as claims."""
         return tuple(parse_claim(text) for text in self.published)
 
     @property
     def rule(self) -> HypothesisRule:
-        """How its claims are judged."""
+        """Return the rule by which the hypothesis's claims are judged."""
         return HypothesisRule(
             self.type == DETERMINISTIC,
             self.type == DOMINANCE,
@@ -135,18 +135,22 @@ class Hypothesis(ClosedPart):
         )
 
     def on(self, seeds: Sequence[int]) -> Hypothesis:
-        """The same on the seeds that were used in the end."""
+        """Return the same hypothesis on the seeds that were used in the end."""
         return self.model_copy(update={"seeds": tuple(seeds)})
 
     @property
     def iteration(self) -> str:
-        """The iteration that it belongs to: the number at the beginning of the id, or the id."""
-        found = re.match(r"\d+", self.id)
-        return found[0] if found else self.id
+        """Return the iteration that the hypothesis belongs to: the number at the beginning of its id, or the id."""
+        number = re.match(r"\d+", self.id)
+        return number[0] if number else self.id
 
 
 def hypothesis_of(values: Mapping[str, Any]) -> Hypothesis:
-    """A checked hypothesis; errors are one sentence each."""
+    """Check the values and make a hypothesis of them.
+
+    Raises:
+        ConfigError: a value is not allowed, in one sentence.
+    """
     try:
         return Hypothesis.model_validate(values)
     except ValidationError as error:
@@ -156,17 +160,17 @@ def hypothesis_of(values: Mapping[str, Any]) -> Hypothesis:
 
 
 def family_named(text: str) -> str:
-    """A family by its name or its short name."""
+    """Return a family by its name or its short name."""
     return _named(text, TYPES_OF, "family", SHORT_FAMILIES)
 
 
 def type_named(text: str) -> str:
-    """A type by its name, in any case."""
+    """Return a type by its name, in any case."""
     return _named(text, TYPES, "type")
 
 
 def category_named(text: str) -> str:
-    """A VV&UQ category by its name, in any case."""
+    """Return a VV&UQ category by its name, in any case."""
     return _named(text, CATEGORIES, "VV&UQ category")
 
 

@@ -46,14 +46,14 @@ by that of critical ones, by run.
 
 
 def rendered(ledger: Ledger, contents: Contents | None = None) -> str:
-    """The whole page as the records give it, the text around the markers as it is."""
+    """Render the whole page from the records; the text around the markers stays as it is."""
     contents = ledger.contents() if contents is None else contents
     chain.check_sound(ledger.path, contents)
     return page_with(page_text(ledger), block(contents.records))
 
 
 def page_text(ledger: Ledger) -> str:
-    """The page on the disk, or an empty one."""
+    """Return the page on the disk, or an empty one."""
     try:
         return ledger.page.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -61,7 +61,11 @@ def page_text(ledger: Ledger) -> str:
 
 
 def page_with(page: str, text: str) -> str:
-    """A page with another text between its markers."""
+    """Replace the text between a page's markers.
+
+    Raises:
+        ConfigError: the page lacks its markers, or has one twice.
+    """
     begin, end = page.find(BEGIN), page.find(END)
     if begin < 0 or end < begin or page.count(BEGIN) != 1 or page.count(END) != 1:
         raise ConfigError(
@@ -80,13 +84,13 @@ def write(ledger: Ledger) -> Path:
 
 
 def anchor_in(page: str) -> tuple[int, str] | None:
-    """The record number and hash that a page vouches for."""
-    found = _ANCHOR.search(page)
-    return (int(found[1]), found[2]) if found else None
+    """Return the record number and hash that a page vouches for; None if it names none."""
+    anchor = _ANCHOR.search(page)
+    return (int(anchor[1]), anchor[2]) if anchor else None
 
 
 def block(records: Sequence[Record]) -> str:
-    """What stands between the markers."""
+    """Render what stands between the markers."""
     rows = rows_of(records)
     return render(
         "ledger.md.j2",
@@ -216,7 +220,7 @@ def _status(row: LedgerRow, result: Record) -> str:
 
 
 def is_unchanged(result: Record) -> bool:
-    """Whether not one request fares otherwise than under what the claims compare with."""
+    """Return whether every request fared as it did under the arm that the claims compare with."""
     runs = result.get("runs", {})
     counts = runs.get(STRATEGY, {}).get("figures", {}).get("num_changed_requests", ())
     arms = {role for role in runs if "=" not in role}

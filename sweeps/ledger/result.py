@@ -121,12 +121,12 @@ class MeasuredArms:
 
     @property
     def reference(self) -> Figures:
-        """What claims compare with: the reference arm, else the baseline."""
+        """Return the figures that claims compare with: those of the reference arm, else of the baseline."""
         return self.figures.get(REFERENCE, self.figures[BASELINE])
 
 
 def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
-    """The figures of fresh runs."""
+    """Return the figures of fresh runs, the number of requests that changed among them."""
     figures = with_pooled(runs)
     changed = num_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
     figures[STRATEGY] = {**figures[STRATEGY], CHANGED: changed}
@@ -134,7 +134,7 @@ def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
 
 
 def measured_from_record(record: Mapping[str, Any]) -> MeasuredArms:
-    """The figures in a result record."""
+    """Return the figures in a result record."""
     figures = {
         role: {name: np.array(values, float) for name, values in arm["figures"].items()}
         for role, arm in record["runs"].items()
@@ -161,16 +161,16 @@ def runs_content(runs: Mapping[str, ArmRuns], measured: MeasuredArms) -> dict[st
 def conclusions(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> dict[str, Any]:
-    """What follows from the figures: comparison, verdicts, published figures; nothing is run.
+    """Draw conclusions from the figures: comparison, verdicts, published figures; nothing is run.
 
-    `number` is that of the rule.
+    `number` is that of the judging rule.
     """
     judged = judge_all(hypothesis, measured, number)
-    verdict = overall([one.word for one in judged])
+    verdict = overall([judgement.word for judgement in judged])
     return {
         "rule": number,
         "comparison": _comparison(measured, number, hypothesis.rule.is_anytime),
-        "predictions": [_prediction(one) for one in judged],
+        "predictions": [_prediction(judgement) for judgement in judged],
         "published": compare_published(
             hypothesis.published_claims,
             measured.figures[STRATEGY],
@@ -273,7 +273,7 @@ def _interval(value: Estimate) -> list[float | None]:
 
 
 def is_on_problem(hypothesis: Hypothesis, problem: Problem) -> bool:
-    """Whether the criteria of a track apply: its workload, and its baseline against something else."""
+    """Return whether the criteria of a track apply: its workload, and its baseline against something else."""
     if not hypothesis.arms or hypothesis.workload is None:
         return False
     spec = workload_named(problem.workload, problem.folder, problem.rate)
@@ -293,7 +293,7 @@ def judge_on_track(
     benches: Benches,
     verdict: str,
 ) -> tuple[CriterionVerdict[Criterion], ...]:
-    """The track's criteria, with the runs under other conditions that they need."""
+    """Judge the track's criteria, with the runs under other conditions that they need."""
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, benches)
     objective = parse_claim(f"{problem.objective} <= 0%")

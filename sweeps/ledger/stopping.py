@@ -32,7 +32,7 @@ class EnoughRuns:
     end: str = ""
 
     def content(self) -> dict[str, Any]:
-        """What the record says of it; nothing where the number of seeds was fixed."""
+        """Return what the record says of the added seeds; nothing where the number of seeds was fixed."""
         if self.hypothesis.stopping is None:
             return {}
         words = rule_words(self.hypothesis.stopping.rule, self.hypothesis.rule.confidence)
@@ -40,7 +40,7 @@ class EnoughRuns:
 
 
 def stopping_from(values: Mapping[str, Any], seeds: Sequence[int]) -> StoppingRecord | None:
-    """The rule that options or an entry of a file ask for; None if the number of seeds is fixed."""
+    """Return the stopping rule that options or an entry of a file ask for; None if the number of seeds is fixed."""
     rule = rule_of(EnoughSeedsOptions.of(values))
     if rule is None:
         return None
@@ -51,7 +51,7 @@ def stopping_from(values: Mapping[str, Any], seeds: Sequence[int]) -> StoppingRe
 
 
 def values_of(stopping: StoppingRecord | None) -> dict[str, Any]:
-    """The same as the entries of a file."""
+    """Return a stopping rule as the entries of a file."""
     if stopping is None:
         return {}
     precision = {} if stopping.precision is None else {"precision": _percent(stopping.precision)}
@@ -60,7 +60,7 @@ def values_of(stopping: StoppingRecord | None) -> dict[str, Any]:
 
 
 def options_of(stopping: StoppingRecord | None) -> list[str]:
-    """The same as words of a command."""
+    """Return a stopping rule as words of a command."""
     words: list[str] = []
     for name, value in values_of(stopping).items():
         words.append(f"--{name.replace('_', '-')}")
@@ -73,7 +73,7 @@ def _percent(share: float) -> str:
 
 
 def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> EnoughRuns:
-    """The runs of every arm, on the seeds of the hypothesis or on as many as its rule asks for."""
+    """Run every arm on the seeds of the hypothesis, or on as many as its rule asks for."""
     done = EnoughRuns(hypothesis, run_hypothesis(hypothesis, folder, benches))
     if hypothesis.stopping is None:
         return done
@@ -87,12 +87,12 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> 
             further = run_hypothesis(hypothesis.on(more), folder, benches)
             done = EnoughRuns(hypothesis.on((*known, *more)), _joined(done.runs, further))
         judged = judge_all(done.hypothesis, measured_from_runs(done.runs))
-        seen = tuple(_seen(one) for one in judged)
-        has_failed = any(one.reading is None for one in judged)
+        seen = tuple(_seen(judgement) for judgement in judged)
+        has_failed = any(judgement.reading is None for judgement in judged)
         return Look(count, done, seen, FAILED if has_failed else rule.end(count, seen))
 
     looks = look_until_end(rule, len(hypothesis.seeds), look_at)
-    counts = tuple(one.num_seeds for one in looks)
+    counts = tuple(judgement.num_seeds for judgement in looks)
     return dataclasses.replace(done, looks=counts, end=looks[-1].end)
 
 

@@ -61,13 +61,13 @@ class ArmRuns:
 
 
 def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
-    """The cluster that recorded settings describe."""
+    """Return the cluster that recorded settings describe."""
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     return ClusterConfig().replace(**values)
 
 
 def arm_record(text: str) -> ArmRecord:
-    """An arm as the record keeps it."""
+    """Return an arm as the record keeps it: its text, strategy, settings and their hash."""
     arm = arm_of(text)
     settings = settings_of(arm.config)
     name = arm.strategy.name if arm.strategy is not None else arm.name
@@ -93,23 +93,27 @@ def arm_records(
 
 
 def levels_of(over: str) -> tuple[str, tuple[str, ...]]:
-    """The name and the values in `NAME=V1,V2,…`; nothing for an empty text."""
+    """Read the name and the values in `NAME=V1,V2,…`; both are empty for an empty text.
+
+    Raises:
+        ConfigError: the text has another form, a value twice, or a rate that is not above 0.
+    """
     if not over:
         return "", ()
-    found = re.fullmatch(r"([A-Za-z_][\w.-]*)=([^,]+(?:,[^,]+)+)", over.strip())
-    if found is None:
+    match = re.fullmatch(r"([A-Za-z_][\w.-]*)=([^,]+(?:,[^,]+)+)", over.strip())
+    if match is None:
         raise ConfigError(f"--over: {over!r} is not NAME=V1,V2,… with two values or more")
-    values = tuple(value.strip() for value in found[2].split(","))
+    values = tuple(value.strip() for value in match[2].split(","))
     if len(set(values)) != len(values):
         raise ConfigError(f"--over: {over!r} has a value twice; give each once")
-    for value in values if found[1] == RATE else ():
+    for value in values if match[1] == RATE else ():
         if not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) <= 0:
             raise ConfigError(f"--over: {value!r} is no rate; give requests per second above 0")
-    return found[1], values
+    return match[1], values
 
 
 def workload_record(name: str, folder: Path, rate: float | None) -> WorkloadRecord:
-    """A workload as the record keeps it."""
+    """Return a workload as the record keeps it: its name, hash and rate."""
     spec = workload_named(name, folder, rate)
     return WorkloadRecord(name=name, hash=workload_hash(spec), rate=rate)
 
@@ -120,7 +124,11 @@ def workload_hash(spec: WorkloadSpec) -> str:
 
 
 def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> WorkloadSpec:
-    """The workload of a hypothesis, which must be the one it was written for."""
+    """Return the workload of a hypothesis, at another rate if one is given.
+
+    Raises:
+        ConfigError: the workload has changed since the hypothesis was written.
+    """
     assert hypothesis.workload is not None
     recorded = hypothesis.workload
     spec = workload_named(recorded.name, folder, recorded.rate)
@@ -149,9 +157,9 @@ class Benches:
         measure: Measure | None = None,
         policy_seeds: str = BY_WORKLOAD,
     ) -> Bench:
-        """The bench of a workload with some metrics more."""
-        asked = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
-        wanted = tuple(name for name in dict.fromkeys(asked) if pooled_latency(name) is None)
+        """Return the bench of a workload that also computes the metrics `names`; equal requests share a bench."""
+        all_names = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
+        wanted = tuple(name for name in dict.fromkeys(all_names) if pooled_latency(name) is None)
         spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
         key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
         if key not in self._benches:
@@ -190,7 +198,7 @@ def _arm_runs(names: Sequence[str], classes: Sequence[str], runs: Sequence[RunSu
 
 
 def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
-    """The figures of every arm, with what each seed contributes to the pooled percentiles.
+    """Return the figures of every arm, with what each seed contributes to the pooled percentiles.
 
     Pooled are the seeds on which all arms came to their end.
     """
@@ -200,7 +208,7 @@ def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
     return {
         role: {
             **arm.figures,
-            **{name: contributions_ms(only(one, is_common)) for name, one in arm.tails.items()},
+            **{name: contributions_ms(only(tail, is_common)) for name, tail in arm.tails.items()},
         }
         for role, arm in runs.items()
     }
@@ -219,7 +227,7 @@ def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
 def run_hypothesis(
     hypothesis: Hypothesis, folder: Path, benches: Benches, policy_seeds: str = BY_WORKLOAD
 ) -> dict[str, ArmRuns]:
-    """The runs of every arm, by role or `NAME=VALUE`; random policies draw by the rule given."""
+    """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule by which random policies draw."""
 
     def bench_on(spec: WorkloadSpec) -> Bench:
         return benches.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
@@ -232,15 +240,15 @@ def run_hypothesis(
     roles = [role for role in hypothesis.arms if role not in rates]
     configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
     bench = bench_on(spec)
-    found = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
+    runs = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
     for role, rate in rates.items():
         other = bench_on(spec_of(hypothesis, folder, rate))
-        (found[role],) = run_arms(other, [configs[role]])
-    return found
+        (runs[role],) = run_arms(other, [configs[role]])
+    return runs
 
 
 def policy_seeds_of(result: Mapping[str, Any]) -> str:
-    """The rule by which random policies drew; the first results do not name theirs."""
+    """Return the rule by which random policies drew; the first results do not name theirs."""
     return str(result.get("policy_seeds", ALL_ALIKE))
 
 

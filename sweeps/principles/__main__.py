@@ -83,7 +83,7 @@ class PrinciplesOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _principles, arguments)
 
 
@@ -128,7 +128,7 @@ def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
 
 
 def seeds_of(entry: Entry, asked: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """The seeds of one entry."""
+    """Return the seeds of one entry: its own, the first `asked` from its first one on, or those listed."""
     if asked is None:
         return entry.seeds
     if isinstance(asked, int):

@@ -78,7 +78,7 @@ def touches(case: Case) -> list[Touch]:
 
 
 def case_of(arm: Arm, seed: int) -> Case:
-    """An arm with its workload: that of its strategy file, or `mixed`."""
+    """Return an arm with its workload: that of its strategy file, or `mixed`."""
     spec, _ = workload_for(None, strategies_of([arm]), None)
     return Case(arm.config, spec, facts_of(arm.config, spec, seed), arm.strategy)
 

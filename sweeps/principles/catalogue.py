@@ -38,7 +38,7 @@ class Range(ClosedPart):
         return Claim(self.words(), "", low=low, high=high)
 
     def words(self) -> str:
-        """The range as a text."""
+        """Describe the range, such as `at least 0 and below 5`."""
         named = (
             ("at least", self.min),
             ("at most", self.max),
@@ -126,7 +126,11 @@ class Entry(ClosedPart):
     source: str = ""
 
     def workload_of(self, arm: str) -> WorkloadChoice:
-        """What an arm is run on."""
+        """Return what an arm is run on: its own workload, else the entry's.
+
+        Raises:
+            ConfigError: there is neither.
+        """
         chosen = self.arms[arm].workload or self.workload
         if chosen is None:
             raise ConfigError(f"{self.source}: {self.id}: arm {arm!r} has no workload")
@@ -154,7 +158,7 @@ class Catalogue(BaseModel):
     entries: dict[str, Entry]
 
     def settings_of(self, entry: Entry, arm: str) -> dict[str, Any]:
-        """The settings of an arm, later ones replacing earlier ones."""
+        """Return the settings of an arm; its own replace those of its groups, later groups those of earlier ones."""
         spec = entry.arms[arm]
         settings: dict[str, Any] = {}
         for name in spec.groups:
@@ -163,17 +167,21 @@ class Catalogue(BaseModel):
 
 
 def parse_catalogue(texts: Mapping[str, str]) -> Catalogue:
-    """The catalogue in YAML texts by name of the source: `groups`, and entries under `entries`."""
+    """Read the catalogue from YAML texts by name of the source: `groups`, and entries under `entries`.
+
+    Raises:
+        ConfigError: an entry is malformed, its id is given twice, or its group is unknown.
+    """
     groups: dict[str, dict[str, Any]] = {}
     entries: dict[str, Entry] = {}
     for source, text in texts.items():
         document = read_mapping(text, source)
         groups |= document.get("groups") or {}
-        for place, given in enumerate(document.get("entries") or ()):
+        for place, values in enumerate(document.get("entries") or ()):
             try:
-                entry = Entry.model_validate({**given, "source": source})
+                entry = Entry.model_validate({**values, "source": source})
             except ValidationError as error:
-                where = given.get("id", f"entries[{place}]")
+                where = values.get("id", f"entries[{place}]")
                 raise ConfigError(f"{source}: {where}: {sentence(error)}") from None
             if entry.id in entries:
                 raise ConfigError(f"{source}: {entry.id}: the id is given twice; keep one of them")
@@ -190,7 +198,7 @@ def parse_catalogue(texts: Mapping[str, str]) -> Catalogue:
 
 
 def load_catalogue() -> Catalogue:
-    """The catalogue that comes with the package."""
+    """Load the catalogue that comes with the package."""
     folder = resources.files("sweeps.principles") / "entries"
     return parse_catalogue(
         {f"{name}.yaml": (folder / f"{name}.yaml").read_text(encoding="utf-8") for name in FILES}
@@ -198,7 +206,11 @@ def load_catalogue() -> Catalogue:
 
 
 def chosen(catalogue: Catalogue, only: str | None) -> list[Entry]:
-    """The entries named in a list such as `RP-10,S7`, in the catalogue's order; all if None."""
+    """Return the entries named in a list such as `RP-10,S7`, in the catalogue's order; all if None.
+
+    Raises:
+        ConfigError: an id is unknown, or none is named.
+    """
     if only is None:
         return list(catalogue.entries.values())
     names = [name.strip() for name in only.split(",") if name.strip()]
@@ -214,7 +226,7 @@ def chosen(catalogue: Catalogue, only: str | None) -> list[Entry]:
 
 
 def content_of(catalogue: Catalogue, entry: Entry) -> str:
-    """What decides an entry's check, as a text; wording left out."""
+    """Return what decides an entry's check, as a text; wording is left out."""
     words = {"statement", "evidence", "seen", "remark", "source", "falsified_if"}
     document = entry.model_dump(mode="json", exclude=words)
     document["settings"] = {arm: catalogue.settings_of(entry, arm) for arm in entry.arms}

@@ -42,7 +42,7 @@ class LabArm:
 
 
 def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
-    """A workload of either package with the numbers of the choice."""
+    """Load a workload of either package, with the numbers of the choice."""
     spec = load_workload(choice.name)
     numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
     changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
@@ -67,7 +67,7 @@ _NAMES = {
 
 
 def missing(settings: Mapping[str, Any]) -> str:
-    """What of these settings does not exist in blis_jax, as a reason; empty if all does."""
+    """Say which of these settings does not exist in blis_jax; empty if all do."""
     for name, value in settings.items():
         if not is_setting(name):
             return f"blis_jax has no setting {name}"
@@ -144,7 +144,7 @@ class Lab:
         return not is_whole or all(run.lives is not None for run in runs if run.is_whole)
 
     def of(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[RunSummary, ...]:
-        """The runs of an arm, one a seed."""
+        """Return the runs of an arm, one per seed."""
         return self.runs[self._key(arm, seeds)]
 
     def _key(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:

@@ -125,7 +125,7 @@ def context_of(
 
 
 def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float]) -> Found:
-    """Whether a warm, most loaded instance beats a cold, idle one exactly where weights say so.
+    """Count the weights under which a warm, most loaded instance does not beat a cold, idle one exactly where it must.
 
     With weights a and b and match ratio r it must do so iff a r >= b (the warm one is the first, and
     ties go to the first): for every ratio iff a / b >= 1 / r_min, for none iff a / b < 1 / r_max.
@@ -284,7 +284,7 @@ def spread_ratio(
 def best_scores(
     strategy: str, names: Sequence[str], calls: int, restarts: int, settings: Mapping[str, Any]
 ) -> np.ndarray:
-    """The best score that each restart finds when only these parameters are searched."""
+    """Return the best score that each restart finds when only these parameters are searched `[restart]`."""
     from sweeps.search.engines import make
     from sweeps.search.loop import runs_at, search
     from sweeps.search.racing import best_of
@@ -301,12 +301,12 @@ def best_scores(
     budget = {"engine": ENGINE, "calls": calls, "initial": INITIAL, "batch": BATCH}
     names_needed = Valuation(reduced).names
     bench = Bench(workload_of(reduced), reduced.seeds, "reference", names_needed, None, BATCH)
-    found = []
+    scores = []
     for state in range(restarts):
         changed = whole.search.model_copy(update={**budget, "random_state": state})
         strategy_now = reduced.model_copy(update={"search": changed})
         space, valuation = space_of(strategy_now), Valuation(strategy_now)
         tried = search(make(space, changed), valuation, runs_at(space, bench))
         best = best_of(tried)
-        found.append(best.worth.score if best is not None else np.nan)
-    return np.array(found)
+        scores.append(best.worth.score if best is not None else np.nan)
+    return np.array(scores)

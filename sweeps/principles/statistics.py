@@ -41,7 +41,7 @@ class Bound:
     lab: Lab | None = None  # for kinds that run more
 
     def values(self, arm: str, metric: str | None = None) -> Float[np.ndarray, "seed"]:
-        """The metric of an arm on every seed."""
+        """Return the metric of an arm on every seed; the claim's metric unless another is named."""
         return np.array([run.value(metric or self.claim.metric) for run in self.runs[arm]])
 
     def mean(self, arm: str, metric: str | None = None) -> float:
@@ -64,7 +64,7 @@ def _figure(
 
 
 def compute(bound: Bound) -> ClaimReading:
-    """The figure of a claim; runs that did not come to their end leave it without."""
+    """Compute the figure of a claim; it is NaN, with a reason, if runs did not come to their end."""
     claim = bound.claim
     if claim.kind not in KINDS:
         raise ConfigError(f"claim kind {claim.kind!r} is unknown; use one of {', '.join(KINDS)}")

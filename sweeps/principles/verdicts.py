@@ -89,7 +89,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether the catalogue says the same; a finding that is only stated is taken to hold."""
+        """Return whether the catalogue has the same verdict; a finding that is only stated is taken to hold."""
         recorded = HOLDS if self.entry.verdict == STATED else self.entry.verdict
         return self.verdict == recorded
 
@@ -193,7 +193,7 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
 
 
 def words_of(finding: EntryFinding, max_parts: int = 6) -> str:
-    """A finding as one line: claim, figure with interval and seeds, expectation, state."""
+    """Write a finding as one line: claim, figure with interval and seeds, expectation, state."""
     claim, verdict, reading = finding.claim, finding.verdict, finding.verdict.reading
     text = f"{claim.says}: "
     if reading is None or (verdict.reason and math.isnan(reading.mean.mean)):
@@ -269,7 +269,7 @@ class PrinciplesRecord(Journal):
 
 
 def to_document(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON: what was expected, what was found, and what every arm did."""
+    """Return a verdict as plain data: what was expected, what was found, and what every arm did."""
     entry = verdict.entry
     return {
         "id": entry.id,

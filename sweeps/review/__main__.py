@@ -77,7 +77,7 @@ class ReviewOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _review, arguments)
 
 

@@ -46,17 +46,17 @@ class Candidate:
 
     @property
     def config(self) -> ClusterConfig:
-        """What is simulated."""
+        """Return the configuration that is simulated."""
         return self.arm.config
 
     @property
     def strategy(self) -> Strategy | None:
-        """The file that it came from, if any."""
+        """Return the strategy file that the candidate came from; None if it came from none."""
         return self.arm.strategy
 
     @cached_property
     def hash(self) -> str:
-        """Of the configuration, the strategy file's content and the workload; layout does not count."""
+        """Return a hash of the configuration, the strategy file's content and the workload; layout does not count."""
         strategy = self.strategy
         content = {
             "config": values_for_hash(self.config),
@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The strategy's own seeds."""
+        """Return the strategy's own seeds, else the usual ones."""
         return self.strategy.seeds if self.strategy is not None else USUAL_SEEDS
 
     @property
@@ -82,26 +82,30 @@ class Candidate:
 
 
 def candidates_of(texts: Sequence[str], num_requests: int | None = None) -> tuple[Candidate, ...]:
-    """The candidates of two or three texts."""
+    """Return the candidates that two or three texts name.
+
+    Raises:
+        ConfigError: there are too few or too many, or one is given twice.
+    """
     if not LEAST <= len(texts) <= MOST:
         raise ConfigError(
             f"{LEAST} or {MOST} candidates are needed, got {len(texts)}; give strategy files or arms"
         )
     arms = arms_of(texts)
 
-    found = []
+    candidates = []
     for text, arm in zip(texts, arms, strict=True):
         spec, _ = workload_for(None, strategies_of([arm]), num_requests)
-        found.append(Candidate(text, arm, spec))
-    hashes = [candidate.hash for candidate in found]
-    for candidate in found:
+        candidates.append(Candidate(text, arm, spec))
+    hashes = [candidate.hash for candidate in candidates]
+    for candidate in candidates:
         if hashes.count(candidate.hash) > 1:
             raise ConfigError(f"candidate {candidate.name!r} is given twice; give different ones")
-    return tuple(found)
+    return tuple(candidates)
 
 
 def value_of(dimension: Dimension, config: ClusterConfig) -> Any:
-    """What a configuration has where a parameter acts."""
+    """Return the value that a configuration has where a parameter acts; None if it lacks the scorer."""
     setting, dot, scorer = dimension.target.partition(".")
     if dot and setting == SCORERS:
         return weights_of(config.scorers()).get(scorer)

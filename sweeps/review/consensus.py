@@ -40,9 +40,9 @@ class ExternalReview(ClosedPart):
 def read_reviews(
     paths: Sequence[Path], candidates: Sequence[Candidate], taken: Sequence[str]
 ) -> list[Opinion]:
-    """The opinions in several files; refuses any that is not about exactly these candidates.
+    """Read the opinions in several files; refuse any that is not about exactly these candidates.
 
-    `taken` are names of judges that exist already.
+    `taken` has the names of judges that exist already.
     """
     opinions: list[Opinion] = []
     names = list(taken)
@@ -112,12 +112,12 @@ def _short(text: str) -> str:
 
 
 def write_template(path: Path, candidates: Sequence[Candidate]) -> None:
-    """An empty file for another reviewer, with the right hashes."""
+    """Write an empty file for another reviewer, with the right hashes."""
     document: dict[str, Any] = {
         "judge": "",
         "verdicts": [
-            {"candidate": one.name, "hash": one.hash, "verdict": None, "reasons": []}
-            for one in candidates
+            {"candidate": candidate.name, "hash": candidate.hash, "verdict": None, "reasons": []}
+            for candidate in candidates
         ],
     }
     head = "# judge: who judges. verdict: pass, concern or reject, the last two with reasons.\n"
@@ -143,7 +143,7 @@ def to_record(
     num_requests: int | None = None,
     scores: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
-    """The review as a document: candidates with hashes, opinions, consensus."""
+    """Return the review as a document: candidates with hashes, opinions, consensus."""
     listed = [
         {
             "judge": opinion.judge,
@@ -198,7 +198,7 @@ def _command(
 def consensus(
     scores: Mapping[str, float | None], opinions: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The rule, the outcome of every candidate with dissent, and the chosen one, None if all are rejected.
+    """Return the rule, the outcome of every candidate with dissent, and the chosen one (None if all are rejected).
 
     `scores` has all candidates in their order.
     """

@@ -24,7 +24,11 @@ JUDGES = {
 
 
 def judges_named(text: str | None) -> tuple[Judge, ...]:
-    """The judges of a list such as `signal,inert`; all if None."""
+    """Return the judges of a list such as `signal,inert`; all if None.
+
+    Raises:
+        ConfigError: a name is unknown, or none is given.
+    """
     if text is None:
         return tuple(JUDGES.values())
     names = [name.strip() for name in text.split(",") if name.strip()]

@@ -79,7 +79,7 @@ class RunDecisions:
 
 
 def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDecisions | None:
-    """The decisions of a run on the requests of a seed; None unless routing is weighted."""
+    """Record the routing decisions of a run on the requests of a seed; None unless routing is weighted."""
     if not config.scorers():
         return None
     log: dict[int, dict[int, Any]] = {}

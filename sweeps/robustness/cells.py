@@ -58,7 +58,7 @@ class MapAxisKind:
 
     @property
     def is_text(self) -> bool:
-        """Whether values have no order."""
+        """Return whether the axis has texts, which have no order."""
         return isinstance(self.published, str)
 
 
@@ -101,7 +101,7 @@ NAMES = tuple(BY_NAME)
 
 
 def kinds_in(names: Container[Any]) -> tuple[MapAxisKind, ...]:
-    """The axes that a map or a place has."""
+    """Return the axes that a map or a place has: all usual ones, and the optional ones among `names`."""
     return (*KINDS, *(kind for kind in OPTIONAL if kind.name in names))
 
 
@@ -114,12 +114,12 @@ class MapAxis:
 
     @property
     def name(self) -> str:
-        """The kind's name."""
+        """Return the name of the axis."""
         return self.kind.name
 
     @property
     def reference(self) -> Any:
-        """The value nearest to the ledger's; of texts that one, or the first."""
+        """Return the value nearest to the ledger's; of texts the ledger's own, or else the first."""
         published = self.kind.published
         if self.kind.is_text:
             return published if published in self.values else self.values[0]
@@ -189,12 +189,16 @@ def _value(kind: MapAxisKind, text: str) -> Any:
 
 
 def grid_size(axes: Sequence[MapAxis]) -> int:
-    """How many combinations there are."""
+    """Return the number of combinations of the axes' values."""
     return math.prod(len(axis.values) for axis in axes)
 
 
 def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
-    """The ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says."""
+    """Return the ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says.
+
+    Raises:
+        ConfigError: a part has another form, or a value is not on its axis.
+    """
     place = {axis.name: axis.reference for axis in axes}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
@@ -268,7 +272,8 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
 
 
 def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
-    """The configuration with the cell's memory, instances and step constant, and age of signals if it has one.
+    """Set the cell's memory, instances and step constant in a configuration, and the age of signals if
+    the cell has one.
 
     Raises:
         ConfigError: the latency model has no step constant.

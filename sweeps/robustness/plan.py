@@ -77,7 +77,7 @@ class MapPlan:
 
     @property
     def first_stage(self) -> tuple[int, ...]:
-        """The seeds that every cell is run on."""
+        """Return the seeds that every cell is run on."""
         return self.seeds if self.stopping is None else self.seeds[: self.num_first_seeds]
 
     @property
@@ -91,8 +91,8 @@ class MapPlan:
         return max(runs_per_part // (len(self.arms) * len(self.seeds)), 1)
 
     def engine_group(self, place: Place) -> tuple[Any, ...]:
-        """What cells share that are run with the same programs: the size of the instance table, and
-        whether conversations make shared contents.
+        """Return what cells have in common that are run with the same programs: the size of the
+        instance table, and whether conversations make shared contents.
         """
         return place["instances"], self.shapes[place["shape"]].has_sessions
 
@@ -111,12 +111,12 @@ def make_plan(
     is_every_seed_run: bool = False,
     stopping: StoppingRule | None = None,
 ) -> MapPlan:
-    """The plan; a rule for stopping goes on from the seeds that are given."""
-    asked = question.names
+    """Make the plan of a map; a rule for stopping goes on from the seeds that are given."""
+    metrics_asked = question.names
     check_arms(arms, axes)
-    _check_classes(shapes, asked)
+    _check_classes(shapes, metrics_asked)
     reported = [name for shape in shapes.values() for name in reported_names(shape.spec)]
-    names = tuple(dict.fromkeys((*reported, *asked)))
+    names = tuple(dict.fromkeys((*reported, *metrics_asked)))
     plan = MapPlan(
         tuple(arms), tuple(axes), tuple(cells), dict(reference), dict(shapes), extent, _all_seeds(seeds, stopping),
         stream, dict(measures), names, is_every_seed_run, question, stopping, len(seeds),

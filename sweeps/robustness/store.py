@@ -39,7 +39,7 @@ _CHECKS = "num_broken_invariants"
 
 
 def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
-    """The map before any run: NaN, and the outcome that says so. `about` are further attributes."""
+    """Make the map before any run: NaN, and the outcome that says so. `about` has further attributes."""
     shape = (len(plan.cells), len(plan.arms), len(plan.seeds))
     coords: dict[str, Any] = {"strategy": [arm.name for arm in plan.arms]}
     coords |= {"seed": list(plan.seeds), "slo_class": list(plan.classes)}
@@ -115,7 +115,7 @@ class MapStore(Store):
 
 
 def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[RunSummary]]]) -> dict[str, np.ndarray]:
-    """The arrays of a part from its runs by cell, strategy and seed."""
+    """Return the arrays of a part, `[cell, strategy, seed]`, from its runs by cell, strategy and seed."""
     shape = (len(runs), len(plan.arms), len(plan.seeds))
     classes = {name: place for place, name in enumerate(plan.classes)}
     arrays: dict[str, np.ndarray] = {

@@ -48,7 +48,11 @@ CHANGE = ("change_percent", "change_percent_low", "change_percent_high")
 
 
 def values_of(dataset: xr.Dataset, name: str) -> np.ndarray:
-    """A metric by name with or without `[class]`, `[cell, strategy, seed]`."""
+    """Return a metric by name with or without `[class]`, `[cell, strategy, seed]`.
+
+    Raises:
+        ConfigError: the map lacks the metric or the class.
+    """
     metric, slo_class = lookup(name)
     if metric.name not in dataset:
         raise ConfigError(
@@ -71,7 +75,7 @@ def recommend(
     confidence: float = 0.95,
     random_state: int = 0,
 ) -> xr.Dataset:
-    """The verdict on every cell that has been run, with the axes as coordinates."""
+    """Return the verdict on every cell that has been run, with the axes as coordinates."""
     limits = tuple(map(parse_constraint, constraints))
     return answer(dataset, Question(our_name(objective), limits, confidence, random_state))
 
@@ -98,13 +102,13 @@ def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
 
 
 def num_seeds_of(dataset: xr.Dataset) -> np.ndarray:
-    """How many seeds each cell was run on, `[cell]`; the rule for stopping may have spared some."""
+    """Count the seeds that each cell was run on, `[cell]`; the rule for stopping may have spared some."""
     counts: np.ndarray = (dataset["outcome"].values != Unrun.SPARED).all(axis=1).sum(axis=1)
     return counts
 
 
 def inference_of(dataset: xr.Dataset) -> Inference:
-    """How differences are judged: by intervals that hold at every look where a rule looked for verdicts."""
+    """Return how differences are judged: by intervals that hold at every look where a rule looked for verdicts."""
     stopping = json.loads(dataset.attrs.get("stopping", "{}"))
     return replace(BY_STUDENT, is_anytime=bool(stopping.get("decides")))
 
@@ -264,7 +268,7 @@ class _Bounds:
         return [(arm, place) for arm in running for place in range(len(self.constraints))]
 
     def pair(self, cell: int, arm: int, place: int) -> Pair:
-        """The bound and a strategy's values; nothing is left of a relative bound where the first strategy fails."""
+        """Pair the bound with a strategy's values, `[seed]`; a relative bound is NaN where the first strategy fails."""
         constraint, values = self.constraints[place], self.values[place][cell]
         limits = constraint.limits(values[arm], values[0])
         return Pair(limits, values[arm], constraint.better)
@@ -314,7 +318,7 @@ def reversals(verdicts: xr.Dataset) -> np.ndarray:
 
 
 def reference_index(verdicts: xr.Dataset) -> int | None:
-    """The place of the reference cell; None if it has not been run."""
+    """Return the place of the reference cell; None if it has not been run."""
     place = json.loads(verdicts.attrs["reference_cell"])
     is_it = np.ones(verdicts.sizes["cell"], bool)
     for name, value in place.items():

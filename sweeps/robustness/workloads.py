@@ -57,11 +57,11 @@ class Shape:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether some client's requests come in rounds."""
+        """Return whether some client's requests come in rounds."""
         return any(client.multi_turn for client in self.spec.clients)
 
     def at(self, rate: float, cv: float, extent: Extent) -> WorkloadSpec:
-        """The workload with that many requests a second and gaps that vary that much.
+        """Return the workload at `rate` requests per second, whose gaps have the coefficient of variation `cv`.
 
         Gaps are gamma, or Weibull where the shape has them. Rounds follow each other at most so
         far apart that all fit in; fewer conversations begin, so that requests come at the rate.
@@ -83,7 +83,7 @@ class Shape:
         )
 
     def longest_think_s(self) -> float:
-        """The longest time between two rounds; 0 without conversations."""
+        """Return the longest time between two rounds, in s; 0 without conversations."""
         turns = [client.multi_turn for client in self.spec.clients]
         return max((turn.think_time_us / 1e6 for turn in turns if turn), default=0.0)
 
@@ -108,16 +108,20 @@ class TraceShape:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether prompts share contents."""
+        """Return whether prompts share contents."""
         return self.spec.is_sharing
 
     def at(self, rate: float, cv: float, extent: Extent) -> TraceSource:
-        """The trace with that many requests a second on average; burstiness and extent are its own."""
+        """Return the trace at `rate` requests per second on average; burstiness and extent stay its own."""
         return self.spec.at_rate(rate)
 
 
 def load_shape(name: str) -> Shape:
-    """A workload by its name, or a .yaml file, as a shape."""
+    """Load a workload, by its name or from a .yaml file, as a shape.
+
+    Raises:
+        ConfigError: the workload has no clients whose rate could be set.
+    """
     spec = workload_from(name, "--shape")
     if not spec.clients or spec.servegen_data or spec.inference_perf:
         raise ConfigError(
@@ -130,5 +134,5 @@ def load_shape(name: str) -> Shape:
 def measure_in(
     shape: Shape | TraceShape, targets: Mapping[str, Mapping[str, float]], window: str | None
 ) -> Measure:
-    """What is measured of a shape's runs: the window given, or else the workload's own."""
+    """Return what is measured of a shape's runs: the window given, or else the workload's own."""
     return Measure(targets, *read_window(window, shape.spec))

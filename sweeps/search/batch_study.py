@@ -33,14 +33,14 @@ COMMON = ("workload", "seeds", "rng", "num_requests", "targets")
 
 
 def write_report(answers: Sequence[Answer], runs: RunWords, command: str, path: Path) -> None:
-    """The page of a batch; refuses, in a sentence, what cannot be compared."""
+    """Write the page of a batch; refuse, in a sentence, what cannot be compared."""
     study = study_of(answers, runs, command)
     with cli.writing(path):
         write_study(study, path)
 
 
 def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
-    """The report of answers as `sweeps.evaluate` gives them; the first is the reference."""
+    """Make the report of answers as `sweeps.evaluate` gives them; the first is the reference."""
     _check(answers)
     values = {
         name: _values_of(answer) for name, answer in zip(_names(answers), answers, strict=True)

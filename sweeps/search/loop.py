@@ -33,11 +33,11 @@ class SearchRecord(Journal):
         super().__init__(path, "search", content)
 
     def stages(self) -> list[list[PointRuns]]:
-        """What was run at a time, in order; nothing if there is no record."""
+        """Return what was run at a time, in order; nothing if there is no record."""
         return [[_entry(entry) for entry in line] for line in self.lines()]
 
     def read(self) -> list[tuple[Point, Runs]]:
-        """The points of a search without rungs."""
+        """Return the points of a search without rungs, with their runs."""
         return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
     def add(self, stage: Sequence[PointRuns]) -> None:
@@ -63,7 +63,7 @@ RunPoints = Callable[[Sequence[Point], range], list[Runs]]
 
 
 def runs_at(space: Space, bench: Bench | LoadBenches) -> RunPoints:
-    """What runs the points of a space."""
+    """Return a function that runs the points of a space."""
     return lambda points, places: bench.run([space.config_at(point) for point in points], places)
 
 
@@ -102,13 +102,13 @@ def search(
 
 
 def load_specs(strategy: Strategy) -> dict[str, WorkloadSpec]:
-    """The workload of every further load by its name."""
-    found = {}
+    """Return the workload of every further load by its name."""
+    specs = {}
     for name, load in strategy.loads.items():
         where = f"{strategy.source}: loads.{name}: workload"
         spec = workload_from(load.workload, where, strategy.folder, load.num_requests)
-        found[name] = override(spec, aggregate_rate=load.rate) if load.rate else spec
-    return found
+        specs[name] = override(spec, aggregate_rate=load.rate) if load.rate else spec
+    return specs
 
 
 class LoadBenches:
@@ -133,12 +133,12 @@ class LoadBenches:
         }
 
     def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
-        """The runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
-        found = self.main.run(configs, places)
+        """Run each configuration, one run per seed, on every load; `places` are those of the seeds, all by default."""
+        runs = self.main.run(configs, places)
         for name, bench in self.others.items():
-            pairs = zip(found, bench.run(configs, places), strict=True)
-            found = [
+            pairs = zip(runs, bench.run(configs, places), strict=True)
+            runs = [
                 tuple(one.beside(two, f"{AT}{name}") for one, two in zip(mine, theirs, strict=True))
                 for mine, theirs in pairs
             ]
-        return found
+        return runs

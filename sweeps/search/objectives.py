@@ -42,7 +42,7 @@ class Worth:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the runs came to their end and keep all constraints; an expected penalty is never 0."""
+        """Return whether the runs came to their end and keep all constraints; an expected penalty is never 0."""
         if self.failures:
             return False
         return max(self.excesses) <= 0 if self.errors else self.penalty == 0
@@ -103,7 +103,7 @@ class Valuation:
         return tuple(name for name, _, place in parts if place == load)
 
     def worth(self, runs: Sequence[RunSummary]) -> Worth:
-        """The worth of one point."""
+        """Return the worth of one point from its runs."""
         failures = [run.outcome.name for run in runs if not run.is_whole]
         wanted = [goal.metric for goal in self.goals] + self.limits
         if not failures and any(math.isnan(run.metrics[name]) for run in runs for name in wanted):
@@ -114,10 +114,13 @@ class Valuation:
         per_seed = [run.metrics for run in runs]
         means = _mean(per_seed, wanted)
         constraints = list(zip(self.limits, self.strategy.constraints, strict=True))
-        excesses = tuple(one.weight * one.claim.excess(means[name]) for name, one in constraints)
+        excesses = tuple(
+            constraint.weight * constraint.claim.excess(means[name])
+            for name, constraint in constraints
+        )
         spreads = tuple(
-            one.weight * standard_error([run[name] for run in per_seed])
-            for name, one in constraints
+            constraint.weight * standard_error([run[name] for run in per_seed])
+            for name, constraint in constraints
         )
         errors: tuple[float, ...] = ()
         if self.strategy.penalties == "expected":
@@ -126,8 +129,8 @@ class Valuation:
         else:
             bases = per_seed if self.strategy.penalties == "each-seed" else [means]
             amounts = [
-                one.weight * _mean_excess([basis[name] for basis in bases], one)
-                for name, one in constraints
+                constraint.weight * _mean_excess([basis[name] for basis in bases], constraint)
+                for name, constraint in constraints
             ]
         penalties: dict[str, float] = {}
         for (name, _), amount in zip(constraints, amounts, strict=True):
@@ -140,19 +143,21 @@ class Valuation:
         )
 
     def slopes(self, worth: Worth) -> dict[str, float]:
-        """How much the expected score changes with the mean of each metric, at a worth that is no failure."""
-        found = {goal.metric: 0.0 for goal in self.goals}
+        """Return how much the expected score changes with the mean of each metric; the worth must not be a failure."""
+        slope_by_metric = {goal.metric: 0.0 for goal in self.goals}
         for goal in self.goals:
-            found[goal.metric] += goal.sign * goal.weight
+            slope_by_metric[goal.metric] += goal.sign * goal.weight
         limits = zip(
             self.limits, self.strategy.constraints, worth.excesses, worth.spreads, strict=True
         )
-        for name, one, excess, spread in limits:
+        for name, constraint, excess, spread in limits:
             z = excess / spread if spread else math.copysign(math.inf, excess)
             share = (1 + math.erf(z / math.sqrt(2))) / 2  # of the possible true excesses that count
-            sign = 1.0 if one.direction == "min" else -1.0
-            found[name] = found.get(name, 0.0) + sign * one.weight * share
-        return found
+            sign = 1.0 if constraint.direction == "min" else -1.0
+            slope_by_metric[name] = (
+                slope_by_metric.get(name, 0.0) + sign * constraint.weight * share
+            )
+        return slope_by_metric
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -170,7 +175,7 @@ def expected_excess(excess: float, error: float) -> float:
 
 
 def plain_name(name: str) -> str:
-    """The metric of a name that may say at which load."""
+    """Drop the load from a metric's name, if the name has one."""
     return name.partition(AT)[0]
 
 

@@ -22,7 +22,7 @@ def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray
 
 
 def reference_point(objectives: Float[np.ndarray, "point goal"]) -> Float[np.ndarray, "goal"]:
-    """The worst value of each objective: hypervolumes of one search are measured from it."""
+    """Return the worst value of each objective `[goal]`: hypervolumes of one search are measured from it."""
     worst: Float[np.ndarray, "goal"] = np.max(objectives, axis=0)
     return worst
 

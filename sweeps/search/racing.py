@@ -39,7 +39,7 @@ class Tried(NamedTuple):
     worth: Worth
 
     def told(self) -> Told:
-        """What an engine learns of it."""
+        """Return what an engine learns of the point."""
         worth = self.worth
         return Told(
             self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
@@ -55,7 +55,7 @@ class NextRuns(NamedTuple):
     calls: list[int] | None = None  # of points that were tried before
 
     def entries(self, runs: Sequence[Runs]) -> list[PointRuns]:
-        """The points with their runs."""
+        """Return the points with their runs."""
         calls: Sequence[int | None] = self.calls or [None] * len(self.points)
         return [PointRuns(*one) for one in zip(self.points, runs, calls, strict=True)]
 
@@ -152,7 +152,7 @@ class Race:
         return self.rungs[-1] - self.rungs[self.rung[call]]
 
     def is_over(self, is_led: bool) -> bool:
-        """Whether the budget has no new point left; `is_led`: the engine says which point goes on."""
+        """Return whether the budget has no new point left; `is_led`: the engine says which point goes on."""
         return self._num_for_new(is_led) < self.rungs[0]
 
     def _num_for_new(self, is_led: bool) -> int:
@@ -205,11 +205,11 @@ class Race:
 
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:
-    """Of the points with the most runs the first one with the lowest score; failures do not count."""
-    whole, most = [one for one in tried if not one.worth.failures], most_runs(tried)
+    """Return the first point with the lowest score among those with the most runs; failures do not count."""
+    whole, most = [point for point in tried if not point.worth.failures], most_runs(tried)
     return min(
-        (one for one in whole if len(one.runs) == most),
-        key=lambda one: one.worth.score,
+        (point for point in whole if len(point.runs) == most),
+        key=lambda point: point.worth.score,
         default=None,
     )
 

@@ -202,7 +202,11 @@ def schema() -> dict[str, Any]:
 
 
 def parse_request(document: object, where: str) -> Request:
-    """A checked request; `where` names it in errors."""
+    """Check a request; `where` names it in errors.
+
+    Raises:
+        ConfigError: the request is no object, or a key or value is not allowed.
+    """
     if not isinstance(document, dict):
         raise ConfigError(
             f"{where}: got {_brief(document)}, allowed is an object with strategy or arm"

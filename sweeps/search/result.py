@@ -47,7 +47,7 @@ class SearchFrame:
 def to_document(
     frame: SearchFrame, tried: Sequence[Tried], place: int | None = None
 ) -> dict[str, Any]:
-    """The result file: `convergence` has the score of every call, as in the reference's files.
+    """Make the result file: `convergence` has the score of every call, as in the reference's files.
 
     `place` is that of the point that the engine recommends; without one the lowest score decides. With rungs a point
     without all runs has `is_estimate`, and is never the best one.
@@ -64,7 +64,7 @@ def to_document(
         "cli_args": None,
         "n_calls": len(tried),
         "seeds": list(frame.seeds),
-        "convergence": [one.worth.score for one in tried],
+        "convergence": [point.worth.score for point in tried],
     }
     if best is not None:
         metrics = figures(best.runs)
@@ -94,8 +94,10 @@ def to_document(
         "constraints": [entry.model_dump(exclude_none=True) for entry in strategy.constraints],
         "intervals": METHOD.replace(", paired by seed", ""),
         "failures": failures(tried),
-        "num_broken_invariants": sum(r.num_broken_invariants for one in tried for r in one.runs),
-        "points": [_point(frame, one) for one in tried],
+        "num_broken_invariants": sum(
+            r.num_broken_invariants for point in tried for r in point.runs
+        ),
+        "points": [_point(frame, point) for point in tried],
     }
     if len(strategy.objectives) > 1:
         document["front"] = front(frame, tried)
@@ -129,13 +131,13 @@ def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def failures(tried: Sequence[Tried]) -> dict[str, int]:
-    """How many points failed, by outcome."""
-    names = [name for one in tried for name in one.worth.failures]
+    """Count the points that failed, by outcome."""
+    names = [name for point in tried for name in point.worth.failures]
     return {name: names.count(name) for name in sorted(set(names))}
 
 
 def arguments(config: ClusterConfig) -> list[str]:
-    """The configuration as the reference's options; what has its default is left out."""
+    """Write the configuration as the reference's options; what has its default is left out."""
     default = ClusterConfig()
     words = ["--model", config.model]
     for name in FIELDS:
@@ -144,7 +146,7 @@ def arguments(config: ClusterConfig) -> list[str]:
             continue
         words.append(f"--{name.replace('_', '-')}")
         if name == "policy_numbers":
-            words.append(",".join(f"{number}={one!r}" for number, one in value))
+            words.append(",".join(f"{number}={entry!r}" for number, entry in value))
         elif name == "instances":
             words.append(json.dumps(plain_value(value)))
         elif value is not True:
@@ -153,8 +155,8 @@ def arguments(config: ClusterConfig) -> list[str]:
 
 
 def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
-    """The calls on the Pareto front of points without penalty, and the hypervolume call by call."""
-    kept = [place for place, one in enumerate(tried) if one.worth.is_feasible]
+    """Return the calls on the Pareto front of points without penalty, and the hypervolume call by call."""
+    kept = [place for place, point in enumerate(tried) if point.worth.is_feasible]
     metrics = [goal.metric for goal in frame.valuation.goals]
     signs = [goal.sign for goal in frame.valuation.goals]
     if not kept:

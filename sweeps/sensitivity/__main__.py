@@ -148,7 +148,7 @@ class _Job:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models looked at, the simulator first."""
+        """Return the models looked at, the simulator first."""
         from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 
         usual = "both" if self.surrogate is not None else SIMULATOR

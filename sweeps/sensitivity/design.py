@@ -62,7 +62,7 @@ class Sizes:
 
 
 def problem(names: Sequence[str]) -> dict[str, Any]:
-    """The unit cube as SALib describes it."""
+    """Return the unit cube as SALib describes it."""
     return {"num_vars": len(names), "names": list(names), "bounds": [[0.0, 1.0]] * len(names)}
 
 

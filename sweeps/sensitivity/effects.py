@@ -47,7 +47,7 @@ def effect_of(
     num_bases: int,
     resampling: Resampling,
 ) -> Effect:
-    """The effect of one parameter; the points averaged over are the same for all levels."""
+    """Measure the effect of one parameter; the points averaged over are the same for all levels."""
     starts = sobol_shares(len(dimensions), num_bases, resampling.state + 2)
     levels = levels_of(dimensions[place], num_levels)
     values = response.evaluate(along(starts, place, levels))
@@ -88,7 +88,7 @@ def pair_effect_of(
     num_bases: int,
     state: int,
 ) -> PairEffect:
-    """The joint effect of two parameters."""
+    """Measure the joint effect of two parameters."""
     starts = sobol_shares(len(dimensions), num_bases, state + 3)
     levels = (
         levels_of(dimensions[places[0]], num_levels),
@@ -118,7 +118,7 @@ def best_ranges(
     num_rows: int,
     resampling: Resampling,
 ) -> list[BestRange]:
-    """The middle nine tenths of the best `BEST_SHARE` of the points, by parameter.
+    """Return the middle nine tenths of the best `BEST_SHARE` of the points, by parameter.
 
     `shares` is `[point, parameter]`, `scores` `[point]` with small ones better and NaN for failures;
     the points form `num_rows` rows that are drawn as wholes.

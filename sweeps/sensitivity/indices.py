@@ -69,7 +69,7 @@ def rows_of(values: np.ndarray, size: int) -> tuple[np.ndarray, int]:
 
 
 def is_usable(rows: np.ndarray, num_left_out: int) -> bool:
-    """Whether there are indices: enough rows, and a response that varies."""
+    """Return whether there are indices: enough rows, and a response that varies."""
     total = len(rows) + num_left_out
     if len(rows) < 4 or num_left_out > MOST_LEFT_OUT * total:
         return False
@@ -80,7 +80,9 @@ def is_usable(rows: np.ndarray, num_left_out: int) -> bool:
 def sobol_indices(
     values: np.ndarray, num_parameters: int, resampling: Resampling
 ) -> SobolIndices | None:
-    """Of the values `[point, seed]` at Saltelli's design; None where there is nothing to analyse."""
+    """Compute Sobol's indices of values `[point, seed]` at Saltelli's design; None where there is
+    nothing to analyse.
+    """
     from SALib.analyze import sobol
 
     rows, num_left_out = rows_of(values, 2 * num_parameters + 2)
@@ -89,20 +91,21 @@ def sobol_indices(
     cube = problem([f"x{place}" for place in range(num_parameters)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about responses that are constant in part of the design
-        found = sobol.analyze(
+        indices = sobol.analyze(
             cube, rows.mean(axis=-1).ravel(), num_resamples=resampling.resamples,
             conf_level=resampling.confidence, keep_resamples=True, seed=resampling.state + 1,
         )  # fmt: skip
     second = np.stack(
-        [found["S2"], found["S2"] - found["S2_conf"], found["S2"] + found["S2_conf"]], axis=-1
+        [indices["S2"], indices["S2"] - indices["S2_conf"], indices["S2"] + indices["S2_conf"]],
+        axis=-1,
     )
     halves = np.full((2, num_parameters, 3), np.nan)
     if rows.shape[-1] > 1:
         for half in range(2):
             halves[half] = _totals(rows[..., half::2].mean(axis=-1), num_parameters, resampling)
     return SobolIndices(
-        first=resampling.interval(found["S1"], found["S1_conf_all"]),
-        total=resampling.interval(found["ST"], found["ST_conf_all"]),
+        first=resampling.interval(indices["S1"], indices["S1_conf_all"]),
+        total=resampling.interval(indices["ST"], indices["ST_conf_all"]),
         second=second,
         dummy=_dummy_total(rows, resampling),
         halves=halves,
@@ -114,7 +117,9 @@ def sobol_indices(
 def total_indices(
     rows: np.ndarray, num_left_out: int, num_parameters: int, resampling: Resampling
 ) -> TotalIndices | None:
-    """Of rows `[row, point, seed]` of a design for first or second order; None where nothing varies."""
+    """Compute total indices of rows `[row, point, seed]` of a design of first or second order; None
+    where nothing varies.
+    """
     if not is_usable(rows, num_left_out):
         return None
     totals = _totals(rows.mean(axis=-1), num_parameters, resampling)
@@ -173,7 +178,9 @@ class MorrisMeasures:
 def morris_measures(
     shares: np.ndarray, values: np.ndarray, resampling: Resampling
 ) -> MorrisMeasures | None:
-    """Of the values `[point, seed]` along trajectories; None where there is nothing to analyse."""
+    """Compute Morris's measures of values `[point, seed]` along trajectories; None where there is
+    nothing to analyse.
+    """
     from SALib.analyze import morris
 
     num_parameters = shares.shape[1]
@@ -184,7 +191,7 @@ def morris_measures(
     points = shares.reshape(-1, num_parameters + 1, num_parameters)[is_whole]
     effects = elementary_effects(points, rows.mean(axis=-1))
     cube = problem([f"x{place}" for place in range(num_parameters)])
-    found = morris.analyze(
+    measures = morris.analyze(
         cube, points.reshape(-1, num_parameters), rows.mean(axis=-1).ravel(),
         num_resamples=2, seed=resampling.state,
     )  # fmt: skip
@@ -192,9 +199,9 @@ def morris_measures(
     step = float(np.abs(np.diff(points, axis=1)).max())
     noise = np.sqrt(2 * seed_variance(rows)) * np.sqrt(2 / np.pi) / step
     return MorrisMeasures(
-        mu=resampling.interval(found["mu"], drawn.mean(axis=1)),
-        mu_star=resampling.interval(found["mu_star"], np.abs(drawn).mean(axis=1)),
-        sigma=resampling.interval(found["sigma"], drawn.std(axis=1, ddof=1)),
+        mu=resampling.interval(measures["mu"], drawn.mean(axis=1)),
+        mu_star=resampling.interval(measures["mu_star"], np.abs(drawn).mean(axis=1)),
+        sigma=resampling.interval(measures["sigma"], drawn.std(axis=1, ddof=1)),
         dummy=float(noise.mean()),
     )
 
@@ -237,14 +244,14 @@ def derivative_measures(
 
 
 def verdict(total: np.ndarray, dummy: np.ndarray) -> str:
-    """What a total index `[figure]` says beside that of the dummy."""
+    """Judge a total index `[figure]` beside that of the dummy: no effect, noise, or it matters."""
     if total[0] == 0 and total[2] == 0:
         return NO_EFFECT
     return MATTERS if total[1] > max(float(dummy[2]), 0.0) else NOISE
 
 
 def with_noise(total: np.ndarray, dummy: np.ndarray) -> np.ndarray:
-    """A total index `[figure]` whose interval also holds what noise may have put on top of it.
+    """Lower the interval of a total index `[figure]` by what noise may have added to the index.
 
     The bootstrap draws rows anew but not the seeds (of a surrogate: its members), whose noise adds as
     much to every index as it gives a dummy.
@@ -262,22 +269,22 @@ class Agreement:
 
     @property
     def do_meet(self) -> bool:
-        """Whether the intervals of the bootstrap meet."""
+        """Return whether the intervals of the bootstrap meet."""
         return do_meet(*self.bootstrap)
 
     @property
     def do_meet_with_noise(self) -> bool:
-        """Whether they meet with their lower ends lowered."""
+        """Return whether the intervals meet once their lower ends are lowered by noise."""
         return do_meet(*self.with_noise)
 
 
 def agreement_of(
     totals: tuple[np.ndarray, np.ndarray], dummies: tuple[np.ndarray, np.ndarray]
 ) -> Agreement:
-    """Of the total indices of two models and of their dummies."""
+    """Compare the total indices of two models, given the indices of their dummies."""
     return Agreement(totals, (with_noise(totals[0], dummies[0]), with_noise(totals[1], dummies[1])))
 
 
 def do_meet(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two intervals `[figure]` have a value in common."""
+    """Return whether two intervals `[figure]` have a value in common."""
     return bool(one[1] <= other[2] and other[1] <= one[2])

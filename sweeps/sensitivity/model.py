@@ -36,7 +36,7 @@ class MeanPredictor(Protocol):
 
     @property
     def outputs(self) -> Sequence[str]:
-        """The metrics that it predicts."""
+        """Return the metrics that the surrogate predicts."""
 
     def predict_mean(self, points: np.ndarray) -> Mapping[str, np.ndarray]:
         """By metric, the mean over seeds `[point]` at points `[point, input]` in their own units."""
@@ -47,7 +47,7 @@ class Response(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics."""
+        """Return the metrics of the response."""
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
         """Values `[point, seed, metric]` at shares `[point, parameter]`; NaN where a run failed."""
@@ -75,7 +75,7 @@ class Simulated:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics."""
+        """Return the metrics of the bench."""
         return self.bench.names
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
@@ -87,12 +87,12 @@ class Simulated:
         return np.array([self.kept[point] for point in points])
 
     def failures(self) -> dict[str, int]:
-        """How many runs did not come to their end, by outcome."""
+        """Count the runs that did not come to their end, by outcome."""
         failed = [
             outcome
             for point, values in self.kept.items()
-            for outcome, one in zip(self.outcomes[point], values, strict=True)
-            if np.isnan(one).all()
+            for outcome, row in zip(self.outcomes[point], values, strict=True)
+            if np.isnan(row).all()
         ]
         return {name: failed.count(name) for name in sorted(set(failed))}
 
@@ -188,20 +188,25 @@ def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -
 
 
 def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np.ndarray:
-    """The strategy's score `[point]` of values `[point, seed, metric]`; NaN for failures."""
-    found = []
-    for one in values:
+    """Return the strategy's score `[point]` of values `[point, seed, metric]`; NaN for failures."""
+    all_scores = []
+    for of_point in values:
         runs = [
             RunSummary(Outcome.COMPLETED, dict(zip(names, row, strict=True)))
-            for row in one.tolist()
+            for row in of_point.tolist()
         ]
         worth = valuation.worth(runs)
-        found.append(np.nan if worth.failures else worth.score)
-    return np.array(found)
+        all_scores.append(np.nan if worth.failures else worth.score)
+    return np.array(all_scores)
 
 
 def load_surrogate(path: str) -> MeanPredictor:
-    """The surrogate in a folder."""
+    """Load the surrogate in a folder.
+
+    Raises:
+        ConfigError: the folder does not exist, or the packages for surrogates are not
+            installed.
+    """
     try:
         module = import_module("surrogate.predictor")
     except ModuleNotFoundError as error:

@@ -36,13 +36,13 @@ class Region:
         return found
 
     def words(self, dimensions: Sequence[Dimension]) -> str:
-        """The values that the box leaves, of the parameters that it narrows."""
-        found = [
-            f"{one.name} {_shown(one.at(low))} to {_shown(one.at(high))}"
-            for one, low, high in zip(dimensions, self.low, self.high, strict=True)
+        """Describe the values that the box leaves, of the parameters that it narrows."""
+        parts = [
+            f"{dimension.name} {_shown(dimension.at(low))} to {_shown(dimension.at(high))}"
+            for dimension, low, high in zip(dimensions, self.low, self.high, strict=True)
             if (low, high) != (0.0, 1.0)
         ]
-        return ", ".join(found) or "all of every range"
+        return ", ".join(parts) or "all of every range"
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class RegionIndices:
 def region_indices(
     region: Region, metrics: Sequence[str], values: np.ndarray, size: int, resampling: Resampling
 ) -> RegionIndices:
-    """Of values `[point, seed, metric]` at a Saltelli design in the region, `size` points a row.
+    """Compute indices of values `[point, seed, metric]` at a Saltelli design in the region, `size` points per row.
 
     A metric that is 0 or less somewhere has no logarithm, one that does not vary no index.
     """
     plain, log, count = {}, {}, len(region.low)
     for place, metric in enumerate(metrics):
         rows, num_left_out = rows_of(values[..., place], size)
-        found = total_indices(rows, num_left_out, count, resampling)
-        if found is None:
+        indices = total_indices(rows, num_left_out, count, resampling)
+        if indices is None:
             continue
-        plain[metric] = found
+        plain[metric] = indices
         if (rows > 0).all():
             of_log = total_indices(np.log(rows), num_left_out, count, resampling)
             if of_log is not None:
@@ -81,7 +81,7 @@ def whole(count: int) -> Region:
 
 
 def best_region(dimensions: Sequence[Dimension], shares: np.ndarray, scores: np.ndarray) -> Region:
-    """The box of the middle nine tenths, by parameter, of the best quarter of the points.
+    """Return the box of the middle nine tenths, by parameter, of the best quarter of the points.
 
     `shares` is `[point, parameter]`, `scores` `[point]` with small ones better and NaN for failures. A
     choice keeps all its values.
@@ -89,7 +89,7 @@ def best_region(dimensions: Sequence[Dimension], shares: np.ndarray, scores: np.
     order = np.where(np.isfinite(scores), scores, np.inf)
     chosen = shares[np.argsort(order, kind="stable")[: max(int(BEST_SHARE * len(order)), 1)]]
     low, high = np.percentile(chosen, RANGE_PERCENT, axis=0)
-    is_choice = np.array([one.kind == "categorical" for one in dimensions])
+    is_choice = np.array([dimension.kind == "categorical" for dimension in dimensions])
     return Region(
         BEST,
         tuple(np.where(is_choice, 0.0, low).tolist()),
@@ -98,7 +98,7 @@ def best_region(dimensions: Sequence[Dimension], shares: np.ndarray, scores: np.
 
 
 def regions_of(text: str, dimensions: Sequence[Dimension]) -> tuple[Region, ...]:
-    """The regions that `--within` names; `BEST` comes without a box, which needs scores first.
+    """Return the regions that `--within` names; `BEST` comes without a box, which needs scores first.
 
     `best` or `none`, or PARAMETER=LOW:HIGH with commas, LOW or HIGH left out for the end of the range;
     regions are parted by semicolons.

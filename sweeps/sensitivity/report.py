@@ -303,7 +303,7 @@ def _legend(study: SensitivityStudy) -> list[str]:
 
 
 def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
-    """The size of a study."""
+    """Say how many points and seeds a study has at most, and in which designs."""
     return (
         f"At most {num_points:,} points × {num_seeds} seeds: Saltelli with {sizes.base} rows, "
         f"{sizes.trajectories} Morris trajectories, derivatives at {sizes.gradients} points, effects "
@@ -312,7 +312,7 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
 
 
 def value_words(value: object) -> str:
-    """A parameter's value."""
+    """Write a parameter's value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return shown(value) if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
@@ -366,12 +366,12 @@ def _cell(found: TotalIndices | None, place: int) -> str:
 
 
 def interval_words(figures: Sequence[float] | np.ndarray) -> str:
-    """An index with its interval."""
+    """Write an index with its interval."""
     return f"{_index(figures[0])} {ends_words(figures)}"
 
 
 def ends_words(figures: Sequence[float] | np.ndarray) -> str:
-    """The interval of an index."""
+    """Write the interval of an index."""
     return f"[{_index(figures[1])}, {_index(figures[2])}]"
 
 

@@ -101,7 +101,7 @@ class SmoothedGradient:
 
     @property
     def standard_error(self) -> Float[np.ndarray, "parameter"]:
-        """Of the gradient, from seeds and perturbations together."""
+        """Return the gradient's standard error `[parameter]`, from seeds and perturbations together."""
         return np.sqrt(self.variance_of_seeds + self.variance_of_draws)
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +118,7 @@ def smoothed_gradients(
     random_state: int = 0,
     law: str = "normal",
 ) -> dict[str, SmoothedGradient]:
-    """The smoothed gradient of each of the bench's metrics at a configuration.
+    """Estimate the smoothed gradient of each of the bench's metrics at a configuration.
 
     All 2·`num_pairs` points run on all of the bench's seeds in its compiled calls. With several parameters
     every pair perturbs all of them at once.
@@ -130,9 +130,9 @@ def smoothed_gradients(
     _check_whole(results)
     paths = [[path for _, path in of_point] for of_point in runs]
     changed = [
-        one != other
+        decided != other
         for ahead, back in zip(paths[::2], paths[1::2], strict=True)
-        for one, other in zip(ahead, back, strict=True)
+        for decided, other in zip(ahead, back, strict=True)
     ]
     share = sum(changed) / len(changed)
     return {
@@ -144,16 +144,18 @@ def smoothed_gradients(
 def perturbed(
     config: ClusterConfig, parameters: Sequence[Perturbed], draw: Float[np.ndarray, "parameter"]
 ) -> ClusterConfig:
-    """The configuration `draw` widths away; a value that is not allowed is refused."""
+    """Return the configuration `draw` widths away; refuse a value that is not allowed."""
     settings = {
-        one.target: one.simulated(one.centre(config) + one.width * float(z), config)
-        for one, z in zip(parameters, draw, strict=True)
+        parameter.target: parameter.simulated(
+            parameter.centre(config) + parameter.width * float(z), config
+        )
+        for parameter, z in zip(parameters, draw, strict=True)
     }
     return with_settings("a perturbed point (a smaller width may help)", config, settings)
 
 
 def decisions(record: RunRecord) -> int:
-    """A hash of who ran where and in which steps: equal where no decision differs."""
+    """Hash who ran where and in which steps: the hash is equal where no decision differs."""
     requests = record.requests
     columns = (requests.instance, requests.scheduled_step_idx, requests.finished_step_idx)
     return hash(b"".join(np.ascontiguousarray(column, np.int64).tobytes() for column in columns))

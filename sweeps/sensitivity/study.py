@@ -72,7 +72,7 @@ class SensitivityStudy:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters."""
+        """Return the names of the parameters."""
         return tuple(dimension.name for dimension in self.dimensions)
 
 

@@ -57,7 +57,11 @@ def list_names() -> tuple[str, ...]:
 def arms_of(
     texts: Sequence[str], instances: str | None = None, is_real: bool = False
 ) -> tuple[Arm, ...]:
-    """The arms of several texts, see `on_instances` and `as_served`; their names must differ."""
+    """Read several arms, see `on_instances` and `as_served`; their names must differ.
+
+    Raises:
+        ConfigError: a text is no arm, or two arms have one name.
+    """
     arms = tuple(as_served(on_instances(arm_of(text), instances), is_real) for text in texts)
     names = [arm.name for arm in arms]
     for name in names:
@@ -67,27 +71,31 @@ def arms_of(
 
 
 def on_instances(arm: Arm, instances: str | None) -> Arm:
-    """The arm with the groups of instances of a file in place of its own instances, if one is given."""
+    """Replace the arm's instances by the groups of instances of a file, if one is given."""
     if instances is None:
         return arm
     return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
 
 
 def as_served(arm: Arm, is_real: bool) -> Arm:
-    """The arm as real servers would run it, see `served`."""
+    """Return the arm as real servers would run it, see `served`."""
     return dataclasses.replace(arm, config=served(arm.config, is_real))
 
 
 def arm_of(text: str) -> Arm:
-    """The arm that a text means; errors say which part is wrong."""
-    found = re.fullmatch(
+    """Read the arm that a text means.
+
+    Raises:
+        ConfigError: a part of the text is wrong; the error says which.
+    """
+    match = re.fullmatch(
         r"(?:(?P<label>[^=:@]+)=)?(?P<who>[^=:@;]+)(?:@(?P<point>[^:]+))?(?::(?P<rest>.+))?", text
     )
-    if found is None:
+    if match is None:
         raise ConfigError(f"arm {text!r} has not the form {_FORM}")
-    who, name = found["who"].strip(), found["point"]
-    values = _values(text, found["rest"] or "")
-    label = (found["label"] or text).strip()
+    who, name = match["who"].strip(), match["point"]
+    values = _values(text, match["rest"] or "")
+    label = (match["label"] or text).strip()
     whole, _, of_short = SHORT_NAMES.get(who, who).partition("@")
     if (of_short or who.endswith(".json")) and name is not None:
         raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
@@ -159,7 +167,7 @@ def configured(
     parameters: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> ClusterConfig:
-    """A strategy at a named point, with parameters and settings replaced; `where` begins errors."""
+    """Return a strategy at a named point, with parameters and settings replaced; `where` begins errors."""
     points = space.strategy.points
     if name is not None and name not in points:
         has = ", ".join(points) or "none"
@@ -211,7 +219,7 @@ def _checked(where: str, space: Space, name: str, value: Any) -> Any:
 def with_settings(
     where: str, config: ClusterConfig, settings: Mapping[str, Any], parameters: Sequence[str] = ()
 ) -> ClusterConfig:
-    """A configuration with settings, or single scorers' weights, replaced; `where` begins errors.
+    """Replace settings, or single scorers' weights, of a configuration; `where` begins errors.
 
     `parameters` are names that could have been meant instead.
     """

@@ -237,7 +237,7 @@ class Strategy(ClosedPart):
         return found
 
     def refuse(self, path: str, problem: str) -> ConfigError:
-        """An error about one key of the file."""
+        """Return an error about one key of the file."""
         return ConfigError(f"{self.source}: {path}: {problem}")
 
 
@@ -294,7 +294,7 @@ def converted(key: str, value: object) -> Any:
 
 
 def with_instances(strategy: Strategy, given: str) -> Strategy:
-    """The strategy with the groups of instances of a file in place of its own instances."""
+    """Replace the strategy's instances by the groups of instances of a file."""
     groups = [group.plain() for group in groups_of(given)]
     if strategy.fixed_args:
         words = (*strategy.fixed_args, "--instances", json.dumps(groups))

@@ -14,18 +14,22 @@ if TYPE_CHECKING:
 
 
 def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
-    """The cluster that options of the reference's command line describe."""
+    """Return the cluster that options of the reference's command line describe."""
     return of_arguments(words)[0]
 
 
 def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
-    """The cluster, and the number of requests if it is given."""
+    """Return the cluster that the options describe, and the number of requests if it is given.
+
+    Raises:
+        ConfigError: an option is not allowed, or the number of requests is below 1.
+    """
     from blis_jax.commands.cluster_settings import cluster_config
 
-    given = _arguments_parser().given(words)
-    if given.get("num_requests", 1) < 1:
-        raise ConfigError(f"--num-requests must be at least 1, got {given['num_requests']}")
-    return cluster_config(given), given.get("num_requests")
+    options = _arguments_parser().given(words)
+    if options.get("num_requests", 1) < 1:
+        raise ConfigError(f"--num-requests must be at least 1, got {options['num_requests']}")
+    return cluster_config(options), options.get("num_requests")
 
 
 def _arguments_parser() -> Parser:

@@ -15,7 +15,11 @@ CONTROL = "always-busiest"  # sends everything to the fullest instance: a check,
 
 
 def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
-    """The base with each router of `all`, or of `NAME,NAME,…`; round-robin first if it is among them."""
+    """Return the base with each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among them.
+
+    Raises:
+        ConfigError: fewer than two routers are named, or one twice.
+    """
     names = [part.strip() for part in text.split(",") if part.strip()]
     if names == [ALL]:
         names = [name for name in ROUTING if name != CONTROL] + [*PATHS["routing"].values()]

@@ -43,12 +43,12 @@ class Dimension:
 
     @property
     def scorer(self) -> str:
-        """The scorer whose weight this is; empty for a setting."""
+        """Return the scorer whose weight this parameter is; empty for a setting."""
         setting, _, scorer = self.target.partition(".")
         return scorer if setting == SCORERS else ""
 
     def at(self, share: float) -> Any:
-        """The value at a share, 0 to 1, of the range; every category has an equal part of it."""
+        """Return the value at a share, 0 to 1, of the range; every category has an equal part of it."""
         if self.kind == "categorical":
             return self.categories[min(int(share * len(self.categories)), len(self.categories) - 1)]
         if self.is_log:
@@ -74,7 +74,7 @@ class Dimension:
         return (value - self.low) / (self.high - self.low)
 
     def simulated(self, value: Any) -> Any:
-        """What the simulator is given for a value."""
+        """Return the value as the simulator gets it, rounded where the strategy's files have fixed decimals."""
         return round(value, self.decimals) if self.decimals is not None else value
 
 
@@ -109,26 +109,26 @@ class Space:
 
     @property
     def fixed_weights(self) -> float:
-        """What the weights of scorers that no parameter changes add up to."""
+        """Add up the weights of scorers that no parameter changes."""
         searched = {dimension.scorer for dimension in self.dimensions}
         scorers = parse_scorers(_scorers_of(self.base))
         return sum(weight for name, weight in scorers if short_name(name) not in searched)
 
     def served(self, is_real: bool) -> Space:
-        """The space on the cluster that real servers would be, see `served`."""
+        """Return the space on the cluster that real servers would be, see `served`."""
         return replace(self, base=served(self.base, is_real))
 
     def at(self, shares: Iterable[float]) -> Point:
-        """The point at a share, 0 to 1, of every range."""
+        """Return the point at a share, 0 to 1, of every range."""
         pairs = zip(self.dimensions, shares, strict=True)
         return tuple(dimension.at(float(share)) for dimension, share in pairs)
 
     def config_at(self, point: Point) -> ClusterConfig:
-        """The cluster that a point describes."""
+        """Return the cluster that a point describes."""
         return self.config_with(dict(zip(self.names, point, strict=True)))
 
     def config_with(self, values: Mapping[str, Any]) -> ClusterConfig:
-        """The cluster with some parameters set; the others stay as in the base."""
+        """Return the cluster with some parameters set; the others stay as in the base."""
         changes: dict[str, Any] = {}
         weights: dict[str, float] = {}
         for dimension in self.dimensions:
@@ -149,7 +149,7 @@ class Space:
 
 
 def space_of(strategy: Strategy) -> Space:
-    """The checked search space of a strategy."""
+    """Return the search space of a strategy, checked."""
     base, num_requests = _base_config(strategy)
     dimensions = tuple(
         _dimension(strategy, base, place, parameter)

@@ -95,12 +95,12 @@ class Summarizer(CompiledSummary[np.ndarray]):
 
     @property
     def compute(self) -> SweepFigures:
-        """Of all requests, and of the classes that the workloads have."""
+        """Return the figures of all requests, and of the classes that the workloads have."""
         return SweepFigures(tuple(self.codes), tuple(LEVELS.tolist()), CURVE)
 
     @cached_property
     def numbers(self) -> MeasureNumbers:
-        """Of the measure and its targets."""
+        """Return the measure's window and targets as numbers of the call."""
         return measure_numbers(self.targets, self.measure)
 
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> np.ndarray:
@@ -204,7 +204,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
 def to_dataset(
     plan: SweepPlan, summarizer: Summarizer, table: np.ndarray, about: Mapping[str, str]
 ) -> xr.Dataset:
-    """The table `[point, seed]` as a Dataset over strategies, axes and seeds.
+    """Make a Dataset over strategies, axes and seeds of the table `[point, seed]`.
 
     `about` are further attributes: how the runs were made.
     """
@@ -283,7 +283,7 @@ def _totals(counts: np.ndarray) -> list[int]:
 
 
 def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
-    """How many runs ended in which way, those not made included."""
+    """Count the runs that ended in each way, those not made included."""
     codes, counts = np.unique(outcomes, return_counts=True)
     return {
         "not_run" if code == NOT_RUN else Outcome(code).name.lower(): int(count)
@@ -294,7 +294,11 @@ def outcome_counts(outcomes: np.ndarray) -> dict[str, int]:
 def fill_from(
     dataset: xr.Dataset, plan: SweepPlan, summarizer: Summarizer, source: Path
 ) -> np.ndarray:
-    """The plan's table with the rows that a saved sweep has; refuses one that would lose rows."""
+    """Return the plan's table with the rows that a saved sweep has.
+
+    Raises:
+        ConfigError: the saved sweep has rows that would be lost, or lacks a column.
+    """
     place = {point.fingerprint: index for index, point in enumerate(plan.points)}
     seed_place = {seed: index for index, seed in enumerate(plan.requests.seeds)}
     fingerprints = dataset["fingerprint"].values.reshape(-1).astype(str).tolist()
@@ -321,7 +325,7 @@ def fill_from(
 
 
 def known_rows(table: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
-    """The rows that are there, as `run_grid` takes them."""
+    """Return the rows that are there, as `run_grid` takes them."""
     points, seeds = np.nonzero(table["outcome"] != NOT_RUN)
     return {
         (point, seed): table[point, seed]

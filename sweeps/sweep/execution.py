@@ -47,13 +47,13 @@ class How:
     command: str = ""  # the command line, for the record
 
     def options(self) -> Options:
-        """The engine's options on the machine at hand."""
+        """Return the engine's options on the machine at hand."""
         return Options(
             num_slots=self.slots, clock=self.clock, form=default_form(), resolve_ties=False
         )
 
     def texts(self) -> dict[str, str]:
-        """What the Dataset says about the making of its runs."""
+        """Return what the Dataset says about the making of its runs."""
         return {"clock": self.clock, "command": self.command, "device": device_text()}
 
 
@@ -68,7 +68,11 @@ class Done:
 
 
 def device_text() -> str:
-    """The machine at hand, in words."""
+    """Name the machine at hand, in words.
+
+    Raises:
+        ConfigError: JAX finds no device of the platform that is asked for.
+    """
     try:
         device = jax.devices()[0]
     except (RuntimeError, AssertionError):  # JAX asserts where a platform is not installed at all
@@ -191,15 +195,15 @@ class Stopped:
     looks: Sequence[Look[tuple[Difference, ...]]] = ()
 
     def words(self) -> list[str]:
-        """How many seeds there are, and why; nothing where their number was given."""
+        """Say how many seeds there are, and why; nothing where their number was given."""
         if self.rule is None or not self.looks:
             return []
-        last, counts = self.looks[-1], ", ".join(str(one.num_seeds) for one in self.looks)
+        last, counts = self.looks[-1], ", ".join(str(pair.num_seeds) for pair in self.looks)
         lines = [f"{last.num_seeds} seeds: {rule_words(self.rule)}. Looks at {counts}: {last.end}."]
-        for one, found in zip(self.asked, last.found, strict=True):
-            change = found.simultaneous_percent
+        for pair, difference in zip(self.asked, last.found, strict=True):
+            change = difference.simultaneous_percent
             text = f"{change.mean:+.2f} [{change.low:+.2f}, {change.high:+.2f}]".replace("-", "−")
-            lines.append(f"  {family_words(one)}: {text} %, {found.verdict}")
+            lines.append(f"  {family_words(pair)}: {text} %, {difference.verdict}")
         return lines
 
 
@@ -211,7 +215,11 @@ def run_until(
     rule: StoppingRule | None,
     names: Sequence[str],
 ) -> Stopped:
-    """The sweep, on the plan's seeds without a rule."""
+    """Run the sweep on more and more seeds until the rule is met; on the plan's seeds if there is no rule.
+
+    Raises:
+        ConfigError: a rule is given, but there is one point only.
+    """
     if rule is None:
         return Stopped(plan, run_sweep(plan, how, output, is_resumed))
     if len(plan.points) < 2:
@@ -225,9 +233,9 @@ def run_until(
         nonlocal stopped
         longer = _longer(plan, max(count, num_kept))
         done = run_sweep(longer, how, output, is_resumed or stopped is not None)
-        asked = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
-        stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(asked))
-        found = look(list(asked.values()), rule)
+        pairs = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
+        stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(pairs))
+        found = look(list(pairs.values()), rule)
         if done.is_interrupted:
             return dataclasses.replace(found, end=INTERRUPTED)
         return look_at(num_kept) if found.end and count < num_kept else found

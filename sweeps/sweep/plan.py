@@ -125,7 +125,7 @@ def make_plan(
     targets: Targets = DEFAULT_TARGETS,
     window: str | None = None,
 ) -> SweepPlan:
-    """Return the plan that the texts of the command line ask for.
+    """Make a plan from the texts of the command line: `settings` KEY=VALUE, `grid` KEY=VALUES.
 
     Args:
         workload: its name or file; with a trace, what the user calls that.
@@ -297,7 +297,7 @@ def _scalar(text: str) -> int | float | str:
 
 
 def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:
-    """The workload with one number replaced, clients by id or index.
+    """Replace one number of the workload, with clients by id or index.
 
     For instance `workload.aggregate_rate` or `workload.clients.critical.arrival.cv`.
     """

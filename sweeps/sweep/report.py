@@ -33,7 +33,7 @@ def place_text(place: Mapping[str, Any]) -> str:
 
 
 def requests_text(plan: SweepPlan) -> str:
-    """The workload and its seeds, or the trace and its runs."""
+    """Name the workload and its seeds, or the trace and its runs."""
     if not isinstance(plan.requests.source, TraceSource):
         return f"Workload {plan.requests.name}, {SEEDS.listed(plan.requests.seeds, has_kind=False)}"
     trace, count = plan.requests.source, len(plan.requests.seeds)
@@ -47,7 +47,7 @@ def requests_text(plan: SweepPlan) -> str:
 
 
 def runs_of(plan: SweepPlan) -> RunWords:
-    """What the runs of a strategy are called."""
+    """Return the words for the runs of a strategy."""
     trace = plan.requests.source.about() if isinstance(plan.requests.source, TraceSource) else None
     return run_words(trace, len(plan.requests.seeds))
 
@@ -94,7 +94,7 @@ def time_sentence(timing: Timing, num_known: int) -> Sentence:
 
 
 def cost_lines(plan: SweepPlan, dataset: xr.Dataset) -> list[str]:
-    """What the instances of every strategy cost, where a cluster policy takes some down."""
+    """Say what the instances of every strategy cost, where a cluster policy takes some down."""
     if all(point.config.cluster_policy == NONE for point in plan.points):
         return []
     parts = []

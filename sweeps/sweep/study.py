@@ -73,17 +73,17 @@ class Swept:
 
     @property
     def label_by_place(self) -> bool:
-        """Whether the places of the grid are what is compared, for want of a second strategy."""
+        """Return whether the places of the grid are what is compared, for want of a second strategy."""
         return len(self.plan.strategies) == 1 and len(self.plan.points) > 1
 
     def labels(self, point: SweepPoint | Comparison) -> tuple[str, str]:
-        """What a point is called, and its place in the grid."""
+        """Return what a point is called, and its place in the grid."""
         where = place_text(point.place)
         return (where, "") if self.label_by_place else (point.strategy, where)
 
 
 def write_reports(swept: Swept, paths: OutputPaths) -> None:
-    """The page and the trace, as far as they are asked for."""
+    """Write the page and the trace, as far as they are asked for."""
     points = _first_points(swept)
     seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
     records = _records(swept, points, seeds)

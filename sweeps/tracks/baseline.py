@@ -44,7 +44,11 @@ _LABELS = {
 
 
 def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
-    """The document `baseline.json`; refuses a baseline with a run that does not end."""
+    """Measure the document `baseline.json`.
+
+    Raises:
+        ConfigError: a run of the baseline does not come to its end.
+    """
     spec = workload_named(problem.workload, folder, problem.rate)
     arm = arm_record(problem.baseline)
     bench = Benches().of(spec, problem.seeds, problem.rng, ())

@@ -139,7 +139,7 @@ class Problem(ClosedPart):
         return self
 
     def criteria_content(self) -> Any:
-        """What decides the judgements."""
+        """Return the parts of the problem that decide its judgements, as plain data."""
         fields = {"criteria", "conditions", "constraints", "objective"}
         return self.model_dump(mode="json", include=fields)
 
@@ -161,7 +161,11 @@ def list_problems() -> tuple[str, ...]:
 
 
 def load_problem(name_or_path: str) -> Problem:
-    """A problem of the package, or that of a track's folder or file."""
+    """Load a problem of the package, or that of a track's folder or file.
+
+    Raises:
+        ConfigError: there is none of that name, or it is malformed.
+    """
     if name_or_path in list_problems():
         file = resources.files("sweeps") / FOLDER / name_or_path / FILE
         return parse_problem(file.read_text(encoding="utf-8"), f"{name_or_path}/{FILE}")
@@ -181,7 +185,11 @@ def load_problem(name_or_path: str) -> Problem:
 def workload_named(
     name_or_path: str, folder: Path | None = None, rate: float | None = None
 ) -> WorkloadSpec:
-    """A workload by its name, or one in a file, here or in `folder`; with another rate if wanted."""
+    """Load a workload by its name, or from a file here or in `folder`; at another rate if one is given.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
     if name_or_path in list_workloads():
         spec = load_workload(name_or_path)
     elif name_or_path.endswith((".yaml", ".yml")):

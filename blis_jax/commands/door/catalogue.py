@@ -22,9 +22,9 @@ class Command(NamedTuple):
     place: str = ""
 
     def main(self) -> Callable[[Sequence[str] | None], int]:
-        """What runs it."""
-        found: Callable[[Sequence[str] | None], int] = import_module(self.place or self.module).main
-        return found
+        """Import the command's module and return the function that runs it."""
+        main_: Callable[[Sequence[str] | None], int] = import_module(self.place or self.module).main
+        return main_
 
 
 def _package(name: str, module: str, about: str) -> Command:
@@ -107,10 +107,10 @@ WITH_ACTIONS = {
 
 
 def actions_of(name: str) -> tuple[str, ...]:
-    """The second words that follow a first one: of `surrogate` and `papers`, and of commands their actions."""
+    """Return the words that may follow a command's first word: its actions."""
     if name in WITH_ACTIONS:
         return tuple(import_module(WITH_ACTIONS[name]).ACTIONS)
-    return tuple(one.split()[1] for one in COMMANDS if one.startswith(f"{name} "))
+    return tuple(command.split()[1] for command in COMMANDS if command.startswith(f"{name} "))
 
 
 # --- what the commands declare: their parsers, and the words that an option's value may be --------
@@ -120,30 +120,34 @@ NEEDS_ACTION = ("ledger",)  # commands that do nothing without one
 
 
 def parsers() -> dict[str, Parser]:
-    """The parser of every command, by the words behind `blis-jax`; nothing is run."""
-    found = {}
+    """Return the parser of every command, by the words behind `blis-jax`; nothing is run."""
+    parser_by_words = {}
     for name, command in COMMANDS.items():
         actions = actions_of(name) if name in WITH_ACTIONS else ()
         words_alone = ("",) if name not in NEEDS_ACTION else ()
         with called_as(command.module, f"blis-jax {name}"):
             for action in (*words_alone, *actions):
                 words = [action] if action else []
-                found[f"{name} {action}".strip()] = declared(command.main(), words)
-    return found
+                parser_by_words[f"{name} {action}".strip()] = declared(command.main(), words)
+    return parser_by_words
 
 
 def options_of(parser: Parser) -> list[argparse.Action]:
-    """The options that help shows, in its order."""
-    return [one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS]
+    """Return the options that help shows, in its order."""
+    return [
+        action
+        for action in parser._actions
+        if action.option_strings and action.help != argparse.SUPPRESS
+    ]
 
 
 def takes_value(option: argparse.Action) -> bool:
-    """Whether a value follows the option."""
+    """Return whether a value follows the option."""
     return option.nargs != 0
 
 
 def words_for(action: argparse.Action) -> tuple[str, ...]:
-    """The words that may follow an option, or stand in a position; none if anything may."""
+    """Return the words that may follow an option, or stand in a position; none if anything may."""
     choices = getattr(action.type, "choices", None) or action.choices
     if choices:
         return tuple(map(str, choices))

@@ -34,7 +34,7 @@ OWN_OPTIONS = ("--help", "--version")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _completion, arguments)
 
 

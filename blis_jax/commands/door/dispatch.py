@@ -75,16 +75,20 @@ def _named(words: list[str]) -> tuple[Command, list[str]]:
 
 
 def overview() -> str:
-    """The commands in groups, one line each."""
+    """List the commands in groups, one line each."""
     width = max(len(name) for name in COMMANDS) + 2
     lines = [_HEAD]
     for title, commands in GROUPS:
-        lines += [f"{title}:", *(f"  {one.name:<{width}}{one.about}" for one in commands), ""]
+        lines += [
+            f"{title}:",
+            *(f"  {command.name:<{width}}{command.about}" for command in commands),
+            "",
+        ]
     return "\n".join([*lines, _TAIL])
 
 
 def version_lines() -> list[str]:
-    """The version, and which BLIS the results equal."""
+    """Say the version, and which BLIS the results equal."""
     return [
         f"{NAME} {__version__}",
         f"profile {ClusterConfig().profile}: equal to BLIS as of its revision {PROFILE}, request by request",

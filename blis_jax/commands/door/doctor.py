@@ -26,7 +26,7 @@ _LOOP_OPTION = "xla_cpu_small_while_loop_byte_threshold"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _doctor, arguments)
 
 
@@ -68,7 +68,7 @@ def device_lines(missing: Sequence[str]) -> list[str]:
 
 
 def flags_line(flags: str | None) -> str:
-    """Whether XLA has the option that makes a simulation on a CPU fast; `flags` is XLA_FLAGS."""
+    """Say whether XLA has the option that makes a simulation on a CPU fast; `flags` is the value of XLA_FLAGS."""
     if _LOOP_OPTION in (flags or ""):
         return "XLA's option for long loops: set"
     words = "XLA's option for long loops: not set, so runs on a CPU are about ten times slower"
@@ -102,12 +102,16 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def missing_packages() -> list[str]:
-    """The required packages that are not installed; empty where the package itself is not installed."""
+    """Return the required packages that are not installed; none if blis-jax itself is not installed as a package."""
     try:
         required = importlib.metadata.requires("blis-jax") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    names = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in required if "extra ==" not in one]
+    names = [
+        re.split(r"[^A-Za-z0-9._-]", requirement)[0]
+        for requirement in required
+        if "extra ==" not in requirement
+    ]
     return [name for name in names if not _is_installed(name)]
 
 

@@ -34,18 +34,18 @@ _STRATEGIES = """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.print_page(NAME, _DESCRIPTION, page, arguments)
 
 
 def page() -> str:
-    """The page."""
+    """Return the page docs/options.md: shared options first, then those of each command."""
     made = parsers()
     rows = ["| option | older spellings | meaning | default |", "|---|---|---|---|"]
     rows += [
-        _shared_row(one)
-        for one in SHARED
-        if any(_has(parser, one.name) for parser in made.values())
+        _shared_row(option)
+        for option in SHARED
+        if any(_has(parser, option.name) for parser in made.values())
     ]
     text = _HEAD + "\n".join(rows) + "\n" + _STRATEGIES
     for name, parser in made.items():

@@ -175,5 +175,5 @@ class SlotsOption(CommandOptions, title="engine"):
 
 
 def name_of(flag: Flag) -> str:
-    """The name of an option's value; its other names are behind the first."""
+    """Return the name of an option's value: its first spelling with underscores."""
     return flag.name.partition("/")[0].replace("-", "_")

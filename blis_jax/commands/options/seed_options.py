@@ -31,7 +31,7 @@ class SeedOptions(CommandOptions, title="requests"):
 
     @property
     def has_number(self) -> bool:
-        """Whether it is said how many seeds, or which."""
+        """Return whether the options say how many seeds, or which."""
         return self.seeds is not None or self.num_seeds is not None
 
     @property
@@ -67,7 +67,7 @@ class CountedRequests(RequestCount, DrawnOptions, title="requests"):
 
 
 def listed_seeds(text: str) -> tuple[int, ...]:
-    """The seeds in `A,B,…`; a comma at the end makes a list of one."""
+    """Read the seeds in `A,B,…`; a comma at the end makes a list of one."""
     parts = text.removesuffix(",").split(",")
     try:
         return tuple(int(part) for part in parts)
@@ -79,7 +79,7 @@ def listed_seeds(text: str) -> tuple[int, ...]:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """The seeds as a list that `--seeds` takes."""
+    """Write seeds as a list that `--seeds` takes."""
     return ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
 
 

@@ -34,7 +34,7 @@ class EnoughSeedsOptions(CommandOptions, title="enough seeds"):
 
     @property
     def has_rule(self) -> bool:
-        """Whether seeds are added."""
+        """Return whether seeds are added until a rule is met."""
         return self.decide or self.precision is not None
 
 

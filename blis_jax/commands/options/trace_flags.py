@@ -121,7 +121,12 @@ def output_option() -> Any:
 
 
 def renamed(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the reference's `--workload traces` as what it means here."""
+    """Replace the reference's `--workload traces` by the options that mean the same here.
+
+    Raises:
+        ConfigError: the file is missing, or given without `--workload traces`, or `--trace` is
+            given too.
+    """
     renamed = dict(named)
     if named.get("workload") != TRACES:
         if "workload_traces_filepath" in named:
@@ -253,7 +258,7 @@ def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
 
 
 def to_table(trace: Trace, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
-    """The requests at the engine's block size."""
+    """Return the requests as a table at the engine's block size, with what prompts share."""
     from blis_jax.traces.rows import to_table as fold
 
     with progress.phase("counting what prompts share"):

@@ -38,12 +38,12 @@ class DecisionTraceOptions(CommandOptions, title="decisions of the run"):
 
     @property
     def is_shown(self) -> bool:
-        """Whether the decisions are printed."""
+        """Return whether the decisions are printed."""
         return self.summarize_trace and self.trace_level == "decisions"
 
     @property
     def wants_regret(self) -> bool:
-        """Whether what better choices would have saved is printed too."""
+        """Return whether what better choices would have saved is printed too."""
         return self.is_shown and self.counterfactual_k > 0
 
 
@@ -76,7 +76,9 @@ def check(options: DecisionTraceOptions, config: ClusterConfig, notes: Notes) ->
 
 
 def router_watched(options: DecisionTraceOptions, config: ClusterConfig) -> Policies | None:
-    """The router that also keeps what its choices have cost, where that is asked for and can be above 0."""
+    """Return a router that also keeps its regret for every request, where that is asked for and can be
+    above 0; else None.
+    """
     if not options.wants_regret or config.routing_policy not in _BY_LOAD:
         return None
 

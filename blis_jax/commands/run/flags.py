@@ -227,7 +227,7 @@ class RunOptions(
 
     @property
     def seed_of_record(self) -> int:
-        """The seed, or BLIS's where none is given."""
+        """Return the seed, or BLIS's default where none is given."""
         return trace_flags.DEFAULT_SEED if self.seed is None else self.seed
 
 
@@ -249,7 +249,7 @@ def _refused_words() -> str:
 
 
 def make_parser() -> Parser:
-    """The command's options."""
+    """Declare the options of `blis_jax.run`."""
     parser = Parser(
         prog=f"python -m {NAME}",
         usage="%(prog)s --model NAME --workload-spec FILE [options]\n"

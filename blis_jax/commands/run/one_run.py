@@ -270,7 +270,9 @@ def _warn_of_idle_options(
 
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
-    """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
+    """Return the configuration under the reference's flag names; what the other revision lacks only
+    where it was given.
+    """
     names = [name for name in FIELDS if name not in _OURS and not is_later(config, name)]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 
@@ -279,5 +281,5 @@ _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 def is_whole(record: RunRecord) -> bool:
-    """Whether the run ended as the reference would: completed, or at its horizon."""
+    """Return whether the run ended as the reference would: completed, or at its horizon."""
     return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)

@@ -169,25 +169,25 @@ def _users(options: ReplayOptions) -> DrawnWorkload | None:
 
 
 def latencies(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What BLIS's calibrate reads of each completed request, by number; times in µs."""
-    found = []
-    for one in requests:
-        number = one["requestID"].removeprefix("request_")
-        if not one["e2e_ms"] or not number.isdecimal():
+    """Return what BLIS's calibrate reads of each completed request, by request number; times in µs."""
+    rows = []
+    for request in requests:
+        number = request["requestID"].removeprefix("request_")
+        if not request["e2e_ms"] or not number.isdecimal():
             continue
-        words = {name: one[name] for name in ("slo_class", "model") if one.get(name)}
-        found.append(
+        words = {name: request[name] for name in ("slo_class", "model") if request.get(name)}
+        rows.append(
             {
                 "request_id": int(number),
-                "ttft_us": round(one["ttft_ms"] * 1000),
-                "e2e_us": round(one["e2e_ms"] * 1000),
-                "input_tokens": one["num_prefill_tokens"],
-                "output_tokens": one["num_decode_tokens"],
+                "ttft_us": round(request["ttft_ms"] * 1000),
+                "e2e_us": round(request["e2e_ms"] * 1000),
+                "input_tokens": request["num_prefill_tokens"],
+                "output_tokens": request["num_decode_tokens"],
                 **words,
-                **({"itl_mean_us": one["itl_ms"] * 1000} if one["itl_ms"] else {}),
+                **({"itl_mean_us": request["itl_ms"] * 1000} if request["itl_ms"] else {}),
             }
         )
-    return sorted(found, key=lambda one: one["request_id"])
+    return sorted(rows, key=lambda request: request["request_id"])
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, Workloa
 
 
 def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """A recorded workload, also checked for what the engine takes for granted."""
+    """Read a recorded workload, and check what the engine takes for granted."""
     if path.is_file() and not zipfile.is_zipfile(path):
         raise ConfigError(f"{path} is not a whole .npz archive; give a recorded workload")
     try:
@@ -175,7 +175,7 @@ _OPEN_ENDED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.EVICTED,
 
 
 def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
-    """The texts behind the table's codes, and the deadlines of the requests that arrived."""
+    """Return the texts behind the table's codes, and the deadlines of the requests that arrived."""
     deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
     models = run.loop.names.models
     models = None if models is None else models[run.rows]
@@ -185,7 +185,9 @@ def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
 def placed_table(
     table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
 ) -> RequestTable:
-    """The requests with bounds of their own, and those marked that no instance has a model for, which is said."""
+    """Add the requests' own TTFT targets, and mark requests whose model no instance has; these are
+    named in a warning.
+    """
     if config.goes_by_targets:
         table = with_targets(table, names.slo_target_us)
     placed = marked(table, names.models, config.serves)
@@ -199,9 +201,10 @@ def placed_table(
 
 
 def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int | None:
-    """The first request that is not done by its deadline, None if all are: then deadlines change nothing.
+    """Return the first request that is not done by its deadline; None if all are: then deadlines change nothing.
 
-    One whose end no record tells, as it left its instance early, counts as one that is there at the horizon.
+    A request that left its instance early has no recorded end, and counts as one that is there at
+    the horizon.
     """
     if names.deadline_us is None:
         return None
@@ -222,7 +225,7 @@ def run_of_table(
     seed: int,
     said: Notes | None = None,
 ) -> RunRecord:
-    """The run of given requests; again with deadlines if one of them comes too late.
+    """Run given requests; run them again with deadlines if one of them comes too late.
 
     In a profile without deadlines that is refused, or said where there are notes.
     """
@@ -243,7 +246,7 @@ def run_of_table(
 def run_of_users(
     config: ClusterConfig, workload: DrawnWorkload, options: RunOptions, seed: int
 ) -> ClosedLoopRun:
-    """The run of users who wait for their answers; likewise."""
+    """Run users who wait for their answers; run them again with deadlines if a request comes too late."""
     run = followed(config, workload, options, seed)
     late = late_request(run.record, names_of_run(run), config.horizon)
     if late is None:
@@ -253,7 +256,7 @@ def run_of_users(
 
 
 def gives_up(config: ClusterConfig) -> bool:
-    """Whether requests are given up at their deadlines in this profile."""
+    """Return whether requests are given up at their deadlines in this profile."""
     return config.is_august or config.corrected
 
 
@@ -268,7 +271,7 @@ def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> No
 
 
 def with_deadlines(table: RequestTable, names: WorkloadNames) -> RequestTable:
-    """The requests with their deadlines."""
+    """Add the requests' deadlines to the table, as timeouts from their arrival in µs."""
     assert names.deadline_us is not None
     timeout = np.where(names.deadline_us > 0, names.deadline_us - np.asarray(table.arrival_us), 0)
     return with_timeouts(table, timeout)
@@ -281,7 +284,7 @@ def write_trace(
     run: ClosedLoopRun | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """The run as BLIS of August 2026 writes it, if it was asked for."""
+    """Write the run as a TraceV2 trace of BLIS of August 2026, if `--trace-output` asks for it."""
     if options.trace_output is None:
         return
     assert source.spec is not None

@@ -48,29 +48,31 @@ class Scenario:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The recorded configuration, by the reference's flag names."""
+        """Return the recorded configuration, by the reference's flag names."""
         return dict(self.document.get("config", {}))
 
     @property
     def is_of_august(self) -> bool:
-        """Whether a command line says what was run, as in recordings of August."""
+        """Return whether a command line says what was run, as in recordings of August."""
         return _is_of_august(self.document)
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """The recorded command line as options of `run`."""
+        """Return the recorded command line as options of `run`."""
         words = list(self.document["cli_args"])
-        found = make_parser().given(["--profile", REVISED, *words[words[0] == "run" :]])
+        recorded = make_parser().given(["--profile", REVISED, *words[words[0] == "run" :]])
         for name in ("workload_spec", "policy_config"):
-            if name in found and is_file_name(found[name]):
-                found[name] = str(self.folder / found[name])
+            if name in recorded and is_file_name(recorded[name]):
+                recorded[name] = str(self.folder / recorded[name])
         return {
-            name: value for name, value in found.items() if name not in BESIDE_SCENARIO - _CHOICES
+            name: value
+            for name, value in recorded.items()
+            if name not in BESIDE_SCENARIO - _CHOICES
         }
 
     @property
     def seed(self) -> int:
-        """The recorded seed, from which random policies draw; the reference's default if there is none."""
+        """Return the recorded seed, from which random policies draw; the reference's default if there is none."""
         seed = self.options.get("seed") if self.is_of_august else self.document.get("seed")
         return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
 

@@ -53,7 +53,11 @@ class Source:
 
 
 def with_workload_spec(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with a `--workload` that BLIS does not have as what `--workload-spec` takes."""
+    """Replace a `--workload` that BLIS does not have by the `--workload-spec` that it means.
+
+    Raises:
+        ConfigError: the name is not known, or `--workload-spec` is given too.
+    """
     text = named.get("workload")
     if text is None or text in WORKLOAD_MODES:
         return dict(named)
@@ -70,12 +74,16 @@ def with_workload_spec(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_file_name(text: str) -> bool:
-    """Whether a workload's name is that of a file."""
+    """Return whether a workload's name is that of a file."""
     return Path(text).is_file() or os.sep in text or text.endswith((".yaml", ".yml"))
 
 
 def source_of(options: RunOptions) -> Source:
-    """The workload that the options describe, checked; nothing is drawn yet."""
+    """Return the workload that the options describe, checked; nothing is drawn yet.
+
+    Raises:
+        ConfigError: two sources are given, or the seed does not fit `--rng jax`.
+    """
     if options.workload_spec is not None and options.requests is not None:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
     trace_flags.check(options.named)
@@ -103,7 +111,11 @@ def source_of(options: RunOptions) -> Source:
 
 
 def revision_of(options: RunOptions) -> str:
-    """The revision of BLIS whose requests are drawn."""
+    """Return the revision of BLIS whose requests are drawn.
+
+    Raises:
+        ConfigError: an option of August's revision is given without its profile.
+    """
     variant = options.variant
     revision = variant if variant in REVISIONS else FIRST_REVISION
     for name in REVISED_OPTIONS if revision == FIRST_REVISION else ():
@@ -286,7 +298,7 @@ def warn_of_idle_options(
 
 
 def closed_loop_of(source: Source) -> DrawnWorkload | None:
-    """The workload, drawn, if completions bring some of its requests."""
+    """Return the workload, drawn, if completions bring some of its requests; else None."""
     if not is_revised(source) or source.stream == "jax":
         return None
 
@@ -296,5 +308,5 @@ def closed_loop_of(source: Source) -> DrawnWorkload | None:
 
 
 def is_revised(source: Source) -> bool:
-    """Whether the requests are drawn by the rules of August 2026."""
+    """Return whether the requests are drawn by the rules of August 2026."""
     return source.spec is not None and source.spec.revision != FIRST_REVISION

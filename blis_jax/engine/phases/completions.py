@@ -94,13 +94,13 @@ def next_news(state: State) -> jax.Array:
 
 
 def tell_gateway(ctx: Context, state: State) -> Writes:
-    """The gateway's policies told of the earliest completion; of one microsecond, the earlier request first."""
+    """Tell the gateway's policies of the earliest completion; of one microsecond, of the earlier request first."""
     news = state[News]
     nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
     request = jnp.argmin(news.due[:-1]).astype(jnp.int32)
     latencies = row(news.latencies, request)
     view, instance = request_view(ctx, request), place_of(state, request)
-    one = Completion(
+    completion = Completion(
         request=view,
         instance=instance,
         num_output_tokens=answer_len(ctx, ctx.request(request), instance),
@@ -109,7 +109,7 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
         completed_us=news.due[request],
     )
     own = own_states(ctx, state.gateway, request)
-    own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, one)
+    own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, completion)
     gateway = with_own(ctx, state.gateway, own, request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
     return dataclasses.replace(nothing.having(change), gateway=gateway)

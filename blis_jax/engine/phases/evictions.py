@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def victim_of(
     ctx: Context, state: State, now: jax.Array, band: Int[Array, "request"], gateway: jax.Array
 ) -> jax.Array:
-    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
+    """Return the least urgent sheddable request at the instances, of several the one dispatched last;
+    the spare if none.
 
     Those dispatched in one microsecond come by their number; in BLIS, as its heap has them. Only the gateway's own are
     looked at.
@@ -72,7 +73,7 @@ def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Ar
 
 
 def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> QueueVictims:
-    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
+    """Add a request to those that are to be given up at the end of this microsecond; the spare one changes nothing."""
     spare = jnp.int32(victims.order.shape[0] - 1)
     at = jnp.where(victim < spare, victims.num_chosen, spare)
     return QueueVictims(
@@ -84,7 +85,7 @@ def with_victim(victims: QueueVictims, victim: jax.Array, now: jax.Array) -> Que
 
 
 def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
+    """Let an instance give up the next request that was chosen; a request on its way to the queue stays."""
     victims = state[QueueVictims]
     request = victims.order[victims.num_gone]
     is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts

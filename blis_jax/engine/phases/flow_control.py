@@ -98,7 +98,9 @@ def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) 
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
-    """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
+    """Handle an event of the queue (an arrival, a request that has waited too long, a tick), then
+    perhaps dispatch one request.
+    """
     state = with_tick(state, now, kind)
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
     comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
@@ -215,7 +217,9 @@ def entry_of(
     newcomer: jax.Array,
     asks: jax.Array,
 ) -> QueueEntry:
-    """Whether an arrival finds room in its band and in the queue, or some less urgent request makes room for it."""
+    """Decide whether an arrival finds room in its band and in the queue, or which less urgent request
+    makes room for it.
+    """
     params, band = _params(ctx), waiting.band[newcomer]
     in_band = count_of(waiting.is_queued & (waiting.band == band))
     is_band_full = (params.band_capacity > 0) & (in_band >= params.band_capacity)
@@ -269,7 +273,7 @@ def pick(
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
 ) -> tuple[jax.Array, jax.Array, Int[Array, "slo_class"]]:
-    """The request that would be dispatched, whether it is, and the tenants served last in each band then.
+    """Return the request that would be dispatched, whether it is, and the tenants served last in each band then.
 
     Ceilings fall with the bands, so the first band with a request decides.
     """

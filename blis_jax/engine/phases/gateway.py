@@ -121,7 +121,7 @@ def admission(
     now: jax.Array,
     seen: View,
 ) -> tuple[jax.Array, States]:
-    """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
+    """Decide whether the request is let in after `rejected` rejected ones; return that and the policies' states."""
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     if ctx.mechanism.admission.reads(MATCH):
         nodes = nodes_of(ctx.requests, candidate)

@@ -49,7 +49,7 @@ States = tuple[Any, ...]
 def first_states(
     shape: EngineShape, mechanism: Mechanism, params: Params
 ) -> tuple[States, tuple[tuple[Any, Any], ...]]:
-    """The states of the gateway's policies, and those of the instances' `[instance]`, a spare row included."""
+    """Return the first states of the gateway's policies, and of the instances' `[instance]`, a spare row included."""
     policy, rows = params.policy, shape.num_instances + 1
     gateway = tuple(
         on_each(mechanism, place, one.begin(numbers, shape))
@@ -73,15 +73,15 @@ def first_states(
 
 
 def request_view(ctx: Context, request: jax.Array) -> RequestView:
-    """What policies may know about one request."""
-    given = ctx.request(request)
+    """Return what policies may know about one request."""
+    fixed = ctx.request(request)
     return RequestView(
-        slo_class=given.slo_class,
-        input_len=given.input_len,
+        slo_class=fixed.slo_class,
+        input_len=fixed.input_len,
         arrival_us=ctx.requests.arrival[request],
-        tenant=given.tenant,
-        tie_rank=given.tie_rank,
-        queue_rank=given.queue_rank,
+        tenant=fixed.tenant,
+        tie_rank=fixed.tie_rank,
+        queue_rank=fixed.queue_rank,
     )
 
 
@@ -89,7 +89,7 @@ def request_view(ctx: Context, request: jax.Array) -> RequestView:
 
 
 def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Array, States]:
-    """Whether the request is let in."""
+    """Ask the admission policy whether the request is let in; return that and the policies' states."""
     policy = ctx.mechanism.admission
     is_admitted, state = policy.ask(ctx.params.policy.admission, states[0], context)
     return is_admitted, (state, *states[1:])
@@ -98,7 +98,7 @@ def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Ar
 def route(
     ctx: Context, states: States, context: GatewayContext, request: jax.Array
 ) -> tuple[jax.Array, States]:
-    """The instance that the request goes to, by the router of its pool."""
+    """Choose the instance that the request goes to, by the router of its pool."""
     mechanism, params = ctx.mechanism, ctx.params.policy
 
     def by_cluster() -> tuple[jax.Array, States]:
@@ -129,7 +129,7 @@ def route(
 def route_by_cluster(
     ctx: Context, states: States, context: GatewayContext, request: jax.Array
 ) -> tuple[jax.Array, States]:
-    """The choice of the cluster's router, whatever routers the pools have."""
+    """Choose an instance by the cluster's router, whatever routers the pools have."""
     router, params = of_cluster(ctx.mechanism), ctx.params.policy
     end = 1 + len(router.policies)
     asked = router, params, ctx.scorer_shares, states[1:end], context, request
@@ -176,7 +176,7 @@ def _chosen_by(
 
 
 def without_matches(snapshots: Snapshots) -> Snapshots:
-    """The snapshots as a policy sees them whose own index is empty."""
+    """Return the snapshots as a policy sees them whose own prefix index is empty."""
     nothing = jnp.zeros_like(snapshots.prefix_match_blocks)
     return dataclasses.replace(snapshots, prefix_match_blocks=nothing)
 
@@ -215,7 +215,7 @@ def combined_scores(
 def queue_context(
     ctx: Context, slots: SlotRows, work: Work, source: RandomSource, **more: Any
 ) -> QueueContext:
-    """The slots of an instance as its policies see them."""
+    """Return the slots of an instance as its policies see them."""
     now, inst = work.lane.now, work.inst
     return QueueContext(
         request=slots.view(),
@@ -231,7 +231,7 @@ def queue_context(
 
 
 def keeps_states(policies: tuple[Policy, ...], states: object) -> bool:
-    """Whether any of the policies remembers anything."""
+    """Return whether any of the policies keeps a state."""
     return len(policies) > 0 and bool(jax.tree.leaves(states))
 
 
@@ -248,7 +248,7 @@ def instance_row(state: State, instance: jax.Array) -> Any:
 def told(
     policies: tuple[Policy, ...], params: tuple[Any, ...], states: States, news: Completion
 ) -> States:
-    """The states once every policy that wants to know has heard of the completion."""
+    """Tell every policy that wants to know of the completion; return their states."""
     return tuple(
         state
         if policy.observe is None
@@ -288,5 +288,5 @@ class RouterParams:
 
 
 def of_cluster(mechanism: Mechanism) -> Router:
-    """The cluster's router."""
+    """Return the cluster's router: its routing policy, scorers and picker."""
     return Router(mechanism.routing, mechanism.scorers, mechanism.picker)

@@ -94,22 +94,22 @@ class Tenant(Subject):
 
     @property
     def is_forced(self) -> jax.Array:
-        """Whether an allocation that failed is attempted again."""
+        """Return whether an allocation that failed is attempted again."""
         return self.task.do == Do.ATTEMPT
 
     @property
     def is_retry(self) -> jax.Array:
-        """Whether it is attempted again after a reload."""
+        """Return whether the allocation is attempted again after a reload."""
         return self.is_forced & (self.task.is_retry == 1)
 
     @property
     def is_again(self) -> jax.Array:
-        """Whether this step has visited it before."""
+        """Return whether this step has visited the request before."""
         return self.life.visited_at == self.step
 
     @property
     def has_token(self) -> jax.Array:
-        """Whether its first token comes with this very step, by an earlier visit."""
+        """Return whether the request's first token comes with this very step, by an earlier visit."""
         return (self.row.finish != LAST) & (self.past.token_index == self.step)
 
     @property

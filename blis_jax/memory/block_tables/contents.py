@@ -49,11 +49,12 @@ def after_jump(
     old: jax.Array,
     offset: jax.Array,
 ) -> jax.Array:
-    """The number of a list's jumps after one more, from the offset `old` to another with `held` tokens in the list.
+    """Return the number of a list's jumps after one more, from the offset `old` to another with `held`
+    tokens in the list.
 
-    It says from which position to which, with how many tokens in the last block, and who has the tokens before the
-    jump, so that two requests have one name for the same tokens. How long the list is does not matter: it may have
-    blocks twice.
+    The number mixes from which position to which the list jumps, how many tokens the last block
+    has, and who has the tokens before the jump, so that two requests have one name for the same
+    tokens. How long the list is does not matter: it may have blocks twice.
     """
     size, reached = ctx.shape.block_size, held + old
     number, is_shared = shared_numbers(
@@ -102,7 +103,7 @@ def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Whether two names stand for the same content, whatever became of the tokens."""
+    """Return whether two names stand for the same content, whatever became of the tokens."""
     return (first >> 1) == (second >> 1)
 
 
@@ -159,7 +160,7 @@ def found_blocks(
     most: jax.Array,
     is_old: jax.Array,
 ) -> Found:
-    """The leading blocks, `most` at the most, that the table names; if `is_old`, those that head the slot's list."""
+    """Return the leading blocks, at most `most`, that the table names; if `is_old`, those that head the slot's list."""
     window = lax.iota(jnp.int32, LOOK_UP_BLOCKS)
     most = jnp.minimum(most, jnp.int32(ctx.shape.list_blocks))
 
@@ -168,7 +169,7 @@ def found_blocks(
         return (found.count == start) & (start < most)
 
     def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
-        """One piece of the list or of the table."""
+        """Look at one piece of the list or of the table."""
         start, found = carry
         position = start + window
         at = (instance, slot, start)
@@ -209,7 +210,7 @@ def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node
 def without_own(
     ctx: Context, blocks: Blocks, request: jax.Array, instance: jax.Array, slot: jax.Array
 ) -> Blocks:
-    """The tables in which no block of the instance holds a prefix of this request alone, which has the slot now."""
+    """Return the tables after the instance forgot all prefixes of this request alone, which has the slot now."""
     carried, zero = row(blocks.key, instance), jnp.int32(0)
     owner, position = owner_of(ctx, carried)
     is_own = (owner == request) & (position >= 0)
@@ -231,7 +232,9 @@ def without_own(
 def is_registered(
     ctx: Context, blocks: Blocks, instance: jax.Array, name: jax.Array, place: jax.Array
 ) -> jax.Array:
-    """Whether the instance's table names a block for this content, with the CPU tier's bits at hand."""
+    """Return whether a block of the instance carries this content under its name, found by the CPU
+    tier's bits for contents without a place.
+    """
     block = blocks.named[instance, place]
     carried = blocks.key[instance, jnp.maximum(block, 0)]
     is_kept = (block >= 0) & is_same(carried, name)

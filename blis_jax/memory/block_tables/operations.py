@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def after_blocks(turn: Turn) -> jax.Array:
-    """What follows when an allocation is complete."""
+    """Return what follows when an allocation is complete: the release of the list if the request completes."""
     is_last = turn.task.asker == Asker.COMPLETION
     return jnp.where(is_last, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
 
@@ -237,7 +237,7 @@ def _kept(turn: Turn, contents: jax.Array, owners: jax.Array, old: jax.Array) ->
 
 
 def offloads(turn: Turn, used: jax.Array) -> jax.Array:
-    """Whether the GPU is fuller than the threshold and the CPU tier has room."""
+    """Return whether the GPU is fuller than the threshold and the CPU tier has room."""
     cluster = turn.ctx.params.cluster
     share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
     has_room = turn.pool.cpu_used < turn.own(cluster.kv_cpu_blocks)

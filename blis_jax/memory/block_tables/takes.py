@@ -193,14 +193,14 @@ def _number(turn: Turn, name: jax.Array) -> jax.Array:
 
 
 def last_taker(turn: Turn, name: jax.Array) -> Int[Array, "block"]:
-    """The request that took each content last; of what a disturbed list holds, the one that has its last token."""
+    """Return the request that took each content last; of a disturbed list's contents, the one with its last token."""
     shared = jnp.int32(turn.ctx.shape.num_shared_blocks)
     owner, known = owner_of(turn.ctx, name)[0], _number(turn, name)
     is_prefix = (name >> 1) & 1 == 0
     number = jnp.where(known < shared, known, jnp.where(is_prefix, owner + shared, owner))
     of_shared = turn.blocks[Takes].taker[turn.instance, jnp.minimum(number, shared)]
-    found = jnp.where(number < shared, of_shared, number - shared)
-    return jnp.clip(found, 0, turn.ctx.shape.num_requests)
+    taker = jnp.where(number < shared, of_shared, number - shared)
+    return jnp.clip(taker, 0, turn.ctx.shape.num_requests)
 
 
 def _views(turn: Turn, request: jax.Array) -> RequestView:

@@ -83,12 +83,12 @@ class Turn:
 
     @property
     def spare_block(self) -> jax.Array:
-        """A block number that no list holds."""
+        """Return a block number that no list holds."""
         return jnp.int32(self.ctx.shape.num_blocks)
 
     @property
     def nowhere(self) -> jax.Array:
-        """A place of the table that no content has."""
+        """Return a place of the table that no content has."""
         return jnp.int32(num_contents(self.ctx.shape))
 
     @property
@@ -97,7 +97,7 @@ class Turn:
         return self.own(self.ctx.params.cluster.total_kv_blocks)
 
     def own(self, numbers: jax.Array) -> jax.Array:
-        """The instance's own one of numbers `[instance]`."""
+        """Return the entry of this instance in numbers `[instance]`."""
         last = jnp.int32(self.ctx.shape.num_instances - 1)
         return numbers[jnp.minimum(self.instance, last)]
 
@@ -119,7 +119,7 @@ class Turn:
         lane: Mapping[str, jax.Array] | None = None,
         **tables: Any,
     ) -> Moves:
-        """The changes; scalars stay as they are when it is not its turn."""
+        """Return the changes; scalars stay as they are when it is not the operation's turn."""
 
         def kept(old: R, changes: Mapping[str, jax.Array] | None) -> R:
             return choose(self.is_on, old.replace(**changes), old) if changes else old

@@ -162,11 +162,11 @@ class Member:
     request: Int[Array, ""]
 
     def is_over(self, reached: jax.Array) -> jax.Array:
-        """Whether its list ends before this position."""
+        """Return whether the member's list ends before this position."""
         return reached >= self.count
 
     def is_last(self, reached: jax.Array) -> jax.Array:
-        """Whether the whole batch is used then."""
+        """Return whether the whole batch has been used when this position is reached."""
         return (self.place == LAST) | (self.is_over(reached) & (self.later == LAST))
 
 

@@ -46,11 +46,11 @@ class Compute(Protocol):
 
     @property
     def groups(self) -> Sequence[int | None]:
-        """The SLO classes that are asked for by code; None for all requests."""
+        """Return the codes of the SLO classes that are measured; None stands for all requests."""
 
     @property
     def latencies(self) -> Sequence[str]:
-        """The latencies that are asked for."""
+        """Return the names of the latencies that the figures need."""
 
     def __call__(self, selection: LaneSelection) -> Any:
         """A pytree of figures."""
@@ -78,7 +78,7 @@ class CompiledSummary(ABC, Generic[T]):
     @property
     @abstractmethod
     def compute(self) -> Compute:
-        """The figures in a compiled call; equal ones share a program."""
+        """Return the figures to compute inside the call; equal ones share a program."""
 
     @property
     @abstractmethod
@@ -165,13 +165,15 @@ class NamedFigures:
 
     @property
     def groups(self) -> tuple[int | None, ...]:
-        """Of the names, and all classes for what compares them."""
+        """Return all requests and each SLO class: names may ask for a class, and some figures compare classes."""
         return None, *range(NUM_CLASSES)
 
     @property
     def latencies(self) -> tuple[str, ...]:
-        """Of the names."""
-        return tuple(one for one in LATENCIES if any(name.startswith(one) for name in self.names))
+        """Return the latencies that the names of the figures begin with."""
+        return tuple(
+            latency for latency in LATENCIES if any(name.startswith(latency) for name in self.names)
+        )
 
     def __call__(self, selection: LaneSelection) -> jax.Array:
         """Of one lane."""
@@ -229,16 +231,16 @@ class RunFigures(CompiledSummary[RunSummary]):
 
     @property
     def compute(self) -> NamedFigures:
-        """Of all the names at once."""
+        """Return all figures that are asked for by name, computed in one call."""
         return NamedFigures(self.names, self._functions)
 
     @property
     def numbers(self) -> MeasureNumbers:
-        """Of the measure and its targets."""
+        """Return the measure's window and targets as numbers of the call."""
         return self._numbers
 
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> list[RunSummary]:
-        """Of each row."""
+        """Return the summary of each row of a report `[row]`."""
         rows = zip(
             report.outcome.tolist(),
             report.figures.tolist(),

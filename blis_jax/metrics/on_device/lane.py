@@ -132,7 +132,7 @@ class LaneRun:
 
     @property
     def figures(self) -> Mapping[str, jax.Array]:
-        """What an event source tells of the run, by name."""
+        """Return what an event source tells of the run, by name."""
         told: Mapping[str, jax.Array] = self.raw.figures
         return told
 
@@ -148,20 +148,20 @@ class LaneRun:
 
     @property
     def is_august(self) -> bool:
-        """Whether the reference is its revision of August 2026."""
+        """Return whether the run follows the reference's revision of August 2026."""
         return self.seen.rules.has_order
 
     @property
     def has_priorities(self) -> bool:
-        """Whether priority inversions count."""
+        """Return whether priority inversions are counted."""
         return has_priorities(self.mechanism)
 
     @property
     def outcome(self) -> jax.Array:
-        """The engine's own code, or whether the horizon left requests behind."""
+        """Return the engine's code; HORIZON where it says success but the horizon left requests behind."""
         code = self.raw.registers[Reg.OUTCOME]
         status = self.requests.status
-        is_settled = jnp.isin(status, jnp.asarray([int(one) for one in SETTLED]))
+        is_settled = jnp.isin(status, jnp.asarray([int(settled) for settled in SETTLED]))
         is_left = jnp.any(self.seen.is_real & ~is_settled)
         return jnp.where((code == 0) & is_left, jnp.int32(Outcome.HORIZON), code)
 
@@ -200,7 +200,7 @@ class LaneSelection:
 
     @property
     def record(self) -> Any:
-        """The run, as figures read it."""
+        """Return the run, under the name by which figures read it."""
         return self.run
 
     def place(self, slo_class: int | None) -> int:
@@ -227,11 +227,11 @@ class LaneSelection:
 
     @cached_property
     def counts(self) -> dict[str, jax.Array]:
-        """How many requests there are, and ended in which way, by name of the metric `[group]`."""
+        """Count the requests and how they ended, by name of the metric `[group]`."""
         status = self.run.requests.status
         ended = [status == int(code) for code in COUNTED.values()]
-        found = self.sums([jnp.ones_like(self.is_chosen), *ended])
-        return dict(zip(("num_requests", *COUNTED), found, strict=True))
+        sums = self.sums([jnp.ones_like(self.is_chosen), *ended])
+        return dict(zip(("num_requests", *COUNTED), sums, strict=True))
 
     @cached_property
     def is_good(self) -> Any:
@@ -241,10 +241,12 @@ class LaneSelection:
 
     @cached_property
     def rates(self) -> dict[str, jax.Array]:
-        """What completed within the measured time ÷ that time, by name of the metric; 0 if no time passed."""
+        """Return what completed within the measured time ÷ that time in s, by name of the metric
+        `[group]`; 0 if no time passed.
+        """
         is_of = self.is_member & self.is_output[None, :]
-        found = self.sums(rate_amounts(self.record, self.is_good), is_of)
-        return dict(zip(RATES, ratio(found, self.seconds), strict=True))
+        amounts = self.sums(rate_amounts(self.record, self.is_good), is_of)
+        return dict(zip(RATES, ratio(amounts, self.seconds), strict=True))
 
     @cached_property
     def attainment(self) -> jax.Array:
@@ -253,14 +255,14 @@ class LaneSelection:
 
     @cached_property
     def samples(self) -> tuple[jax.Array, jax.Array]:
-        """The latencies in µs and which measured requests have them `[latency, request]`."""
-        found = [latencies_us(self.record, name) for name in self.latencies]
-        values = jnp.stack([jnp.asarray(each, jnp.float64) for each, _ in found])
-        return values, jnp.stack([exists & self.is_chosen for _, exists in found])
+        """Return the latencies in µs, and which measured requests have them `[latency, request]`."""
+        latencies = [latencies_us(self.record, name) for name in self.latencies]
+        values = jnp.stack([jnp.asarray(each, jnp.float64) for each, _ in latencies])
+        return values, jnp.stack([exists & self.is_chosen for _, exists in latencies])
 
     @cached_property
     def ranked(self) -> Ranked:
-        """The latencies in ascending order, group by group."""
+        """Sort the latencies in ascending order, group by group."""
         return ranked(*self.samples, jnp.asarray(self.run.requests.slo_class), self.groups)
 
     @cached_property
@@ -312,7 +314,7 @@ class LaneGroup:
 
     @property
     def record(self) -> Any:
-        """The run, as figures read it."""
+        """Return the run, under the name by which figures read it."""
         return self.selection.run
 
     @property
@@ -322,7 +324,7 @@ class LaneGroup:
 
     @property
     def num_requests(self) -> jax.Array:
-        """How many there are."""
+        """Return the number of measured requests of this group."""
         return self.selection.counts["num_requests"][self.place]
 
     @property

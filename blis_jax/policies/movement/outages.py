@@ -66,7 +66,7 @@ def next_change(params: OutageParams, state: OutageState) -> jax.Array:
 def outages(
     params: OutageParams, state: OutageState, context: ClusterContext
 ) -> tuple[ClusterChange, OutageState]:
-    """An instance that fails takes no more requests, and its queue is routed again; it comes back after a repair."""
+    """Let instances fail after random times: their queues are routed again, and repairs bring them back."""
     now = context.now_us.astype(jnp.float64)
     # times on the clock are whole
     is_due = state.has_begun & (jnp.floor(state.next_us) <= now)

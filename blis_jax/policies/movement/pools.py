@@ -130,7 +130,7 @@ def splits_uncached(
 def disaggregation(
     params: DisaggregationParams, state: NoState, context: HandOverContext
 ) -> tuple[HandOver, NoState]:
-    """The time of a transfer: whole microseconds, at least one."""
+    """Return the time of a transfer: whole microseconds, at least one."""
     tokens = context.request.input_len.astype(jnp.float64)
     num_blocks = jnp.ceil(exact_quotient(tokens, params.block_size))
     active = jnp.where(params.shares_link > 0, jnp.maximum(context.num_transfers, 1), 1)

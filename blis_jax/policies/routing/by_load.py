@@ -38,13 +38,13 @@ def first_least_loaded(snapshots: Snapshots) -> jax.Array:
 
 @routing_policy()
 def least_loaded(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
-    """The first instance with the smallest effective load."""
+    """Choose the first instance with the smallest effective load."""
     return first_least_loaded(context.snapshots), state
 
 
 @routing_policy()
 def always_busiest(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
-    """The first instance with the largest effective load: a deliberately bad policy."""
+    """Choose the first instance with the largest effective load: a deliberately bad policy."""
     seen = context.snapshots
     load = jnp.where(seen.is_active, seen.effective_load, -1)
     return first_where(load == jnp.max(load)), state
@@ -84,9 +84,10 @@ class WatchedState:
 
 @functools.cache
 def watched(policy: Policy) -> Policy:
-    """The same routing policy, which also keeps its regret for every request.
+    """Return the same routing policy, which also keeps its regret for every request.
 
-    That is the load of the instance that it chose less the smallest load among those that it could choose.
+    The regret is the load of the instance that the policy chose less the smallest load among those
+    that it could choose.
     """
 
     def start(params: Record, shape: EngineShape) -> WatchedState:
@@ -127,7 +128,7 @@ class ChoicesParams:
 def power_of_two(
     params: ChoicesParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """The least loaded of a few active instances drawn without replacement; of equals, the one drawn first."""
+    """Choose the least loaded of a few active instances drawn without replacement; of equals, the one drawn first."""
     seen = context.snapshots
     draw = jax.random.uniform(context.key, seen.is_active.shape, jnp.float64)
     draw = jnp.where(seen.is_active, draw, 2.0)
@@ -154,7 +155,7 @@ def empty_prompt_map(params: NoParams, shape: EngineShape) -> PromptMapState:
 
 @routing_policy(start=empty_prompt_map)
 def prefix_affinity(params: NoParams, state: PromptMapState, context: GatewayContext) -> Choice:
-    """The instance that first got a prompt with the same last full block, else the least loaded."""
+    """Choose the instance that first got a prompt with the same last full block, else the least loaded."""
     known = state.instance[context.prompt_key]
     chosen = jnp.where(known == NO_INSTANCE, first_least_loaded(context.snapshots), known)
     return chosen, PromptMapState(
@@ -205,7 +206,7 @@ def bucket_of(params: BucketParams, context: GatewayContext) -> Bool[Array, "ins
 def length_buckets(
     params: BucketParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """The first instance with the smallest effective load of those for prompts of this length."""
+    """Choose the first instance with the smallest effective load of those for prompts of this length."""
     load = jnp.where(bucket_of(params, context), context.snapshots.effective_load, LAST)
     return first_where(load == jnp.min(load)), state
 

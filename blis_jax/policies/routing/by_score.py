@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @routing_policy()
 def weighted(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
-    """The instance that the picker takes by the scores."""
+    """Choose the instance that the picker takes by the scores."""
     return context.picked, state
 
 
@@ -72,7 +72,9 @@ def weight(default: float, scorer: str, case: str) -> Any:
 
 
 def best_by(profile: Profile, context: GatewayContext) -> jax.Array:
-    """The first active instance with the highest weighted sum of `prefix-affinity`, `queue-depth`, `kv-utilization`."""
+    """Return the first active instance with the highest weighted sum of `prefix-affinity`,
+    `queue-depth`, `kv-utilization`.
+    """
     seen = context.snapshots
     scores = [prefix_share(context), scaled_down(seen.effective_load, seen)]
     weights = [profile.prefix, profile.depth]
@@ -131,7 +133,7 @@ def profile_of(params: AdaptiveParams, slo_class: Int[Array, ""]) -> Profile:
 def adaptive_weighted(
     params: AdaptiveParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """The best instance by the class's weights; if its CPU tier holds it up, the least loaded one that is not."""
+    """Choose the best instance by the class's weights; if its CPU tier holds it up, the least loaded free of that."""
     seen = context.snapshots
     chosen = best_by(profile_of(params, context.request.slo_class), context)
     if seen.kv_thrashing_rate is None:
@@ -169,7 +171,7 @@ class KvAdaptiveParams:
 def kv_adaptive(
     params: KvAdaptiveParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """The best instance by weights that favour free KV blocks once an instance is half full."""
+    """Choose the best instance by weights that favour free KV blocks once an instance is as full as the threshold."""
     seen = context.snapshots
     fullest = jnp.max(jnp.where(seen.is_active, seen.kv_utilization, 0.0))
     is_normal = fullest < params.threshold
@@ -270,7 +272,7 @@ def adapted(
 def epoch_adaptive(
     params: EpochParams, state: EpochState, context: GatewayContext
 ) -> tuple[jax.Array, EpochState]:
-    """The best instance by affinity and load, whose weights follow the share of rejected requests."""
+    """Choose the best instance by affinity and load, whose weights follow the share of rejected requests."""
     rejected = context.snapshots.num_rejected
     count = state.num_routed + 1
     is_over = count.astype(jnp.float64) >= params.epoch_size

@@ -45,7 +45,7 @@ def _is_best(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
 
 @picker()
 def first_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
-    """The first instance with the highest score, as BLIS does."""
+    """Take the first instance with the highest score, as BLIS does."""
     return first_best_of(context.scores, context.is_eligible), state
 
 
@@ -59,7 +59,7 @@ def random_best(params: NoParams, state: NoState, context: PickerContext) -> Cho
 
 @picker(is_random=True)
 def weighted_random(params: NoParams, state: NoState, context: PickerContext) -> Choice:
-    """An instance with a probability in proportion to its score; any eligible one if all scores are 0."""
+    """Take an instance with a probability in proportion to its score; any eligible one if all scores are 0."""
     scores = jnp.where(context.is_eligible, context.scores, 0.0)
     weights = jnp.where(jnp.max(scores) > 0, scores, context.is_eligible.astype(jnp.float64))
     upto = jnp.cumsum(weights)

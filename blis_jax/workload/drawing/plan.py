@@ -87,7 +87,7 @@ class PlanShape:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether some client's requests come in sessions."""
+        """Return whether some client's requests come in sessions."""
         return any(client.session_rounds > 0 for client in self.clients)
 
     @property
@@ -98,7 +98,7 @@ class PlanShape:
 
     @property
     def has_shared_outputs(self) -> bool:
-        """Whether a later prompt may hold an earlier request's output."""
+        """Return whether a later prompt may hold an earlier request's output."""
         return self.accumulated_rounds > 1
 
     @property

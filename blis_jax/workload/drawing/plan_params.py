@@ -62,11 +62,11 @@ class Multimodal:
 
     @property
     def name(self) -> str:
-        """What is static: the laws and the number of items drawn."""
+        """Name what is static in the draw: the laws, and the number of items drawn for each modality."""
         text = "none" if self.text is None else self.text.name
         items = [
-            f"up to {len(one.item)} by {one.count.name} of {one.size.name}"
-            for one in self.modalities
+            f"up to {len(modality.item)} by {modality.count.name} of {modality.size.name}"
+            for modality in self.modalities
         ]
         return f"multimodal({', '.join([text, *items])})"
 

@@ -386,7 +386,8 @@ def generated(request: DrawnRequest) -> int:
 def rounds_after(
     session: Session, first: DrawnRequest, most: float, answers: Mapping[tuple[str, int], int]
 ) -> Iterator[DrawnRequest]:
-    """The rounds after the first one, at most so many, if all complete; arrivals stay those of the first.
+    """Yield the rounds after the first one, up to round index `most`, as if all complete; arrivals
+    stay those of the first.
 
     `answers` are output tokens to go on from, by session and round, where they are not `generated`.
     """

@@ -117,7 +117,9 @@ class Component:
 
 
 def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
-    """The settings in which two configurations differ; of two weighted routers, the scorers; numbers one by one."""
+    """Return the settings in which two configurations differ; of two weighted routers, the scorers;
+    numbers one by one.
+    """
     names = [name for name in FIELDS if getattr(base, name) != getattr(arm, name)]
     if _NUMBERS in names:
         names.remove(_NUMBERS)
@@ -135,7 +137,11 @@ def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
 
 
 def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) -> ClusterConfig:
-    """The base with some of its differing settings as in the arm; ConfigError if that cannot be."""
+    """Return the base with some of its differing settings as the arm has them.
+
+    Raises:
+        ConfigError: the settings do not go together.
+    """
     chosen = set(settings)
     numbers = {name for name in chosen if is_policy_number(name)}
     changes = {name: getattr(arm, name) for name in chosen if "." not in name}
@@ -170,7 +176,7 @@ def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
 def components_of(
     base: ClusterConfig, arm: ClusterConfig, text: str | None = None
 ) -> tuple[Component, ...]:
-    """The differing settings by mechanism; `text`, `NAME=MEMBER,…;NAME=…`, groups some otherwise.
+    """Group the differing settings by mechanism; `text`, `NAME=MEMBER,…;NAME=…`, groups some otherwise.
 
     A member is a setting or a group of `GROUPS`; what is not named stays in its usual group.
     """
@@ -179,24 +185,27 @@ def components_of(
         raise ConfigError(
             "the two arms have the same settings; there is nothing to take apart, give another arm"
         )
-    asked = _asked(text, names) if text else {}
-    taken = {setting for settings in asked.values() for setting in settings}
-    groups = dict(asked)
+    groups_by_user = _asked(text, names) if text else {}
+    taken = {setting for settings in groups_by_user.values() for setting in settings}
+    groups = dict(groups_by_user)
     for name in names:
         if name not in taken:
             group = group_of(name)
-            if group in asked:
+            if group in groups_by_user:
                 raise ConfigError(
                     f"--components: {group!r} is also the usual group of {name}, which is not in it; "
                     "add it, or choose another name"
                 )
             groups[group] = (*groups.get(group, ()), name)
-    order = [*asked, *(group for group in GROUPS if group in groups and group not in asked)]
+    order = [
+        *groups_by_user,
+        *(group for group in GROUPS if group in groups and group not in groups_by_user),
+    ]
     return tuple(Component(name, groups[name]) for name in order)
 
 
 def group_of(setting: str) -> str:
-    """The usual group of a setting."""
+    """Return the usual group of a setting."""
     plain = setting.partition(".")[0]
     if is_policy_number(setting):
         return _OWNERS.get(plain, "numbers of policies")
@@ -250,17 +259,17 @@ def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def on(components: Sequence[Component], mask: int) -> tuple[Component, ...]:
-    """The components whose bit is set."""
-    return tuple(one for place, one in enumerate(components) if mask >> place & 1)
+    """Return the components whose bit is set in `mask`."""
+    return tuple(component for place, component in enumerate(components) if mask >> place & 1)
 
 
 def config_at(
     base: ClusterConfig, arm: ClusterConfig, components: Sequence[Component], mask: int
 ) -> ClusterConfig:
-    """The base with the components of a mask; at both ends exactly the base and the arm."""
+    """Return the base with the components of a mask; at both ends exactly the base and the arm."""
     if mask == 0:
         return base
     if mask == 2 ** len(components) - 1:
         return arm
-    settings = [setting for one in on(components, mask) for setting in one.settings]
+    settings = [setting for component in on(components, mask) for setting in component.settings]
     return mixture(base, arm, settings)

@@ -65,17 +65,19 @@ class Ablation:
     combinations: tuple[Combination, ...]
 
     def runs(self, mask: int) -> tuple[RunSummary, ...]:
-        """Of one combination; none if it was not run or cannot be."""
-        return next((one.runs for one in self.combinations if one.mask == mask), ())
+        """Return the runs of one combination; none if it was not run or cannot be."""
+        return next(
+            (combination.runs for combination in self.combinations if combination.mask == mask), ()
+        )
 
     @property
     def is_full(self) -> bool:
-        """Whether every combination was run."""
+        """Return whether every combination was run."""
         return len(self.combinations) == 2 ** len(self.components)
 
 
 def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
-    """The P99 of the TTFT of all requests and of each class, and throughput."""
+    """Return the usual metrics: the P99 of TTFT of all requests and of each class, and throughput."""
     return (*OF_CLASS, *names_in(OF_CLASS, classes), *OF_RUN)
 
 

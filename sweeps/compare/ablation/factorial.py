@@ -39,7 +39,7 @@ class Values:
 
 
 def masks_of(design: str, count: int) -> tuple[int, ...]:
-    """The combinations of a design, in ascending order.
+    """Return the combinations of a design as masks, in ascending order.
 
     `single`: none, all, each alone, all but each; `pairs`: also every two alone; `full`: all.
     """
@@ -65,25 +65,25 @@ def contexts(count: int, *without: int) -> Iterator[int]:
 
 
 def alone(values: Values, place: int) -> tuple[Effect, Effect]:
-    """The base without and with one component."""
+    """Return the base without and with one component."""
     return values[0], values[1 << place]
 
 
 def left_out(values: Values, place: int) -> tuple[Effect, Effect]:
-    """The arm without and with one of its components."""
+    """Return the arm without and with one of its components."""
     everything = 2**values.count - 1
     return values[everything ^ (1 << place)], values[everything]
 
 
 def main_effect(values: Values, place: int) -> Effect:
-    """What a component changes, averaged over all combinations of the others."""
+    """Return what a component changes, averaged over all combinations of the others `[seed]`."""
     count = values.count
     changes = [values[mask | 1 << place] - values[mask] for mask in contexts(count, place)]
     return np.asarray(np.mean(changes, axis=0))
 
 
 def shapley(values: Values, place: int) -> Effect:
-    """What a component changes, averaged over all orders of switching the components on.
+    """Return what a component changes, averaged over all orders of switching the components on `[seed]`.
 
     The values of all components add up to the whole change, on every seed.
     """
@@ -102,7 +102,9 @@ def joint(values: Values, first: int, second: int) -> tuple[Effect, Effect]:
 
 
 def joint_anywhere(values: Values, first: int, second: int) -> tuple[Effect, Effect]:
-    """The same, averaged over all combinations of the other components."""
+    """Return the joint effect of two components and the sum of their effects, averaged over all
+    combinations of the others.
+    """
     pairs = [
         _joint_in(values, mask, first, second) for mask in contexts(values.count, first, second)
     ]

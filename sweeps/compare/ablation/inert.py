@@ -155,7 +155,7 @@ FEATURES = (
 
 
 def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Feature]:
-    """The mechanisms that a configuration has; the single scorers of its router if asked for.
+    """Yield the mechanisms that a configuration has; if `has_scorers`, also the single scorers of its router.
 
     A router without one of its scorers is compiled anew, so scorers take several times as long.
     """
@@ -175,20 +175,20 @@ def findings(
     strategy: Strategy | None = None,
     has_scorers: bool = False,
 ) -> list[MechanismFinding]:
-    """What each mechanism of a configuration did in its runs.
+    """Return what each mechanism of a configuration did in its runs: nothing, something, or undecided.
 
     `kept` makes the runs without a mechanism where settings and records do not decide; without it they
     are left undecided.
     """
     required = set(strategy.required_settings) if strategy is not None else set()
-    found = []
+    judged = []
     for feature in features_of(config, has_scorers):
         status, evidence, reason = _judged(config, feature, runs, kept)
         is_required = bool(required & set(feature.settings))
-        found.append(
+        judged.append(
             MechanismFinding(feature.name, feature.settings, is_required, status, evidence, reason)
         )
-    return found
+    return judged
 
 
 def _judged(
@@ -231,11 +231,11 @@ def _switched_off(
 
 
 def gives_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
-    """Whether two configurations are the same to the engine: equal functions, equal numbers."""
+    """Return whether two configurations are the same to the engine: equal functions, equal numbers."""
     if first.block_size_in_tokens != second.block_size_in_tokens:
         return False
     if first.num_instances != second.num_instances or mechanism(first) != mechanism(second):
         return False
 
     leaves = [jax.tree.leaves(params(config)) for config in (first, second)]
-    return all(np.array_equal(one, other) for one, other in zip(*leaves, strict=True))
+    return all(np.array_equal(leaf, other) for leaf, other in zip(*leaves, strict=True))

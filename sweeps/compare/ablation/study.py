@@ -45,7 +45,7 @@ Document = Mapping[str, Any]
 def write_reports(
     document: Document, ablation: Ablation, bench: Bench, paths: OutputPaths, command: str
 ) -> None:
-    """The page and the trace; one run of the base and one of the arm are made again."""
+    """Write the page and the trace; one run of the base and one of the arm are made again for them."""
     ends = {ablation.base.name: ablation.base.config, ablation.arm.name: ablation.arm.config}
     runs = _runs_of_ends(ablation)
     seed = common_seed(document["seeds"], list(runs.values()))

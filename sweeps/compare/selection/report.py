@@ -31,8 +31,8 @@ def document_of(
     chosen: FinalAnswer,
     fresh: Fresh | None,
 ) -> dict[str, Any]:
-    """The selection as plain data."""
-    found = chosen.selection
+    """Return the selection as plain data."""
+    selection = chosen.selection
     first = setting.seeds[0]
     document = {
         "format": FORMAT,
@@ -48,17 +48,17 @@ def document_of(
         "tolerance": choice.tolerance,
         "confidence": choice.confidence,
         "most_seeds": choice.most_seeds,
-        "is_over": found.is_over,
+        "is_over": selection.is_over,
         "winner": None if chosen.winner is None else arms[chosen.winner].name,
         "arms": [
             {
                 "name": arm.name,
                 "mean": chosen.means[at],
                 "num_seeds": chosen.seeds_of[at],
-                "constraints": found.feasible[at] if choice.constraints else None,
-                "worse_than": None if (by := found.out_by[at]) is None else arms[by].name,
+                "constraints": selection.feasible[at] if choice.constraints else None,
+                "worse_than": None if (by := selection.out_by[at]) is None else arms[by].name,
                 "failed": arm.name in chosen.failed,
-                "is_left": at in found.left,
+                "is_left": at in selection.left,
             }
             for at, arm in enumerate(arms)
         ],

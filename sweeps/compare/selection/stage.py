@@ -71,7 +71,7 @@ class FinalAnswer:
 
     @property
     def winner(self) -> int | None:
-        """The arm that is left; None if several are, or none."""
+        """Return the arm that is left; None if several are left, or none."""
         return self.selection.left[0] if self.selection.is_over and self.selection.left else None
 
 
@@ -143,11 +143,13 @@ class FinalStage:
         )
 
     def afresh(self, winner: int, num_seeds: int) -> tuple[range, list[Difference]]:
-        """The winner against the first arm on seeds that chose nothing: each metric by itself, and together."""
+        """Compare the winner with the first arm on seeds that chose nothing: return the seeds, and the
+        difference of each metric.
+        """
         last = self.kept.seeds[-1]
         seeds = range(last + 1, last + 1 + num_seeds)
         bench = self.kept.bench.on_seeds(seeds)
         configs = [self.arms[at].config for at in (0, winner)]
-        first, second = (bench.summaries([one], self.kept.recorder)[0] for one in configs)
+        first, second = (bench.summaries([config], self.kept.recorder)[0] for config in configs)
         pairs = [pair_of(first, second, name) for name in self.choice.names]
         return seeds, paired.differences(pairs, BY_STUDENT)

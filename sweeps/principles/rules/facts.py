@@ -45,7 +45,7 @@ class StrategyFacts:
     has_conversations: bool
 
     def is_plentiful(self, config: ClusterConfig) -> bool:
-        """Whether KV blocks will not run short: all requests fit at once, or three times the need."""
+        """Return whether KV blocks will not run short: all requests fit at once, or three times the need."""
         total = fewest_blocks(config)
         return self.blocks_of_all <= total or ROOM * self.blocks_needed <= total
 
@@ -79,23 +79,27 @@ class Case:
 
     @property
     def has_priorities(self) -> bool:
-        """Whether the order of the wait queue depends on the class."""
+        """Return whether the order of the wait queue depends on the class."""
         by_class = self.config.priority_policy in ("slo-tiered", "load-adaptive", "slo-class")
         return by_class and self.config.scheduler == "priority-fcfs"
 
     @property
     def has_gate(self) -> bool:
-        """Whether some classes are turned away under load."""
+        """Return whether some classes are turned away under load."""
         return self.config.admission_policy in ("slo-gated", "slo-queue-gated")
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether requests bring more prefill work than the instances do."""
+        """Return whether requests bring more prefill work than the instances can do."""
         return self.facts.prefill_load >= 1
 
 
 def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFacts:
-    """The facts of a workload on a cluster."""
+    """Compute the facts of a workload on a cluster: shared prefixes, load, memory.
+
+    Raises:
+        ConfigError: the latency model has no coefficients.
+    """
     table, _ = draw(spec, seed, config.block_size_in_tokens)
     shares = prefix_shares(spec, seed)
     prompt = np.asarray(table.input_len, float)

@@ -48,12 +48,16 @@ class MapView:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that are drawn."""
+        """Return the axes that are drawn."""
         return tuple(name for name in (self.x, self.y, self.column, self.row) if name is not None)
 
 
 def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> MapView:
-    """A view from `X,Y` and `COLUMN,ROW`; refuses what cannot be drawn."""
+    """Read a view from `X,Y` and `COLUMN,ROW`.
+
+    Raises:
+        ConfigError: an axis is unknown or named twice, or a facet has too many values to draw.
+    """
     names, known = [], [axis.name for axis in axes]
     for option, text in (("--map-axes", map_axes), ("--map-facets", map_facets)):
         parts = [part.strip().replace("-", "_") for part in text.split(",")]
@@ -96,12 +100,12 @@ def picture(verdicts: xr.Dataset, view: MapView) -> Picture:
 
 
 def filled(verdicts: xr.Dataset, view: MapView) -> MapView:
-    """The view without the facets that would leave many tiles blank."""
-    for one in (view, replace(view, row=None), replace(view, row=None, column=None)):
-        num_tiles = int(np.prod([len(_values(verdicts, name)) for name in one.axes]))
-        seen = set(zip(*(verdicts[name].values.tolist() for name in one.axes), strict=True))
+    """Drop from a view the facets that would leave many tiles blank."""
+    for narrower in (view, replace(view, row=None), replace(view, row=None, column=None)):
+        num_tiles = int(np.prod([len(_values(verdicts, name)) for name in narrower.axes]))
+        seen = set(zip(*(verdicts[name].values.tolist() for name in narrower.axes), strict=True))
         if len(seen) >= LEAST_FILLED * num_tiles:
-            return one
+            return narrower
     return replace(view, row=None, column=None)
 
 

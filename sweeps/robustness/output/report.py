@@ -35,12 +35,12 @@ _WHERE_DEPTH = 2  # of trees that say where something happens
 
 
 def labels_of(verdicts: xr.Dataset) -> tuple[str, ...]:
-    """What a cell's recommendation can be: the strategies, undecided, none."""
+    """Return what a cell's recommendation can be: the strategies, undecided, none."""
     return (*map(str, verdicts["strategy"].values), UNDECIDED, NONE)
 
 
 def recommendation_rules(verdicts: xr.Dataset, depth: int) -> Rules:
-    """The tree that says what is recommended in which regime."""
+    """Return the decision tree that says what is recommended in which regime."""
     labels = verdicts["recommended"].values.astype(str).tolist()
     return rules_of(verdicts, labels, depth, int(verdicts.attrs["random_state"]))
 
@@ -94,7 +94,7 @@ def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
 
 
 def constraints_of(verdicts: xr.Dataset) -> list[str]:
-    """The constraints as they were given."""
+    """Return the constraints as they were given."""
     return [str(text) for text in verdicts["constraint"].values]
 
 
@@ -192,7 +192,7 @@ def _is_metric(dataset: xr.Dataset, name: str) -> bool:
 
 
 def summary_lines(verdicts: xr.Dataset, rules: Rules) -> list[str]:
-    """What was found, in plain words."""
+    """Say in plain words what the map found."""
     lines = [_counts_line(verdicts), *seeds_lines(verdicts)]
     lines += effect_lines(verdicts)
     lines += constraint_lines(verdicts)
@@ -227,7 +227,7 @@ def seeds_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def effect_lines(verdicts: xr.Dataset) -> list[str]:
-    """How each strategy does against the first, whatever the constraints say."""
+    """Say how each strategy does against the first, whatever the constraints are."""
     first, *others = labels_of(verdicts)[: verdicts.sizes["strategy"]]
     lines = []
     for place, name in enumerate(others, start=1):
@@ -355,7 +355,7 @@ def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) ->
 
 
 def rule_lines(rules: Rules) -> list[str]:
-    """The tree, one line for each regime."""
+    """Write the decision tree, one line for each regime."""
     if not rules.leaves:
         return []
     if len(rules.leaves) == 1 and not rules.leaves[0].where:

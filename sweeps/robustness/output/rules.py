@@ -51,7 +51,7 @@ class MapRule:
         return self.counts[self.label]
 
     def words(self) -> str:
-        """The regime."""
+        """Describe the regime in words; `everywhere` if it has no bounds."""
         return " and ".join(map(str, self.where)) or "everywhere"
 
 
@@ -69,7 +69,7 @@ class Rules:
 def rules_of(
     places: xr.Dataset, labels: Sequence[str], depth: int = DEPTH, random_state: int = 0
 ) -> Rules:
-    """The tree that tells the labels of the cells apart by their axes."""
+    """Fit the decision tree that tells the labels of the cells apart by their axes."""
     names = np.asarray(labels, str)
     features, columns = _features(places)
     most = max(Counter(names.tolist()).values(), default=0) / max(len(names), 1)

@@ -59,13 +59,13 @@ class Started:
         self.engine, self.points = engine, points
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next points."""
+        """Return the named points first, then those of the engine."""
         named = list(self.points[len(told) : len(told) + count])
         return named or self.engine.ask(told, count)
 
 
 def recommends(engine: Engine) -> bool:
-    """Whether an engine says which point is best; of others it is the lowest score."""
+    """Return whether an engine says itself which point is best; of other engines it is the lowest score."""
     return isinstance(engine.engine if isinstance(engine, Started) else engine, Recommender)
 
 

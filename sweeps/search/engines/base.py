@@ -47,12 +47,12 @@ class Recommender(Protocol):
 
 
 def first_of(ranked: Sequence[int], told: Sequence[Told], num_runs: int) -> int:
-    """The first of some places whose point has so many runs, or else the first one."""
+    """Return the first of some places whose point has at least `num_runs` runs, or else the first one."""
     return next((place for place in ranked if told[place].num_runs >= num_runs), ranked[0])
 
 
 def generator(search: Search, *places: int) -> np.random.Generator:
-    """A random stream of its own for each place in a search."""
+    """Return a random stream of its own for each place in a search."""
     return np.random.default_rng([search.random_state, *places])
 
 

@@ -44,7 +44,9 @@ class Denoised:
         self.last: tuple[tuple[Told, ...], Modelled] | None = None
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next points."""
+        """Return the next points: spread ones first, then half of them where the model is lowest, half
+        where it hopes most.
+        """
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
         if all(one.has_failed for one in told):
@@ -138,7 +140,7 @@ def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
 
 
 def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
-    """The first places of an order whose features `[point, feature]` differ from each other."""
+    """Return the first places of an order whose features `[point, feature]` differ from each other."""
     chosen: list[int] = []
     for place in order.tolist():
         if len(chosen) == count:

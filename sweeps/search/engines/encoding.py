@@ -49,14 +49,14 @@ class Encoding:
         return free
 
     def features(self, points: Sequence[Point]) -> np.ndarray:
-        """Of points, `[point, feature]`."""
+        """Encode points as features `[point, feature]`."""
         made = self.of_shares(np.array([self.shares(point) for point in points]))
         for number, (column, value) in enumerate(self.branches, self.first_branch):
             made[:, number] = [point[column] == value for point in points]
         return made
 
     def of_shares(self, shares: np.ndarray) -> np.ndarray:
-        """Of shares `[point, parameter]` of the ranges, outside of branches."""
+        """Encode shares `[point, parameter]` of the ranges as features; branches stay 0."""
         made = np.zeros((len(shares), self.width))
         for column, (dimension, place) in enumerate(
             zip(self.space.dimensions, self.places, strict=True)
@@ -97,12 +97,12 @@ class Encoding:
         return moved
 
     def in_branch(self, point: Point, number: int) -> Point:
-        """The point with one branch's value."""
+        """Return the point with one branch's value."""
         column, value = self.branches[number]
         return (*point[:column], value, *point[column + 1 :])
 
     def point(self, features: np.ndarray) -> Point:
-        """The point of features `[feature]`."""
+        """Decode features `[feature]` to the point that they stand for."""
         shares = []
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
             if dimension.kind == "categorical":

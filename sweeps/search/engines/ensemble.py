@@ -47,14 +47,14 @@ class Ensemble:
         self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next points."""
+        """Return the next points: spread ones first, then most from local processes, the rest from the whole space."""
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
-        if all(one.has_failed for one in told):
+        if all(result.has_failed for result in told):
             return self.first.ask(told, count)
         known = known_of(self.encoding, told)
         edge = _edge(told, self.search)
-        points = [one.point for one in told]
+        points = [result.point for result in told]
         num_local = round(count * (0.75 if edge > MOST_EDGE / 2 else 0.875))
         local = self._local(known, edge, num_local) if num_local else []
         chosen = distinct(self.encoding, self.search, local, points, num_local)

@@ -32,7 +32,7 @@ class GpMinimize:
         self.proposal: list[Any] = []  # of the optimizer: an `ask` more would draw again
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next point, whatever the count."""
+        """Return the next point, only one whatever the count."""
         if not count:
             return []
         with warnings.catch_warnings(), threadpool_limits(1):
@@ -41,9 +41,9 @@ class GpMinimize:
             if self.optimizer is None or list(told[: len(self.followed)]) != self.followed:
                 self.optimizer, self.followed = self._new(), []
                 self.proposal = self.optimizer.ask()
-            for one in told[len(self.followed) :]:
-                self.optimizer.tell(self.proposal, one.score)
-                self.followed.append(one)
+            for result in told[len(self.followed) :]:
+                self.optimizer.tell(self.proposal, result.score)
+                self.followed.append(result)
                 self.proposal = self.optimizer.ask()
             return [tuple(_plain(value) for value in self.proposal)]
 

@@ -34,7 +34,7 @@ class BranchedStart:
         self.encoding, self.first = encoding, first
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next points."""
+        """Return the next points, with the branches dealt out among them."""
         points = self.first.ask(told, count)
         return [self._placed(point, len(told) + place) for place, point in enumerate(points)]
 
@@ -57,9 +57,9 @@ class Known(NamedTuple):
 
     @property
     def centre(self) -> np.ndarray:
-        """The best point."""
-        found: np.ndarray = self.features[self.place]
-        return found
+        """Return the features of the best point."""
+        features: np.ndarray = self.features[self.place]
+        return features
 
 
 def known_of(encoding: Encoding, told: Sequence[Told]) -> Known:
@@ -104,7 +104,7 @@ def distinct(
     known: Sequence[Point],
     count: int,
 ) -> list[Point]:
-    """The first points of features that are new; drawn ones where there are too few."""
+    """Return the first points of features that are new; draw points where there are too few."""
     kept: list[Point] = []
     taken = np.array([encoding.shares(point) for point in known])
     random = generator(search, len(known), 3)

@@ -63,7 +63,7 @@ class SmoothModel(NamedTuple):
 def fitted(
     features: np.ndarray, results: np.ndarray, noisiness: np.ndarray | None = None
 ) -> SmoothModel:
-    """The process with the most probable parameters, of results `[point]` at features `[point, feature]`.
+    """Fit the process with the most probable parameters to results `[point]` at features `[point, feature]`.
 
     `noisiness` `[point]` is the variance of each point's noise in units of the one learnt; by default all are 1.
     """
@@ -75,11 +75,11 @@ def fitted(
     start[-2:] = NOISE_PRIOR[0], SCALE_PRIOR[0]
     bounds = [BOUNDS[0]] * width + list(BOUNDS[1:])
     with threadpool_limits(1):  # more threads are slower at this size
-        found = minimize(
+        fit = minimize(
             _loss, np.clip(start, *np.array(bounds).T), (features, wanted, noisiness), "L-BFGS-B",
             jac=True, bounds=bounds, options={"maxiter": STEPS},
         )  # fmt: skip
-        lengths, (noise, scale) = np.exp(found.x[:-2]), np.exp(found.x[-2:])
+        lengths, (noise, scale) = np.exp(fit.x[:-2]), np.exp(fit.x[-2:])
         covariance = scale * _shape(_distances(features, features, lengths))
         covariance[np.diag_indices_from(covariance)] += noise * noisiness + JITTER
         root = cholesky(covariance, lower=True, check_finite=False)

@@ -41,7 +41,7 @@ class Deadlines:
 
 
 def deadline_of(params: Deadlines, slo_class: jax.Array) -> jax.Array:
-    """The deadline of each class's requests, µs after their arrival."""
+    """Return the deadline of each class's requests, µs after their arrival."""
     return by_tier(
         slo_class,
         params.deadline_critical_us,

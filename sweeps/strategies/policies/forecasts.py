@@ -76,7 +76,7 @@ def _added(values: Any, slo_class: Any, amount: Any) -> Any:
 
 
 def heard(params: Any, state: ForecastState, news: Completion) -> ForecastState:
-    """A request has completed, with so many output tokens."""
+    """Learn from a completion how many output tokens requests of its class have."""
     slo_class = news.request.slo_class
     made = news.num_output_tokens.astype(jnp.float64)
     return ForecastState(
@@ -147,7 +147,7 @@ def both_open(params: ForecastRegimeParams, shape: object) -> ForecastRegimeStat
 def both_heard(
     params: ForecastRegimeParams, state: ForecastRegimeState, news: Completion
 ) -> ForecastRegimeState:
-    """The forecast learns of a completion."""
+    """Let the forecast learn of a completion; the regime stays."""
     return ForecastRegimeState(heard(params, state.forecast, news), state.regime)
 
 

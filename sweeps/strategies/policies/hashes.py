@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def leading_key(context: GatewayContext, blocks: Float[Array, ""]) -> Int[Array, ""]:
-    """A number that two prompts share iff the same content holds the last of their first so many full blocks.
+    """Return a number that two prompts share exactly if they share the content that holds the last of
+    their first `blocks` full blocks.
 
     A prompt whose blocks are its own up to there has a number of its own.
     """
@@ -34,7 +35,7 @@ def leading_key(context: GatewayContext, blocks: Float[Array, ""]) -> Int[Array,
 
 
 def hashed_rank(context: GatewayContext, key: Int[Array, ""]) -> Int[Array, "instance"]:
-    """The place of every instance in the order that the hash of `key` gives; inactive ones come last.
+    """Return the place of every instance in the order that the hash of `key` gives; inactive instances come last.
 
     Highest-random-weight hashing: each pair of a key and an instance has a draw, other on every seed. An
     instance that joins or leaves changes the order of no others.
@@ -52,12 +53,12 @@ def hashed_rank(context: GatewayContext, key: Int[Array, ""]) -> Int[Array, "ins
 
 
 def at_rank(rank: Int[Array, "instance"], place: int) -> Int[Array, ""]:
-    """The instance with this rank."""
+    """Return the instance with this rank."""
     return lax.argmax(rank == place, 0, jnp.int32)
 
 
 def first_by_rank(rank: Int[Array, "instance"], mask: Bool[Array, "instance"]) -> Int[Array, ""]:
-    """The instance of the least rank among those of the mask; the least rank of all if there is none."""
+    """Return the instance of the least rank among those of the mask; of all if the mask is empty."""
     among = jnp.where(jnp.any(mask), mask, jnp.ones_like(mask))
     return lax.argmin(jnp.where(among, rank, LAST), 0, jnp.int32)
 
@@ -84,7 +85,9 @@ class CachedOfTwoParams:
 def cached_of_two(
     params: CachedOfTwoParams, state: NoState, context: GatewayContext
 ) -> tuple[Int[Array, ""], NoState]:
-    """Of two instances picked by the prompt's head the warmer one, unless its queue costs more than it saves."""
+    """Choose of two instances hashed from the prompt's head the warmer one, unless its queue costs
+    more than it saves.
+    """
     rank = hashed_rank(context, leading_key(context, params.prefix_blocks))
     num_active = jnp.sum(context.snapshots.is_active, dtype=jnp.int32)
     first = at_rank(rank, 0)
@@ -117,7 +120,7 @@ class SessionHashedParams:
 def session_hashed(
     params: SessionHashedParams, state: NoState, context: GatewayContext
 ) -> tuple[Int[Array, ""], NoState]:
-    """The first instance in the session's order whose load stays within the bound with this request."""
+    """Choose the first instance in the session's order whose load stays within the bound with this request."""
     seen = context.snapshots
     rank = hashed_rank(context, leading_key(context, params.prefix_blocks))
     count = jnp.sum(seen.is_active, dtype=jnp.int32).astype(jnp.float64)

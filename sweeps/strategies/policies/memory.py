@@ -51,7 +51,7 @@ class LeastWorthParams:
 def least_worth(
     params: LeastWorthParams, state: NoState, context: VictimContext
 ) -> tuple[Float[Array, "slot"], NoState]:
-    """The running request that is worth least: its class, what it would compute again, less what it frees."""
+    """Evict the running request that is worth least: its class, what it would compute again, less what it frees."""
     slo_class = context.request.slo_class
     worth = by_tier(slo_class, params.critical, params.standard, params.sheddable)
     again = exact_product(context.num_tokens.astype(jnp.float64), params.per_token)

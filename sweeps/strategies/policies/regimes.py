@@ -106,7 +106,7 @@ def regime_switched(
 def best_in_regime(
     params: RegimeSwitchedParams, context: GatewayContext, is_pressed: Any, is_busy: Any
 ) -> Int[Array, ""]:
-    """The best instance by the weights of the regime; pressed comes before busy."""
+    """Return the best instance by the weights of the regime; pressed comes before busy."""
 
     def of_regime(pressed: Any, busy: Any, calm: Any) -> Any:
         return jnp.where(is_pressed, pressed, jnp.where(is_busy, busy, calm))
@@ -120,7 +120,7 @@ def best_in_regime(
 
 
 def stay_number() -> Any:
-    """The number of a regime that says where it is left."""
+    """Declare the number of a regime that says where the regime is left."""
     return number(
         0.7, "", "share of a threshold down to which a regime stays; 1: left where it is entered",
         low=0, high=1, search=(0.2, 1),
@@ -128,7 +128,7 @@ def stay_number() -> Any:
 
 
 def kept(is_in: Any, value: Any, threshold: Any, stay: Any) -> Any:
-    """Whether a regime holds: entered above the threshold, left at `stay` times it or below."""
+    """Return whether a regime holds: entered above the threshold, left at `stay` times it or below."""
     return value > jnp.where(is_in, exact_product(stay, threshold), threshold)
 
 

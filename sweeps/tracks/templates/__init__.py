@@ -8,14 +8,14 @@ import jinja2
 
 
 def render(name: str, **values: object) -> str:
-    """The text of a template of the tracks; a value that is missing is an error."""
+    """Render a template of the tracks; a value that is missing is an error."""
     return rendered("sweeps.tracks", name, {"signed": signed, "plain": plain}, values)
 
 
 def rendered(
     package: str, name: str, filters: Mapping[str, Callable[..., str]], values: Mapping[str, object]
 ) -> str:
-    """The text of a template in the folder `templates` of a package; `cell` is among its filters."""
+    """Render a template in the folder `templates` of a package; `cell` is among its filters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package, "templates"),
         undefined=jinja2.StrictUndefined,
@@ -29,12 +29,12 @@ def rendered(
 
 
 def cell(text: str) -> str:
-    """A text on one line, such that it does not end a table's cell."""
+    """Write a text on one line, such that it does not end a table's cell."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def signed(value: float | None, decimals: int = 1) -> str:
-    """A number with its sign, as `−66.5`; a dash for none."""
+    """Write a number with its sign, as `−66.5`; a dash for None."""
     if value is None:
         return "–"
     text = f"{abs(value):.{decimals}f}"
@@ -43,7 +43,7 @@ def signed(value: float | None, decimals: int = 1) -> str:
 
 
 def plain(value: float | None, decimals: int = 1) -> str:
-    """A number with separated thousands; a dash for none."""
+    """Write a number with separated thousands; a dash for None."""
     if value is None:
         return "–"
     return f"{value:,.{decimals}f}".replace("-", "−")

@@ -67,7 +67,7 @@ def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, tup
 
 
 def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """The request whose time is up begins to leave its instance."""
+    """Let the request whose time is up begin to leave its instance."""
     request = next_deadline(ctx, state)[1]
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
     change = writes[ExitWrite]
@@ -103,7 +103,7 @@ def drop_kv(ctx: Context, state: State, now: jax.Array) -> Writes:
 
 
 def by_standing(ctx: Context) -> bool:
-    """Whether those that are evicted may have moved, which BLIS has no rule for."""
+    """Return whether requests that are evicted may have moved before, which BLIS has no rule for."""
     mechanism = ctx.mechanism
     has_rule = mechanism.rules.turns_away  # its own autoscaler
     return mechanism.evicts_in_flight and mechanism.moves_requests and not has_rule
@@ -122,10 +122,11 @@ def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instanc
 
 
 def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
-    """Whether the step that begins finds nobody: all have given up since it was scheduled. None where nobody does.
+    """Return whether the step that begins finds no request, all having given up since; None where none ever gives up.
 
-    A batch whose last member was evicted is still there and makes an empty step, but in `blis-2026-08`. Where evicted
-    requests may have moved, so does one that finds nobody for another reason, as after an outage.
+    A batch whose last member was evicted is still there and makes an empty step, but in
+    `blis-2026-08`. Where evicted requests may have moved, a step also counts that finds no request
+    for another reason, as after an outage.
     """
     if by_standing(ctx) and RequestDeadlines not in ctx.requests:
         return None
@@ -137,7 +138,7 @@ def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> ja
 
 
 def idle(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
-    """The scheduled step is left out, and the instance waits for a request."""
+    """Leave the scheduled step out; the instance waits for a request."""
     slots, inst = SlotRows(state, instance), work.inst
     chains, _ = take_chain(chains_of(inst), work.lane.now, jnp.int32(0), ctx.never)
     event = next_event(ctx, slots, jnp.array(True), chains, jnp.int32(-1), inst.busy_until)
@@ -154,9 +155,9 @@ def give_up(
     keeps_batch: bool,
     takes_pending: bool = False,
 ) -> tuple[Writes, jax.Array]:
-    """The request begins to leave its instance, and whether it was there.
+    """Let the request begin to leave its instance; return the changes, and whether the request was there.
 
-    One on its way to the queue is not there, unless these are taken, too.
+    A request on its way to the queue is not there, unless `takes_pending`.
     """
     instance = place_of(state, request)
     slots, nothing = SlotRows(state, instance), no_writes(ctx, state, instance)
@@ -254,7 +255,7 @@ def leaves_early(ctx: Context, state: State) -> jax.Array:
 
 
 def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: jax.Array) -> Work:
-    """The work once a member has left early: the instance is as it was, and goes on with its step."""
+    """Return the work after a member has left early: the instance as it was before, which goes on with its step."""
     early = leaves_early(ctx, state)
     as_before = dataclasses.replace(work, lane=work.lane.replace(mode=jnp.int32(Mode.BETWEEN)))
     return choose(early & is_over, as_before, closed)

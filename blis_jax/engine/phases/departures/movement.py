@@ -157,7 +157,7 @@ def _paid_by(state: State, change: ClusterChange, now: jax.Array) -> PaidTime:
 
 
 def is_leaving(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
-    """Whether requests leave the instance's queue now."""
+    """Return whether requests leave the instance's queue now."""
     return state[Availability].leave_at[instance] <= now
 
 
@@ -201,14 +201,14 @@ def leave(
 
 
 def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Writes:
-    """What the instance runs begins to leave it."""
+    """Let the requests that the instance runs begin to leave."""
     nothing = no_writes(ctx, state, instance)
     lane = begun(nothing.lane, instance, nothing.inst, now)
     return dataclasses.replace(nothing, lane=lane)
 
 
 def may_be_back(state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Whether a request that is routed again may have left blocks of its own on that instance."""
+    """Return whether a request that is routed again may have left blocks of its own on that instance."""
     journey, place = state[Journeys].of(request), place_of(state, request)
     is_other = (journey.restarts > 0) | (journey.computed == 0) | (journey.came_from != place)
     return is_other | (place == instance)
@@ -225,7 +225,7 @@ def arrived(ctx: Context, state: State, writes: Writes, request: jax.Array) -> W
 
 
 def fleet_view(ctx: Context, state: State, now: jax.Array) -> FleetView:
-    """The instances at `now`, before every event of theirs at that time."""
+    """Return what an autoscaler sees of the instances at `now`, before every event of an instance at that time."""
     rows, cluster = ctx.shape.num_instances, ctx.params.cluster
     inst, queued = Instance(state.inst.numbers[:rows]), queued_times(state, rows)
     waits = jnp.any(queued < now, axis=1)
@@ -265,7 +265,7 @@ def _idle_events(ctx: Context, state: State, now: jax.Array) -> jax.Array:
 def with_emptied(
     ctx: Context, state: State, instance: jax.Array, now: jax.Array, has_acted: jax.Array
 ) -> State:
-    """The state after an event of an instance, at which it may have been left without work."""
+    """Return the state after an event of an instance; if the event left it without work, its time is noted."""
     rows = ctx.shape.num_instances
     inst = instance_of(ctx, state, instance)
     waits = jnp.any(row(queued_times(state, rows + 1), instance) <= now)

@@ -245,7 +245,7 @@ def _is_split(state: State) -> Bool[Array, "request"]:
 
 
 def with_tick(state: State, now: jax.Array, kind: jax.Array) -> State:
-    """The state with the time of a tick that is due now, where somebody asks for it."""
+    """Note the time of a tick that is due now, where the state keeps such times."""
     if LatestTick not in state:
         return state
     return state.having(LatestTick(jnp.where(kind == EventKind.TICK, now, state[LatestTick].at)))
@@ -257,9 +257,9 @@ def next_part(
     has_kv: Bool[Array, "request"],
     text: Int[Array, "request"],
 ) -> jax.Array:
-    """Of the requests that are due, the one dispatched first that waits for its second routing.
+    """Return the request to act on next: of the due ones without KV, the one dispatched first, for its second routing.
 
-    If none does, the one whose transfer begins: that with the least id as a text.
+    If there is none, return the request whose transfer begins: that with the least id as a text.
     """
     waits = jnp.append(is_due & ~has_kv, jnp.array(False))[queue.order]
     second = queue.order[jnp.argmax(waits)]
@@ -268,7 +268,7 @@ def next_part(
 
 
 def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
-    """The rank of the next request to be placed among those that enter an instance's queue in one microsecond.
+    """Return the rank of the next request to be placed among those that enter an instance's queue in one microsecond.
 
     It counts the routings so far, first and second ones; ranks of transfers are below all of these.
     """
@@ -294,13 +294,13 @@ def is_between(ctx: Context, reserved: Reservations, now: jax.Array) -> Bool[Arr
 
 
 def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> jax.Array:
-    """Whether the request's class is sheddable and its tenant has more requests at the instances than its share.
+    """Return whether the request's class is sheddable and its tenant has more requests at the instances than its share.
 
     A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
     between the end of its prompt and the end of its transfer.
     """
     budgets = ctx.params.cluster.budgets
-    given = ctx.request(request)
+    fixed = ctx.request(request)
     is_there = (places_of(state) >= 0) & (state.past.rows[:, Dyn.FINISH_RECORD] == 0)
     is_there = is_there & (state.past.rows[:, Dyn.NUM_SCHEDULED] >= 0)
     if Exits in state:
@@ -309,10 +309,10 @@ def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         is_there = is_there & (state[Dispatches].place != Place.EVICTED)
     if Reservations in state:
         is_there = is_there & ~is_between(ctx, state[Reservations], now)
-    is_mine = ctx.requests.table[:, Req.TENANT] == given.tenant
+    is_mine = ctx.requests.table[:, Req.TENANT] == fixed.tenant
     count = jnp.sum((is_there & is_mine)[:-1], dtype=jnp.int32).astype(jnp.float64)
     last = jnp.int32(budgets.limit.shape[0] - 1)
-    limit = budgets.limit[jnp.minimum(given.tenant, last)]
-    is_sheddable = budgets.priority[given.slo_class] < 0
-    over: jax.Array = is_sheddable & (given.tenant <= last) & (count > limit)
+    limit = budgets.limit[jnp.minimum(fixed.tenant, last)]
+    is_sheddable = budgets.priority[fixed.slo_class] < 0
+    over: jax.Array = is_sheddable & (fixed.tenant <= last) & (count > limit)
     return over

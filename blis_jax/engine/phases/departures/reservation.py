@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 
 def in_role(context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
-    """The context in which only the instances of one pool are active."""
+    """Return the context in which only the instances of one pool are active: the decode pool if
+    `is_decode`, else prefill.
+    """
     seen = context.snapshots
     is_mine = in_pool(seen.is_active, seen.role, is_decode)
     snapshots = dataclasses.replace(seen, is_active=is_mine)
@@ -81,7 +83,9 @@ def or_split(
     now: jax.Array,
     context: GatewayContext,
 ) -> Decisions:
-    """The request placed on the chosen instance; or not yet, if that one is to make its tokens alone."""
+    """Place the request on the chosen instance, unless its prompt is to be computed elsewhere: then
+    that is routed next.
+    """
     policy = ctx.mechanism.hand_over
     assert policy is not None and policy.splits is not None  # the profile's policy has it
     wants = policy.splits(ctx.params.policy.hand_over, seen_by(policy, context), chosen)
@@ -156,7 +160,7 @@ def _reserved_row(
 
 
 def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Writes:
-    """A slot on the decode instance for a request whose prompt is computed; or the request is dropped."""
+    """Give a request whose prompt is computed a slot on its decode instance, or drop it if its KV does not fit."""
     cluster, fixed = ctx.params.cluster, ctx.request(request)
     reservation = state[Reservations].of(request)
     instance = reservation.target
@@ -238,7 +242,7 @@ def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
 
 
 def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """The lane goes on when the blocks of a request that has left the queue are free."""
+    """Let the lane go on once the blocks of a request that has left the queue are free."""
     return _after_storing(ctx, no_writes(ctx, state, instance))
 
 

@@ -49,12 +49,12 @@ def returning(ctx: Context, state: State, is_up: Bool[Array, "instance"]) -> jax
 
 
 def is_due(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
-    """Whether what the instance runs leaves now, before its next step."""
+    """Return whether the requests that the instance runs leave now, before its next step."""
     return state[Availability].stop_at[instance] <= now
 
 
 def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> Lane:
-    """The lane in which the members of the instance leave: the end of a step that takes no time."""
+    """Set the lane so that the members of the instance leave, as at the end of a step that takes no time."""
     return lane.replace(
         active=instance,
         mode=jnp.int32(Mode.COMPLETING),
@@ -65,7 +65,7 @@ def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> La
 
 
 def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
-    """Whether the members that leave now do so because their instance stops; None where instances never do."""
+    """Return whether the members that leave now do so because their instance stops; None where instances never do."""
     if ctx.mechanism.cluster is None:
         return None
     return is_due(state, instance, work.lane.now)
@@ -74,7 +74,7 @@ def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> 
 def without(
     inst: Instance, one: Subject, leaves: jax.Array, stops: jax.Array | None
 ) -> dict[str, jax.Array]:
-    """The instance's counters once the member has left, which is in decode unless the instance stops."""
+    """Return the instance's counters without the member that leaves, which is in decode unless the instance stops."""
     counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
     if stops is None:
         return counts
@@ -86,7 +86,7 @@ def without(
 
 
 def restarted(journey: Journey) -> Journey:
-    """The journey of a request whose KV and tokens are gone."""
+    """Return the journey of a request whose KV and tokens are gone."""
     return journey.replace(
         computed=jnp.int32(0),
         first_record=jnp.int32(-1),
@@ -97,7 +97,7 @@ def restarted(journey: Journey) -> Journey:
 
 
 def forgotten(past: Past) -> Past:
-    """What a request has been through, without the progress of an attempt that has ended."""
+    """Return what a request has been through, without the progress of an attempt that has ended."""
     names = ("progress", "lag", "token_record", "token_index", "step_progress", "finish_record")
     return past.replace(**dict.fromkeys(names, jnp.int32(0)))
 
@@ -105,7 +105,9 @@ def forgotten(past: Past) -> Past:
 def torn_off(
     ctx: Context, state: State, work: Work, one: Subject, past: Past, stops: jax.Array
 ) -> tuple[Work, Past]:
-    """The journey and the row of a member that leaves an instance which stops; as they were, if it does not."""
+    """Return the work and the row of a member that leaves because its instance stops; both unchanged
+    if it does not stop.
+    """
     before, written = state[Availability], work[JourneyWrite]
     has_moved = ctx.mechanism.hand_over is not None
     journey = written.journey if has_moved else state[Journeys].of(one.request)
@@ -127,14 +129,14 @@ def torn_off(
 
 
 def without_steps(chains: Vector, stops: jax.Array | None, never: jax.Array) -> Vector:
-    """The instance's step events, none if it stops."""
+    """Return the instance's step events, none of them if it stops."""
     if stops is None:
         return chains
     return jax.tree.map(lambda one: jnp.where(stops, never, one), chains)
 
 
 def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
-    """Whether requests were queued before now."""
+    """Return whether requests were queued before now."""
     return jnp.any((slots.queued < now) & (slots.oversized == 0))
 
 
@@ -150,10 +152,10 @@ def stopped(work: Work, instance: jax.Array, stops: jax.Array | None, never: jax
 
 
 def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
-    """The state in which these instances, and the router's index of them, hold no content."""
+    """Empty these instances, and what the router's index has of them: no content is left."""
 
     def change(state: State, is_on: jax.Array) -> State:
-        """Their blocks free, if it is the turn."""
+        """Free all blocks of the instances if `is_on`."""
         is_it = cold & is_on
         used = state.inst.numbers[:-1, Inst.USED_BLOCKS]
         inst = state.inst.numbers.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
@@ -168,7 +170,7 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
 
 
 def strange(ctx: Context, state: State, done: Writes) -> State:
-    """The state in which a request finds nothing of its own where it has come back to."""
+    """Let a request find nothing of its own on the instance to which it comes back."""
 
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))

@@ -58,7 +58,7 @@ def _contents(ctx: Context, slots: SlotRows) -> LeadingContents:
 def with_asked_signals(
     ctx: Context, state: State, context: GatewayContext, view: View, request: jax.Array
 ) -> GatewayContext:
-    """The context with what policies of the gateway read; `view` is what the router has last seen."""
+    """Add the costly signals that policies of the gateway read; `view` is what the router has last seen."""
     if ctx.mechanism.reads(PROMPT_TIME):
         times = prompt_times(ctx, context.request)
         timed = dataclasses.replace(context.snapshots, prompt_us=times)
@@ -113,7 +113,7 @@ def _step_time(ctx: Context, beta: jax.Array, tokens: jax.Array, input_len: jax.
 
 
 def prompts_now(ctx: Context, state: State) -> SeenPrompts:
-    """What a look sees: who holds the slots, and whose prompts are not wholly in a step yet."""
+    """Return what a look at the instances sees: who holds the slots, and whose prompts are not wholly in a step yet."""
     rows = ctx.shape.num_instances
     slots = state.slot.numbers[:, :rows]
     holder = slots[Slot.REQUEST]
@@ -128,7 +128,7 @@ def prompts_now(ctx: Context, state: State) -> SeenPrompts:
 
 
 def outstanding(ctx: Context, state: State, view: View, request: jax.Array) -> Outstanding:
-    """The prompts of the request's gateway; it does not know of those that others have sent."""
+    """Return the prompts that the request's gateway knows of: those that other gateways have sent are not included."""
     now = prompts_now(ctx, state)
     if SeenPrompts not in view:
         return _of_gateway(ctx, now, request)

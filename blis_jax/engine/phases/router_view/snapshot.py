@@ -53,7 +53,7 @@ def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
 def refreshed(
     ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
 ) -> tuple[View, jax.Array]:
-    """What the router knows of the instances at `now`, and when it last looked at their KV fields."""
+    """Return what the router knows of the instances at `now`, and when it last looked at their KV fields."""
     if ctx.mechanism.ages_signals:
         return _aged(ctx, state, now), last_refresh
     interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
@@ -92,13 +92,13 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
 
 
 def may_be_unrouted(ctx: Context) -> bool:
-    """Whether a request may find no instance when it is to be routed, and is turned away then."""
+    """Return whether a request may find no instance when it is to be routed, and is turned away then."""
     is_placed = ctx.mechanism.cluster is not None and ctx.mechanism.rules.turns_away
     return is_placed or Elsewhere in ctx.requests
 
 
 def finds_instance(ctx: Context, state: State, request: jax.Array) -> jax.Array:
-    """Whether the request can be routed now, where that is not certain."""
+    """Return whether the request can be routed now; to be asked where that is not certain."""
     if Elsewhere not in ctx.requests:
         return jnp.any(_may_take(ctx, state, request))
     is_here = ~ctx.requests[Elsewhere].is_it[request]
@@ -120,9 +120,11 @@ def in_pool(is_active: jax.Array, role: jax.Array, is_decode: jax.Array) -> jax.
 def unless_elsewhere(
     ctx: Context, state: State, seen: View, *asked: tuple[jax.Array | bool, *tuple[jax.Array, ...]]
 ) -> View:
-    """The view after decisions: as it was, but for the copy of the caches, where nobody looks at an instance.
+    """Return the view after decisions: as it was, but for the copy of the caches, where no decision
+    looks at an instance.
 
-    `asked`: whether a decision is made, and about which request; about all instances if about none.
+    Each of `asked` says whether a decision is made, then about which request; about all instances
+    if no request follows.
     """
     if Elsewhere not in ctx.requests:
         return seen
@@ -157,7 +159,8 @@ def cached_prompt_blocks(
 
 
 def has_ticked(state: State, now: jax.Array) -> Any:
-    """Whether the gateway's queue has had its tick of this microsecond: behind it the transfers that end then are over.
+    """Return whether the gateway's queue has had its tick of this microsecond; transfers that end then
+    are over after it.
 
     None where there are no such transfers, or no queue.
     """
@@ -195,7 +198,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
 
 
 def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Array) -> State:
-    """The state as an event sees it that comes behind the transfers that end at its time, if this is one."""
+    """Return the state as an event sees it that comes after the transfers that end at its time, if `is_it`."""
     reserved, rows = state[Reservations], ctx.shape.num_instances + 1
     ends, times = reserved.times, queued_times(state, rows)
     is_over = is_it & (times == now) & comes_with_kv(ctx, state, rows)
@@ -227,9 +230,9 @@ def snapshots(
     request: jax.Array | None = None,
     cached: Int[Array, "instance"] | None = None,
 ) -> Snapshots:
-    """The router's view at `now`, which is before every instance event of that microsecond.
+    """Return the router's view at `now`, which is before every instance event of that microsecond.
 
-    Of several gateways it is that of the request's.
+    With several gateways it is the view of the gateway that the request comes to.
     """
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view.fields

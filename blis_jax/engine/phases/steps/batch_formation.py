@@ -208,7 +208,7 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
 
 
 def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
-    """Whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
+    """Return whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
     lane, memory = work.lane, ctx.memory
     members = work.inst.num_prefill + work.inst.num_decode
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
@@ -251,7 +251,8 @@ def _ask_scheduler(
 
 
 def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
-    """A step has begun: if requests wait, the instance's policies move on to the state that the last such step left.
+    """Let the instance's policies move on at the begin of a step, if requests wait, to the states that
+    the last such step left.
 
     What they remember of this step is kept beside it, for several questions are asked with one state.
     """

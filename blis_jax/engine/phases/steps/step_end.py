@@ -286,15 +286,17 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
 
 
 def is_unservable(ctx: Context, state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
-    cluster, given = ctx.params.cluster, ctx.request(request)
-    input_len = given.input_len
+    """Return whether a request is dropped instead of queued: its prompt exceeds the KV cache, or it
+    exceeds the longest context.
+    """
+    cluster, fixed = ctx.params.cluster, ctx.request(request)
+    input_len = fixed.input_len
     stored = ctx.memory.preempted.stored_len(state, request, input_len)
     is_oversized = ceil_div(stored, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
     if cluster.max_model_len is not None:
         limit = cluster.max_model_len
         limit = limit[instance] if jnp.ndim(limit) else limit
-        longest = input_len + given.output_len
+        longest = input_len + fixed.output_len
         is_oversized = is_oversized | (input_len >= limit)
         is_oversized = is_oversized | (longest > limit)
     return is_oversized

@@ -198,7 +198,7 @@ def begin(
 def members_of(
     ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
 ) -> Members:
-    """The members of the batch when its step has been formed.
+    """Return the members of the batch when its step has been formed.
 
     `written` was served in this scan step and its rows are not in the tables yet.
     """
