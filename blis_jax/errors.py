@@ -38,11 +38,14 @@ def shortened(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
-def closest(word: object, allowed: Iterable[str]) -> str:
-    """Return a hint that names the nearest allowed word (`; did you mean 'x'?`), or no text if none is near."""
+def closest(word: object, allowed: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a hint that names the nearest allowed word (`; did you mean 'x'?`), or no text if none is near.
+
+    `cutoff` is how alike they must be, from 0 to 1.
+    """
     if isinstance(word, str) and len(word) > MOST_SHOWN:
         return ""
-    match = difflib.get_close_matches(str(word), list(allowed), n=1)
+    match = difflib.get_close_matches(str(word), list(allowed), n=1, cutoff=cutoff)
     return f"; did you mean {match[0]!r}?" if match else ""
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display
@@ -166,6 +167,9 @@ def declared(command: Callable[[Sequence[str]], int], words: Sequence[str] = ())
 # --- the parser -----------------------------------------------------------------------------------
 
 
+NEAR_OPTION = 0.75  # how alike an option must be to be proposed in place of an unknown one
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and sets only what was given."""
 
@@ -309,7 +313,17 @@ class Parser(argparse.ArgumentParser):
         known = [text for action in self._actions for text in action.option_strings]
         if name in known:  # argparse leaves a value behind that a switch does not take
             return f"{short(word)}: this option takes no value"
-        return f"unknown option {short(name)}{closest(name, known) or '; see --help'}"
+        if setting := self._setting_of_arm(name):
+            return f"unknown option {short(name)}: a setting belongs to an arm here; write ARM:{setting}=VALUE"
+        return f"unknown option {short(name)}{closest(name, known, NEAR_OPTION) or '; see --help'}"
+
+    def _setting_of_arm(self, option: str) -> str | None:
+        """Return the setting that an unknown option names where the command takes arms, None for no setting."""
+        if not any(action.metavar == "ARM" for action in self._actions):
+            return None
+        name = option.removeprefix("--").replace("-", "_")
+        config = import_module("blis_jax.cluster.config")
+        return name if name in {*config.FIELDS, *config.VLLM_NAMES} else None
 
 
 class _KeepOne(argparse.Action):

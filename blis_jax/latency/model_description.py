@@ -257,15 +257,24 @@ def model_description(name: str, config_file: str = "") -> ModelDescription:
     """
     if config_file:
         return describe(_read(Path(config_file)), name)
-    shipped, key = _shipped(), name.lower()
-    if key not in shipped:  # a shipped model in another precision
-        key = _PRECISION.sub("", key)
+    shipped, key = _shipped(), _key(name)
     if key not in shipped:
         hint = closest(name.lower(), shipped) or "; give its config.json"
         raise ConfigError(
             f"model {name!r} has no shipped description (shipped: {', '.join(shipped)}){hint}"
         )
     return describe(shipped[key], name)
+
+
+def is_shipped(name: str) -> bool:
+    """Return whether a model, in this or another precision, has a description that is shipped."""
+    return _key(name) in _shipped()
+
+
+def _key(name: str) -> str:
+    """Return a model's name in the table, where a model in another precision stands for itself or the usual one."""
+    key = name.lower()
+    return key if key in _shipped() else _PRECISION.sub("", key)
 
 
 def shipped_models() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.input_files import is_file, value_at
 from blis_jax.latency.contract import LatencyModel
+from blis_jax.latency.model_description import is_shipped
 from blis_jax.lazy import lax, yaml
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ MODELS = {
     "served-physics": "served_physics.served_physics",
 }
 SIZED = ("trained-physics", "roofline")  # of BLIS
+ARM_SPELLING = "in an arm latency_model=trained-physics"
 FROM_SIZES = (*SIZED, "served-physics")
 REFERENCE_OF = {"scheduling": "blackbox", "routing": "blackbox-attention"}  # with four coefficients
 
@@ -135,10 +137,16 @@ def _table() -> dict[str, Any]:
 
 
 def _unknown_model(model: str) -> str:
-    return (
-        f"no fitted coefficients for model {model!r}; {choices(model, known_models())}; "
-        "or give alpha and beta coefficients yourself"
-    )
+    known = "" if is_shipped(model) else f"{choices(model, known_models())}; or "
+    return f"no fitted coefficients for model {model!r}; {known}{_without_fit(model)}"
+
+
+def _without_fit(model: str) -> str:
+    """Return what does without a fit: a latency model that knows the model's size, or coefficients."""
+    own = "give alpha and beta coefficients yourself"
+    if not is_shipped(model):
+        return own
+    return f"give --latency-model {SIZED[0]} ({ARM_SPELLING}), which knows its size, or {own}"
 
 
 def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) -> str:
@@ -151,7 +159,7 @@ def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) 
     hint = "" if wanted["gpu"] in gpus else closest(wanted["gpu"], gpus)
     return (
         f"no fitted coefficients for model {model!r} with {_setting(wanted)} (fitted: {allowed}){hint}: "
-        "choose one of these, or give alpha and beta coefficients yourself"
+        f"choose one of these, or {_without_fit(model)}"
     )
 
 

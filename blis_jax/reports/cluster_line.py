@@ -111,12 +111,23 @@ def _profile(config: ClusterConfig) -> str:
     return f"as BLIS of {month} 2026, defects included"
 
 
+def _free_exchange(config: ClusterConfig) -> str:
+    """Return what the roofline leaves out where an instance has several GPUs."""
+    groups = config.instances or (InstanceGroup(config.num_instances),)
+    if config.latency_model != "roofline" or all(_gpus(config, group)[0] < 2 for group in groups):
+        return ""
+    return (
+        "roofline: the GPUs of an instance exchange data in no time, so tp looks better than it is"
+    )
+
+
 _PARTS = (
     _Part("model", ("model",), lambda config: config.model or "a model without a name"),
     _Part("num_instances", (), _instances),
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
     _Part("chunks", ("long_prefill_token_threshold", "slo_prefill"), _chunks),
     _Part("CPU tier", ("kv_cpu_blocks",), _tier),
+    _Part("cost of tp left out", ("latency_model",), _free_exchange),
     _Part("router", ("routing_policy", "routing_scorers"), _router),
     _Part("profile", ("corrected", "revision", "variant"), _profile),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from blis_jax.workload.length_laws import BoundedExponentialLaw, ExponentialLaw
+from blis_jax.workload.length_laws import BoundedExponentialLaw, ConstantLaw, ExponentialLaw
 from blis_jax.workload.reference.laws import has_own_windows
 from blis_jax.workload.revised_spec import RevisedWorkload
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
@@ -13,7 +13,7 @@ MODALITIES = ("image", "audio", "video")
 
 
 def ineffective_settings(spec: WorkloadSpec) -> list[str]:
-    """Return one sentence for each setting that changes nothing."""
+    """Return one sentence for each setting that changes nothing, whatever the number of its clients."""
     remarks = [
         f"{key} has no effect beside clients"
         for key in ("servegen_data", "inference_perf")
@@ -21,7 +21,7 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
     ]
     if isinstance(spec, RevisedWorkload):
         remarks += _revised(spec)
-    lengths = prefix_lengths(spec.clients)
+    lengths, clients_of = prefix_lengths(spec.clients), dict[str, list[int]]()
     for index, client in enumerate(spec.clients):
         used = lengths.get(client.prefix_group, 0)
         for parts in (
@@ -31,8 +31,21 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
             _multimodal(client),
             _lengths(client),
         ):
-            remarks += [f"clients[{index}].{remark}" for remark in parts]
-    return remarks
+            for remark in parts:
+                clients_of.setdefault(remark, []).append(index)
+    return [*remarks, *(f"{_place(at)}{remark}" for remark, at in clients_of.items())]
+
+
+MOST_LISTED = 3  # clients by their places
+
+
+def _place(clients: Sequence[int]) -> str:
+    """Return where a setting stands in the file: `clients[3].`, `clients[1], [4], [5] and 7 more: `."""
+    if len(clients) == 1:
+        return f"clients[{clients[0]}]."
+    left = len(clients) - MOST_LISTED
+    listed = ", ".join(f"[{index}]" for index in clients[:MOST_LISTED])
+    return f"clients{listed}{f' and {left} more' if left > 0 else ''}: "
 
 
 def _revised(spec: RevisedWorkload) -> Iterator[str]:
@@ -78,7 +91,8 @@ def _sessions(client: ClientSpec) -> Iterator[str]:
         for name in (*bare, "multimodal"):
             if getattr(client, name):
                 yield f"{name} has no effect on multi-turn sessions"
-    if client.reasoning and client.reasoning.reason_ratio_distribution:
+    ratio = client.reasoning and client.reasoning.reason_ratio_distribution
+    if ratio and not (isinstance(ratio, ConstantLaw) and ratio.params.value == 0):
         key = "reasoning.reason_ratio_distribution"
         yield f"{key} has no effect: reasoning tokens are output like any other"
 

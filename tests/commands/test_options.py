@@ -58,6 +58,7 @@ def test_help_has_groups_in_the_order_of_classes_and_what_is_declared_anew_in_it
     ("given", "sentence"),
     [
         (["--pionts", "3"], "unknown option '--pionts'; did you mean '--points'"),
+        (["--corrected", "true"], "unknown option '--corrected'; see --help"),  # nothing like it
         (["--points", "many"], "--points: 'many' is not a whole number"),
         (["--points"], "--points: a value must follow"),
         (["--limit", "1", "--most", "2"], "--most: --limit is given too, and both are one option"),
@@ -67,3 +68,16 @@ def test_help_has_groups_in_the_order_of_classes_and_what_is_declared_anew_in_it
 def test_what_is_wrong_is_said(given: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Command.read(given)
+
+
+class OfArms(CommandOptions, command="of_arms"):
+    """A command that takes arms."""
+
+    arms: tuple[str, ...] = words("ARM", "two or more")
+
+
+@pytest.mark.parametrize("setting", ["corrected", "max_num_seqs", "kv_cpu_blocks"])
+def test_a_setting_given_as_an_option_belongs_to_an_arm(setting: str) -> None:
+    sentence = f"a setting belongs to an arm here; write ARM:{setting}=VALUE"
+    with pytest.raises(ConfigError, match=sentence):
+        OfArms.read(["a", "b", f"--{setting.replace('_', '-')}", "1"])

@@ -111,3 +111,14 @@ def test_reference_used_these_coefficients_in_its_recorded_runs(golden_dir):
         assert found.beta == tuple(config["beta-coeffs"]), path.name
         num_compared += 1
     assert num_compared > 0
+
+
+@pytest.mark.parametrize("model", ["qwen/qwen3-32b", "qwen/qwen3-32b-FP8"])
+def test_a_model_without_a_fit_is_told_what_knows_it(model):
+    with pytest.raises(
+        ConfigError, match=r"give --latency-model trained-physics .* knows its size"
+    ):
+        lookup(model)
+    with pytest.raises(ConfigError) as refused:
+        lookup("nobody/knows-this")
+    assert "trained-physics" not in str(refused.value)

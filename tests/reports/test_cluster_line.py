@@ -41,6 +41,18 @@ def test_each_setting_is_told(changes: dict[str, object], before: str, after: st
     assert told.replace(", hand-over pools", "") == SAID.replace(before, after)
 
 
+def test_roofline_has_no_cost_between_gpus() -> None:
+    words = "exchange data in no time, so tp looks better than it is"
+    of_tp = {
+        tp: PLAIN.replace(model="qwen/qwen3-14b", hardware="H100", latency_model="roofline", tp=tp)
+        for tp in (1, 2)
+    }
+    assert words not in cluster_line({"one": of_tp[1]})
+    assert words in cluster_line({"two": of_tp[2]})
+    assert f"{words} (two)" in cluster_line({"one": of_tp[1], "two": of_tp[2]})
+    assert words not in cluster_line({"two": PLAIN.replace(tp=2)})
+
+
 def test_arms_that_differ() -> None:
     other = PLAIN.replace(max_num_scheduled_tokens=512, kv_cpu_blocks=9)
     told = cluster_line({"a": PLAIN, "b": other, "c": PLAIN})
