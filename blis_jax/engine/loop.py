@@ -28,6 +28,7 @@ from blis_jax.memory.models import memory_of
 from blis_jax.policies.routing.by_load import regrets_of
 from blis_jax.tables.blocks import Blocks, compact, is_crowded
 from blis_jax.tables.context import Context
+from blis_jax.tables.gateways import gateways_of
 from blis_jax.tables.raw import Raw, Regrets, parts_of
 from blis_jax.tables.requests import (
     BlockNodes,
@@ -219,7 +220,7 @@ def context_of(
     scorer_shares: jax.Array | None = None,
 ) -> Context:
     """Return what the phases of a run read; with real branches unless `when` is another form."""
-    parts = memory_of(shape, mechanism), pools_of(mechanism)
+    parts = memory_of(shape, mechanism), pools_of(mechanism), gateways_of(mechanism)
     return Context(shape, mechanism, params, requests, when, *parts, scorer_shares)
 
 

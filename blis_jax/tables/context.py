@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from blis_jax.engine.phases.departures.pools import Pools
     from blis_jax.memory.memory import Memory
+    from blis_jax.tables.gateways import Gateways
 
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Context:
     when: When
     memory: Memory[Any, Any]  # the memory model
     pools: Pools
+    gateways: Gateways
     scorer_shares: jax.Array | None = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:

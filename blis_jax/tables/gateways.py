@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,119 +33,182 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 States = tuple[Any, ...]
+TimesOf = Callable[[], jax.Array]
 
 
-def gateway_of(ctx: Context, request: jax.Array) -> jax.Array:
-    """Return the gateway that a request comes to: its number modulo the number of gateways."""
-    return lax.rem(request, jnp.int32(ctx.mechanism.num_gateways))
+class Known(NamedTuple):
+    """What a gateway counts of the instances, and of its own decisions."""
+
+    pending: Int[Array, "instance"]  # sent there, and not queued yet
+    load: Int[Array, "instance"]  # likewise, with all that instances show
+    num_rejected: Int[Array, ""]
 
 
-def on_each(mechanism: Mechanism, place: int, start: T) -> T:
-    """Return the first state of a gateway's policy; of a policy that decides about requests, one state
-    for each gateway.
-    """
-    count = mechanism.num_gateways
-    if count == 1 or place in mechanism.common_places:
-        return start
-    each: T = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), start)
-    return each
+@dataclass(frozen=True)
+class Gateways:
+    """Several gateways; what policies at the places `common` keep is common to all. See `OnlyGateway`."""
+
+    count: int
+    common: range
+
+    def of(self, request: jax.Array) -> jax.Array:
+        """Return the gateway that a request comes to."""
+        return lax.rem(request, jnp.int32(self.count))
+
+    def own(self, leaf: jax.Array, gateway: jax.Array) -> jax.Array:
+        """Return one gateway's part of an array that each has for itself."""
+        return lax.dynamic_index_in_dim(leaf, gateway, keepdims=False)
+
+    def put(self, leaf: jax.Array, own: jax.Array, gateway: jax.Array) -> jax.Array:
+        """Return the array with another part for one gateway."""
+        return lax.dynamic_update_index_in_dim(leaf, own, gateway, 0)
+
+    def on_each(self, one: jax.Array) -> jax.Array:
+        """Return an array for each gateway."""
+        return jnp.broadcast_to(one, (self.count, *jnp.shape(one)))
+
+    def first(self, one: jax.Array) -> jax.Array:
+        """Return the earliest of the gateways' times."""
+        return jnp.min(one)
+
+    def some(self, one: jax.Array) -> jax.Array:
+        """Return whether it is so at some gateway."""
+        return jnp.any(one)
+
+    def acting(self, newcomer: jax.Array, is_arrival: jax.Array, times: TimesOf) -> jax.Array:
+        """Return whose turn it is: the newcomer's, or the first one that is due by the gateways' times."""
+        first = jnp.argmin(times()).astype(jnp.int32)
+        return jnp.where(is_arrival, self.of(newcomer), first)
+
+    def of_own(
+        self, mask: Bool[Array, "*at"], gateway: jax.Array, request: jax.Array | None = None
+    ) -> Bool[Array, "*at"]:
+        """Return the mask without requests of other gateways; its entries are all requests if `request` is None."""
+        every = lax.iota(jnp.int32, mask.shape[0]) if request is None else request
+        return mask & (self.of(every) == gateway)
+
+    def of_same(self, mask: jax.Array, others: jax.Array, request: jax.Array) -> jax.Array:
+        """Return the mask without `others` of other gateways than the request's."""
+        return mask & (self.of(others) == self.of(request))
+
+    def known(
+        self,
+        ctx: Context,
+        state: State,
+        now: jax.Array,
+        counts: Known,
+        shown: tuple[jax.Array, jax.Array],
+        request: jax.Array,
+    ) -> Known:
+        """Return what the request's gateway counts, of the counts of all; `shown` are batch and queue of instances."""
+        rows, mine = ctx.shape.num_instances, self.of(request)
+        times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
+        is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == mine)
+        pending = jnp.sum(is_mine, axis=1, dtype=jnp.int32)
+        every, lane = lax.iota(jnp.int32, ctx.shape.num_requests), lane_of(ctx, state)
+        is_turned_away = (place_of(state, every) == REJECTED) & (self.of(every) == mine)
+        is_latest = self.of(lane.next_admit) == mine  # which the count of all has in it
+        latest = jnp.where(is_latest, counts.num_rejected - lane.num_rejected, 0)
+        num_rejected = jnp.sum(is_turned_away, dtype=jnp.int32) + latest
+        return Known(pending, shown[0] + shown[1] + pending, num_rejected)
+
+    def first_states(self, place: int, one: T) -> T:
+        """Return the first states of the gateways' policy at this place, given that of one gateway."""
+        each: T = one if place in self.common else jax.tree.map(self.on_each, one)
+        return each
+
+    def own_states(self, states: States, request: jax.Array) -> States:
+        """Return the states of the gateways' policies as the request's gateway has them."""
+        own = functools.partial(self.own, gateway=self.of(request))
+        return tuple(
+            state if place in self.common else jax.tree.map(own, state)
+            for place, state in enumerate(states)
+        )
+
+    def with_own(self, states: States, own: States, request: jax.Array) -> States:
+        """Return all gateways' states, once the request's gateway has these."""
+        put = functools.partial(self.put, gateway=self.of(request))
+        return tuple(
+            new if place in self.common else jax.tree.map(put, state, new)
+            for place, (state, new) in enumerate(zip(states, own, strict=True))
+        )
+
+    def first_queues(self, queue: GatewayQueue) -> GatewayQueue:
+        """Return the queues before the first arrival, given that of one gateway."""
+        return dataclasses.replace(queue, **{one: self.on_each(getattr(queue, one)) for one in OWN})
+
+    def own_queue(self, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
+        """Return the queue as one gateway has it, in the form of a single gateway's."""
+        own = {one: self.own(getattr(queue, one), gateway) for one in OWN}
+        return dataclasses.replace(queue, **own)
+
+    def with_own_queue(
+        self, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
+    ) -> QueueWrite:
+        """Return what changes in all queues, given what changes in one gateway's."""
+        all_of = {one: self.put(getattr(queue, one), getattr(own, one), gateway) for one in OWN}
+        return dataclasses.replace(own, **all_of)
 
 
-def own_states(ctx: Context, states: States, request: jax.Array) -> States:
-    """Return the policies' states as the request's gateway has them."""
-    if ctx.mechanism.num_gateways == 1:
-        return states
-    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
+class OnlyGateway(Gateways):
+    """One gateway: all is its own, and nothing of the above is in the program."""
 
-    def own(leaf: jax.Array) -> jax.Array:
-        return lax.dynamic_index_in_dim(leaf, at, keepdims=False)
+    def of(self, request: jax.Array) -> jax.Array:
+        """Return the gateway, 0."""
+        return jnp.int32(0)
 
-    return tuple(
-        state if place in common else jax.tree.map(own, state) for place, state in enumerate(states)
-    )
+    def own(self, leaf: jax.Array, gateway: jax.Array) -> jax.Array:
+        """Return all of it."""
+        return leaf
 
-
-def with_own(ctx: Context, states: States, own: States, request: jax.Array) -> States:
-    """All gateways' states, once the request's gateway has these."""
-    if ctx.mechanism.num_gateways == 1:
+    def put(self, leaf: jax.Array, own: jax.Array, gateway: jax.Array) -> jax.Array:
+        """Return what takes its place."""
         return own
-    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
 
-    def put(leaf: jax.Array, new: jax.Array) -> jax.Array:
-        return lax.dynamic_update_index_in_dim(leaf, new, at, 0)
+    def on_each(self, one: jax.Array) -> jax.Array:
+        """Return it, without an axis of gateways."""
+        return one
 
-    return tuple(
-        new if place in common else jax.tree.map(put, state, new)
-        for place, (state, new) in enumerate(zip(states, own, strict=True))
-    )
+    first = some = on_each
 
+    def acting(self, newcomer: jax.Array, is_arrival: jax.Array, times: TimesOf) -> jax.Array:
+        """Return the gateway, 0."""
+        return jnp.int32(0)
 
-def own_queue(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
-    """Return the queue as one gateway has it, in the form of a single gateway's."""
-    if ctx.mechanism.num_gateways == 1:
-        return queue
-
-    def own(name: str) -> Any:
-        return lax.dynamic_index_in_dim(getattr(queue, name), gateway, keepdims=False)
-
-    return dataclasses.replace(queue, **{name: own(name) for name in OWN})
-
-
-def with_own_queue(
-    ctx: Context, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
-) -> QueueWrite:
-    """Return what changes in all queues when this changes in one gateway's."""
-    if ctx.mechanism.num_gateways == 1:
-        return own
-
-    def put(name: str) -> Any:
-        new = getattr(own, name)
-        return lax.dynamic_update_index_in_dim(getattr(queue, name), new, gateway, 0)
-
-    return dataclasses.replace(own, **{name: put(name) for name in OWN})
-
-
-def of_own(
-    ctx: Context,
-    mask: Bool[Array, "*at"],
-    gateway: jax.Array,
-    request: Int[Array, "*at"] | None = None,
-) -> Bool[Array, "*at"]:
-    """Drop requests of other gateways from a mask; if `request` is not given, the mask's entries are all requests."""
-    if ctx.mechanism.num_gateways == 1:
+    def of_own(
+        self, mask: Bool[Array, "*at"], gateway: jax.Array, request: jax.Array | None = None
+    ) -> Bool[Array, "*at"]:
+        """Return the whole mask."""
         return mask
-    if request is None:
-        request = lax.iota(jnp.int32, mask.shape[0])
-    return mask & (gateway_of(ctx, request) == gateway)
+
+    def of_same(self, mask: jax.Array, others: jax.Array, request: jax.Array) -> jax.Array:
+        """Return the whole mask."""
+        return mask
+
+    def known(
+        self,
+        ctx: Context,
+        state: State,
+        now: jax.Array,
+        counts: Known,
+        shown: tuple[jax.Array, jax.Array],
+        request: jax.Array,
+    ) -> Known:
+        """Return the counts of all."""
+        return counts
 
 
-def own_pending(
-    ctx: Context, state: State, now: jax.Array, request: jax.Array
-) -> Int[Array, "instance"]:
-    """Requests that the request's gateway has sent to every instance and that are not queued there yet."""
-    rows = ctx.shape.num_instances
-    times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
-    is_mine = gateway_of(ctx, sent) == gateway_of(ctx, request)
-    return jnp.sum((times >= now) & (times < ctx.never) & is_mine, axis=1, dtype=jnp.int32)
-
-
-def own_rejections(
-    ctx: Context, state: State, num_rejected: jax.Array, request: jax.Array
-) -> Int[Array, ""]:
-    """Requests that the request's gateway has turned away; `num_rejected` counts all, the latest one included."""
-    every = lax.iota(jnp.int32, ctx.shape.num_requests)
-    mine, lane = gateway_of(ctx, request), lane_of(ctx, state)
-    is_mine = (place_of(state, every) == REJECTED) & (gateway_of(ctx, every) == mine)
-    is_latest = gateway_of(ctx, lane.next_admit) == mine
-    latest = jnp.where(is_latest, num_rejected - lane.num_rejected, 0)
-    return jnp.sum(is_mine, dtype=jnp.int32) + latest
+def gateways_of(mechanism: Mechanism) -> Gateways:
+    """Return what the gateways of a program know of each other."""
+    kind = OnlyGateway if mechanism.num_gateways == 1 else Gateways
+    return kind(mechanism.num_gateways, mechanism.common_places)
 
 
 def index_column(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
     """Where the index of the request's gateway keeps an instance."""
     if ctx.mechanism.num_indices == 1:
         return instance
-    return gateway_of(ctx, request) * jnp.int32(ctx.shape.num_instances) + instance
+    return ctx.gateways.of(request) * jnp.int32(ctx.shape.num_instances) + instance
 
 
 def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array:
@@ -150,7 +216,7 @@ def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array
     if ctx.mechanism.num_indices == 1:
         return table
     rows = ctx.shape.num_instances
-    first = gateway_of(ctx, request) * jnp.int32(rows)
+    first = ctx.gateways.of(request) * jnp.int32(rows)
     return lax.dynamic_slice_in_dim(table, first, rows, axis=table.ndim - 1)
 
 
@@ -262,7 +328,7 @@ class QueueWrite:
     last_tenant: Int[Array, "*gateway slo_class"]
 
 
-def empty_queue(shape: EngineShape, num_gateways: int) -> tuple[Dispatches, GatewayQueue]:
+def empty_queue(shape: EngineShape, gateways: Gateways) -> tuple[Dispatches, GatewayQueue]:
     """Return the queue before the first arrival."""
     clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
     forever = jnp.asarray(never(clock), clock)
@@ -276,17 +342,7 @@ def empty_queue(shape: EngineShape, num_gateways: int) -> tuple[Dispatches, Gate
         has_band=jnp.zeros((classes,), bool),
         last_tenant=jnp.full((classes,), -1, jnp.int32),
     )
-    return dispatches, _on_each(queue, num_gateways)
-
-
-def _on_each(queue: GatewayQueue, count: int) -> GatewayQueue:
-    if count == 1:
-        return queue
-    own = {name: getattr(queue, name) for name in OWN}
-    each: dict[str, Any] = {
-        name: jnp.broadcast_to(one, (count, *jnp.shape(one))) for name, one in own.items()
-    }
-    return dataclasses.replace(queue, **each)
+    return dispatches, gateways.first_queues(queue)
 
 
 def no_victims(shape: EngineShape) -> QueueVictims:

@@ -18,7 +18,6 @@ from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.writing import no_news, no_writes
 from blis_jax.policies.contexts import Completion
 from blis_jax.tables.context import Context, Work, row
-from blis_jax.tables.gateways import own_states, with_own
 from blis_jax.tables.joined import place_of, record_of
 from blis_jax.tables.state import News, State
 from blis_jax.tables.writes import NewsWrite, SlotWrite, Writes
@@ -108,8 +107,8 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
         e2e_us=get(latencies, 1),
         completed_us=news.due[request],
     )
-    own = own_states(ctx, state.gateway, request)
+    own = ctx.gateways.own_states(state.gateway, request)
     own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, completion)
-    gateway = with_own(ctx, state.gateway, own, request)
+    gateway = ctx.gateways.with_own(state.gateway, own, request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
     return dataclasses.replace(nothing.having(change), gateway=gateway)

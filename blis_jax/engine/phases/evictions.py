@@ -20,7 +20,6 @@ from blis_jax.tables.gateways import (
     QueueParams,
     QueueVictims,
     QueueWrite,
-    of_own,
 )
 from blis_jax.tables.joined import places_of
 from blis_jax.tables.journeys import Exits
@@ -47,7 +46,7 @@ def victim_of(
     is_over = (state.past.rows[:, Dyn.FINISH_RECORD] > 0) | (
         state.past.rows[:, Dyn.NUM_SCHEDULED] < 0
     )
-    is_there = of_own(ctx, is_there & ~is_over & (exits.step_index == 0), gateway)
+    is_there = ctx.gateways.of_own(is_there & ~is_over & (exits.step_index == 0), gateway)
     is_there = ctx.pools.may_be_evicted(state, is_there)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     is_least = is_there & (band == least)
@@ -65,7 +64,7 @@ def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Ar
     band = params.priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
     request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], spare)
     is_there = is_there & (band < 0) & (place[request] == Place.DISPATCHED)
-    is_there = of_own(ctx, is_there, gateway, request)
+    is_there = ctx.gateways.of_own(is_there, gateway, request)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     rank = state.slot.numbers[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
     latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))

@@ -37,10 +37,6 @@ from blis_jax.tables.gateways import (
     QueueParams,
     QueueVictims,
     QueueWrite,
-    gateway_of,
-    of_own,
-    own_queue,
-    with_own_queue,
 )
 from blis_jax.tables.joined import lane_of
 from blis_jax.tables.requests import Req, RequestTargets
@@ -134,12 +130,11 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
 
 def _acting(ctx: Context, queue: GatewayQueue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
     """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
-    if ctx.mechanism.num_gateways == 1:
-        return jnp.int32(0)
-    first = jnp.argmin(jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick)).astype(
-        jnp.int32
+    return ctx.gateways.acting(
+        newcomer,
+        kind == EventKind.GATEWAY,
+        lambda: jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick),
     )
-    return jnp.where(kind == EventKind.GATEWAY, gateway_of(ctx, newcomer), first)
 
 
 def _turn(
@@ -152,7 +147,10 @@ def _turn(
     gateway: jax.Array,
 ) -> tuple[list[object], jax.Array]:
     """What changes in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
-    queue, newcomer = own_queue(ctx, state[GatewayQueue], gateway), lane_of(ctx, state).next_admit
+    queue, newcomer = (
+        ctx.gateways.own_queue(state[GatewayQueue], gateway),
+        lane_of(ctx, state).next_admit,
+    )
     spare, expires = jnp.int32(ctx.shape.num_requests), kind == EventKind.EXPIRY
     waiting, changes = _waiting(ctx, state[Dispatches], gateway), list[object]()
     entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
@@ -193,7 +191,7 @@ def _turn(
         has_band=has_band,
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
     )
-    changes.append(with_own_queue(ctx, state[GatewayQueue], change, gateway))
+    changes.append(ctx.gateways.with_own_queue(state[GatewayQueue], change, gateway))
     return changes, attempts
 
 
@@ -204,7 +202,7 @@ def _classes() -> jax.Array:
 def _waiting(ctx: Context, dispatches: Dispatches, gateway: jax.Array) -> QueuedRequests:
     table = ctx.requests.table
     slo_class = table[:, Req.SLO_CLASS]
-    is_queued = of_own(ctx, dispatches.place == Place.QUEUED, gateway)
+    is_queued = ctx.gateways.of_own(dispatches.place == Place.QUEUED, gateway)
     return QueuedRequests(
         is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class
     )
@@ -236,8 +234,7 @@ def entry_of(
 def _seen(ctx: Context, state: State, now: jax.Array, seen: View, gateway: jax.Array) -> Snapshots:
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     # the first request of each gateway has its number
-    request = None if ctx.mechanism.num_gateways == 1 else gateway
-    return snapshots(ctx, state, now, seen, no_match, lane_of(ctx, state).num_rejected, request)
+    return snapshots(ctx, state, now, seen, no_match, lane_of(ctx, state).num_rejected, gateway)
 
 
 def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:

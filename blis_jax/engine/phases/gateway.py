@@ -37,7 +37,6 @@ from blis_jax.policies.seeds import RandomSource
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import unless_lost
 from blis_jax.tables.context import Context, SlotRows, decision_key, failing, row, waking_time
-from blis_jax.tables.gateways import own_states, with_own
 from blis_jax.tables.joined import instance_of, lane_of, place_of
 from blis_jax.tables.journeys import Journey, Journeys
 from blis_jax.tables.requests import Elsewhere, Nodes, RequestDeadlines, nodes_of
@@ -129,8 +128,8 @@ def admission(
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
     asked = candidate, RandomSource.ADMISSION, now, seen, matched, rejected, picked
     context = _context(ctx, state, *asked)
-    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
-    gateway = with_own(ctx, state.gateway, own, candidate)
+    is_admitted, own = admit(ctx, ctx.gateways.own_states(state.gateway, candidate), context)
+    gateway = ctx.gateways.with_own(state.gateway, own, candidate)
     if ctx.mechanism.has_budgets:  # the policy is not asked about a tenant over its share
         is_over = is_over_budget(ctx, state, candidate, now)
         is_admitted = is_admitted & ~is_over
@@ -287,9 +286,9 @@ def _choice(
 
     Where it is no active instance, the first one is taken.
     """
-    own = own_states(ctx, gateway, request)
+    own = ctx.gateways.own_states(gateway, request)
     chosen, own = route(ctx, own, context, _number(ctx, state, request))
-    gateway = with_own(ctx, gateway, own, request)
+    gateway = ctx.gateways.with_own(gateway, own, request)
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
     taken = jnp.where(is_there, chosen, first_where(is_active))

@@ -37,7 +37,7 @@ from blis_jax.policies.routing.by_score import shares_of, weighted_sum
 from blis_jax.policies.scenes import kept
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, SlotRows, Work, decision_key, waiting_mask
-from blis_jax.tables.gateways import on_each
+from blis_jax.tables.gateways import gateways_of
 from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def first_states(
 ) -> tuple[States, tuple[tuple[Any, Any], ...]]:
     """Return the first states of the gateway's policies, and of the instances' `[instance]`, a spare row included."""
     policy, rows = params.policy, shape.num_instances + 1
+    gateways = gateways_of(mechanism)
     gateway = tuple(
-        on_each(mechanism, place, one.begin(numbers, shape))
+        gateways.first_states(place, one.begin(numbers, shape))
         for place, (one, numbers) in enumerate(
             zip(mechanism.of_gateway, policy.of_gateway, strict=True)
         )

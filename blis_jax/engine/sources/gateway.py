@@ -80,7 +80,7 @@ class QueuedGateway(Gateway):
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
         """Return likewise, and the empty queue."""
-        queue = empty_queue(ctx.shape, ctx.mechanism.num_gateways)
+        queue = empty_queue(ctx.shape, ctx.gateways)
         return (*super().first_tables(ctx), *queue)
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
@@ -89,9 +89,7 @@ class QueuedGateway(Gateway):
         admit = _admission(look)
         dispatched = look.state[Dispatches].at[queue.order[look.lane.next_route]]
         route = later(ctx, dispatched, ctx.params.cluster.routing_latency_us)
-        expiry, tick = queue.expiry, queue.tick
-        if ctx.mechanism.num_gateways > 1:
-            expiry, tick = jnp.min(expiry), jnp.min(tick)
+        expiry, tick = ctx.gateways.first(queue.expiry), ctx.gateways.first(queue.tick)
         return (
             gated(look, EventKind.GATEWAY, route, admit),
             _while_open(look, EventKind.EXPIRY, expiry),
@@ -133,9 +131,7 @@ def _while_open(look: Outlook, kind: EventKind, time: jax.Array) -> Offer:
     if door is None:
         return Offer(kind, (time,))
     never = look.ctx.never
-    waiting = look.state[GatewayQueue].num_queued > 0
-    if look.ctx.mechanism.num_gateways > 1:
-        waiting = jnp.any(waiting)
+    waiting = look.ctx.gateways.some(look.state[GatewayQueue].num_queued > 0)
     is_over = door.is_closed & (door.opens >= never)
     return Offer(kind, (jnp.where(is_over, never, time),), beyond=door.is_beyond & waiting)
 

@@ -17,7 +17,7 @@ from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
 from blis_jax.records import invariants
 from blis_jax.records.record import Status
 from blis_jax.runs.simulation import simulate
-from blis_jax.tables.gateways import Place, empty_queue
+from blis_jax.tables.gateways import Place, empty_queue, gateways_of
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting
 from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences
@@ -91,7 +91,7 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
     arrival = np.append(np.sort([draw.randrange(300) for _ in range(SIZE)]), 2**60)
     shape, functions = EngineShape(1, 1, SIZE, 1, 1, clock="int64"), mechanism.mechanism(config)
     with jax.enable_x64(True):
-        tables = jax.tree.map(np.array, empty_queue(shape, functions.num_gateways))
+        tables = jax.tree.map(np.array, empty_queue(shape, gateways_of(functions)))
         dispatches, queue = tables
         asked = queue_params(config, None), arrival, slo_class, tenant
         for newcomer in range(SIZE):

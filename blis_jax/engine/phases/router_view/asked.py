@@ -18,7 +18,6 @@ from blis_jax.core.views import Members, StepBatch
 from blis_jax.policies.contexts import LeadingContents, Outstanding
 from blis_jax.policies.reading import PROMPT_TIME, seen_by
 from blis_jax.tables.context import Context, SlotRows
-from blis_jax.tables.gateways import gateway_of
 from blis_jax.tables.joined import arrival_times
 from blis_jax.tables.router import SeenPrompts, View
 from blis_jax.tables.state import Handed, Slot, State
@@ -141,7 +140,5 @@ def outstanding(ctx: Context, state: State, view: View, request: jax.Array) -> O
 
 
 def _of_gateway(ctx: Context, seen: SeenPrompts, request: jax.Array) -> Outstanding:
-    if ctx.mechanism.num_gateways == 1:
-        return seen.prompts
-    is_mine = gateway_of(ctx, seen.holder) == gateway_of(ctx, request)
-    return dataclasses.replace(seen.prompts, is_there=seen.prompts.is_there & is_mine)
+    is_mine = ctx.gateways.of_same(seen.prompts.is_there, seen.holder, request)
+    return dataclasses.replace(seen.prompts, is_there=is_mine)

@@ -15,7 +15,7 @@ from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.phases.router_view.asked import prompts_now
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import LatestTick, own_pending, own_rejections
+from blis_jax.tables.gateways import Known, LatestTick
 from blis_jax.tables.joined import queued_times, with_queued_times
 from blis_jax.tables.journeys import Availability, Dismissals, Reservation, Reservations
 from blis_jax.tables.requests import Elsewhere, Nodes
@@ -237,10 +237,10 @@ def snapshots(
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view.fields
     pending = load - batch - queued
-    if request is not None and ctx.mechanism.num_gateways > 1:
-        pending = own_pending(ctx, state, now, request)
-        load = batch + queued + pending
-        num_rejected = own_rejections(ctx, state, num_rejected, request)
+    if request is not None:
+        counts, shown = Known(pending, load, num_rejected), (batch, queued)
+        counts = ctx.gateways.known(ctx, state, now, counts, shown, request)
+        pending, load, num_rejected = counts
     load = ctx.pools.load(ctx, state, load, now)
     pending = ctx.mechanism.rules.pending(pending, load)
     if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once
