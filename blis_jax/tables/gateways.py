@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 States = tuple[Any, ...]
-TimesOf = Callable[[], jax.Array]
 
 
 class Known(NamedTuple):
@@ -75,10 +74,9 @@ class Gateways:
         """Return whether it is so at some gateway."""
         return jnp.any(one)
 
-    def acting(self, newcomer: jax.Array, is_arrival: jax.Array, times: TimesOf) -> jax.Array:
-        """Return whose turn it is: the newcomer's, or the first one that is due by the gateways' times."""
-        first = jnp.argmin(times()).astype(jnp.int32)
-        return jnp.where(is_arrival, self.of(newcomer), first)
+    def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
+        """Return the gateway that `whose` names."""
+        return whose()
 
     def of_own(
         self, mask: Bool[Array, "*at"], gateway: jax.Array, request: jax.Array | None = None
@@ -171,7 +169,7 @@ class OnlyGateway(Gateways):
 
     first = some = on_each
 
-    def acting(self, newcomer: jax.Array, is_arrival: jax.Array, times: TimesOf) -> jax.Array:
+    def acting(self, whose: Callable[[], jax.Array]) -> jax.Array:
         """Return the gateway, 0."""
         return jnp.int32(0)
 

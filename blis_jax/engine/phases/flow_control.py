@@ -130,11 +130,13 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
 
 def _acting(ctx: Context, queue: GatewayQueue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
     """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
-    return ctx.gateways.acting(
-        newcomer,
-        kind == EventKind.GATEWAY,
-        lambda: jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick),
-    )
+
+    def whose() -> jax.Array:
+        times = jnp.where(kind == EventKind.EXPIRY, queue.expiry, queue.tick)
+        first = jnp.argmin(times).astype(jnp.int32)
+        return jnp.where(kind == EventKind.GATEWAY, ctx.gateways.of(newcomer), first)
+
+    return ctx.gateways.acting(whose)
 
 
 def _turn(
