@@ -17,6 +17,7 @@ from blis_jax.cluster.settings import declared_in
 from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
+from blis_jax.policies.their_names import names_of
 from papers.pages import ROOT, hand_over
 
 FOLDER = ROOT / "docs" / "reference"
@@ -50,12 +51,17 @@ def _row(name: str) -> str:
     if name == "latency_model":
         allowed = f"auto, {', '.join(MODELS)}, or `path/to/file.py:Name`"
     cells = (
-        declared.meaning,
+        declared.meaning + _of_vllm(name),
         declared.unit,
         _default(name, field.default),
         allowed or declared.allowed,
     )
     return f"| `{name}` | {' | '.join(cells)} |"
+
+
+def _of_vllm(name: str) -> str:
+    names = " or ".join(f"`{theirs}`" for theirs in names_of(name))
+    return f"; in vLLM {names}, which is understood too" if names else ""
 
 
 def _default(name: str, value: object) -> str:

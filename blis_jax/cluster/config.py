@@ -7,7 +7,8 @@ Numbers of policies are settings too; `PolicySettings` takes them from where the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,11 @@ from blis_jax.cluster.named_policies import (
     setting_of_owner,
 )
 from blis_jax.cluster.router import Queue, RouterSettings, parse_scorers
-from blis_jax.cluster.settings import VLLM_NAMES, DeclaredSetting, check_values, setting
+from blis_jax.cluster.settings import DeclaredSetting, check_values, setting
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME, Kind
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
-from blis_jax.policies import moved, registry
+from blis_jax.policies import moved, registry, their_names
 
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
 REVISIONS = (PROFILE, AUGUST)
@@ -148,6 +149,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         Raises:
             ConfigError: there is no such setting.
         """
+        settings = moved.ours(settings)
         refuse_unknown(name for name in settings if name not in FIELDS)
         made = super().__new__(cls)
         given = frozenset(settings) | frozenset(list(FIELDS)[: len(values)])
@@ -261,6 +263,10 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
         return made
 
+    def without(self, *names: str) -> ClusterConfig:
+        """Return a copy in which some settings are not given, so that they follow from others."""
+        return ClusterConfig(**{key: val for key, val in self._own().items() if key not in names})
+
     def _numbers_beside(self, fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
         """Return the numbers of policies that stay when these fields change."""
         changed = {
@@ -301,8 +307,25 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         return given.get(setting, declared.default)
 
 
+def _take_vllm_names(make: Callable[..., None]) -> Callable[..., None]:
+    """Let a configuration be made with vLLM's names of settings."""
+
+    @functools.wraps(make)
+    def made(self: ClusterConfig, *values: Any, **settings: Any) -> None:
+        try:
+            make(self, *values, **moved.ours(settings))
+        except ConfigError as error:
+            raise type(error)(moved.as_written(str(error), settings)) from None
+
+    return made
+
+
+setattr(ClusterConfig, "__init__", _take_vllm_names(ClusterConfig.__init__))  # noqa: B010
+
+
 def is_setting(name: str) -> bool:
-    """Return whether a configuration has such a setting."""
+    """Return whether a configuration has such a setting, under our name or vLLM's."""
+    name = their_names.SETTINGS.get(name, name)
     return name in FIELDS or is_policy_number(name) or moved.number_named(name) is not None
 
 
@@ -316,11 +339,9 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def nearest_setting(name: str, others: Iterable[str] = ()) -> str:
-    """Return a hint naming the setting, or the other word, that is meant; vLLM's names of settings are known."""
+    """Return a hint naming the setting, or the other word, that is meant."""
     word = name.replace("-", "_")
-    hint = closest(word, (*others, *FIELDS, *VLLM_NAMES))
-    meant = next((ours for theirs, ours in VLLM_NAMES.items() if f"{theirs!r}?" in hint), None)
-    return hint if meant is None else f"; did you mean {meant!r}?"
+    return closest(word, (*others, *FIELDS, *their_names.SETTINGS))
 
 
 def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:

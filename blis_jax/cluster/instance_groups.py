@@ -16,6 +16,7 @@ from blis_jax.core.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_text
 from blis_jax.lazy import exports
+from blis_jax.policies import their_names
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -182,9 +183,9 @@ def _group(place: str, given: object) -> InstanceGroup:
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = str(key).replace("-", "_")
-        name = _SHORT.get(name, name)
+        name = _SHORT.get(name, their_names.SETTINGS.get(name, name))
         if name not in KEYS:
-            known = (*KEYS, *_SHORT)
+            known = (*KEYS, *_SHORT, *their_names.SETTINGS)
             raise ConfigError(
                 f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(KEYS)}"
                 f"{closest(name, known)}"

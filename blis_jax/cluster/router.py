@@ -229,13 +229,13 @@ class Queue:
     """The wait queue and the batch of an instance: how many requests and tokens, in which pieces, who gives way."""
 
     max_num_running_reqs: int = setting(
-        256, "most requests in the running batch", "requests", low=0, excludes_low=True, also="max-num-seqs",
+        256, "most requests in the running batch", "requests", low=0, excludes_low=True,
     )  # fmt: skip
     max_num_scheduled_tokens: int = setting(
-        2048, "token budget of one step", "tokens", low=0, excludes_low=True, also="max-num-batched-tokens",
+        2048, "token budget of one step", "tokens", low=0, excludes_low=True,
     )  # fmt: skip
     long_prefill_token_threshold: int = setting(
-        0, "most prompt tokens of one request in a step; 0: prompts are not chunked", "tokens", low=0,
+        0, "most prompt tokens of one request in a step; 0: as many as the token budget leaves", "tokens", low=0,
     )  # fmt: skip
     max_model_len: int = setting(
         0, "most tokens of a request, prompt and output, in blis-2026-08, which drops longer ones; 0: no limit",

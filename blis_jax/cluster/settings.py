@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 LARGEST_COUNT = 2**31 - 2
-VLLM_NAMES = {  # what vLLM calls a setting: ours
-    "max_num_seqs": "max_num_running_reqs",
-    "max_num_batched_tokens": "max_num_scheduled_tokens",
-    "block_size": "block_size_in_tokens",
-    "num_gpu_blocks": "total_kv_blocks",
-    "num_gpu_blocks_override": "total_kv_blocks",
-    "tensor_parallel_size": "tp",
-    "data_parallel_size": "num_instances",
-}
 _TYPES: dict[str, tuple[Any, str]] = {  # by annotation, with what is said of one that is wrong
     "int": (int, "a whole number"),
     "float": ((int, float), "a number"),
@@ -46,7 +37,6 @@ class DeclaredSetting(Number):
     metavar: str = ""  # of the option; by type and unit if not given
     shown: str | None = None  # the option's default, if `is_found`
     is_found: bool = False  # without the option the value follows from others
-    also: str = ""  # another name of the option
 
 
 def setting(

@@ -10,6 +10,7 @@ from blis_jax.core.kinds import KINDS
 from blis_jax.policies import registry
 from blis_jax.policies.moved import PATHS
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
+from blis_jax.policies.their_names import POLICIES
 
 NAME = "blis_jax.policies"
 _DESCRIPTION = """\
@@ -45,11 +46,12 @@ def kinds_table() -> str:
 
 
 def _section(kind: str) -> str:
-    """Return the policies of one kind, then a row for each of their numbers."""
+    """Return the policies of one kind with what llm-d calls them, then a row for each of their numbers."""
     names = (*registry.NAMES[kind], *PATHS.get(kind, {}).values())
     policies = {name: registry.find(kind, name) for name in names}
+    theirs = {ours: f", `{other}`" for other, ours in POLICIES.get(kind, {}).items()}
     what = [
-        f"| `{name}` | {(policy.decide.__doc__ or '').strip().splitlines()[0]} |"
+        f"| `{name}`{theirs.get(name, '')} | {(policy.decide.__doc__ or '').strip().splitlines()[0]} |"
         for name, policy in policies.items()
     ]
     numbers = [

@@ -1,6 +1,7 @@
-"""Names and settings of policies that have become files: what a record or an older file means by them today.
+"""What a name of a policy or a setting means here: one of vLLM or llm-d, or of a policy that has become a file.
 
-A policy that was invented for one experiment is named by its path, and its numbers as those of any user's policy.
+A policy that was invented for one experiment is named by its path, and its numbers as those of any user's policy;
+records and older files call them otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from blis_jax.core.kinds import KINDS, ROUTER
-from blis_jax.errors import ConfigWarning
+from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.policies import their_names
 
 FOLDER = "sweeps/strategies/policies"
 # by the setting that named them: a file's policies, each named with underscores there
@@ -84,8 +86,11 @@ def known_as(name: str) -> str:
 
 
 def named(kind: str, text: str) -> str:
-    """Return a policy's name, or a list of scorers, with the paths of those that have become files."""
-    known = PATHS.get(kind, {})
+    """Return a policy's name, or a list of scorers, in our words: paths of those that have become files."""
+    return _named(PATHS.get(kind, {}) | their_names.POLICIES.get(kind, {}), text)
+
+
+def _named(known: Mapping[str, str], text: str) -> str:
     pairs = [part.strip().partition(":") for part in text.split(",")]
     if not any(name in known for name, _, _ in pairs):
         return text
@@ -106,21 +111,54 @@ def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def today(name: str) -> str:
-    """Return today's name of a setting, or of one scorer's weight; the name itself where it is one."""
+    """Return our name of a setting, or of one scorer's weight; the name itself where it is one."""
     found = number_named(name)
     setting, _, scorer = name.partition(".")
     if setting == KINDS["scorer"].setting and scorer in PATHS["scorer"]:
         return f"{setting}.{scorer.replace('-', '_')}"
-    return found[0] if found else name
+    if setting == KINDS["scorer"].setting and scorer:
+        return f"{setting}.{their_names.POLICIES['scorer'].get(scorer, scorer)}"
+    return found[0] if found else their_names.SETTINGS.get(name, name)
+
+
+def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under our names.
+
+    Raises:
+        ConfigError: one is given under two names.
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        own = their_names.SETTINGS.get(name, name)
+        if own in found:
+            other = next(one for one in settings if their_names.SETTINGS.get(one, one) == own)
+            raise ConfigError(f"{other} and {name} are the same setting; give one of them")
+        found[own] = value
+    return found
+
+
+def as_written(problem: str, settings: Mapping[str, Any]) -> str:
+    """Return a sentence that begins with one of our names with the name that the settings have."""
+    for name in settings:
+        own = their_names.SETTINGS.get(name)
+        if own is not None and re.match(rf"{own}\b", problem):
+            return name + problem.removeprefix(own)
+    return problem
 
 
 def tell_of(settings: Mapping[str, Any], source: str) -> None:
     """Warn of names and settings that are spelt otherwise by now, one sentence each; `source`, or `--`, begins it."""
     for name, value in settings.items():
+        if name in their_names.SETTINGS or name.partition(".")[2] in their_names.POLICIES["scorer"]:
+            continue
         if today(name) != name:
             said, instead = name, today(name)
-        elif name in NAMED_BY and isinstance(value, str) and named(NAMED_BY[name], value) != value:
-            said, instead = f"{name} {value}", named(NAMED_BY[name], value)
+        elif (
+            name in NAMED_BY
+            and isinstance(value, str)
+            and (moved := _named(PATHS.get(NAMED_BY[name], {}), value)) != value
+        ):
+            said, instead = f"{name} {value}", moved
         else:
             continue
         said = said.replace("_", "-") if source == "--" else said
@@ -128,12 +166,12 @@ def tell_of(settings: Mapping[str, Any], source: str) -> None:
 
 
 def respelled(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in today's words; `others` are those of the configuration that they change.
+    """Return settings in our words; `others` are those of the configuration that they change.
 
     Numbers of policies that are not in use then are left out: they had no effect.
     """
     found: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name, value in ours(settings).items():
         moved = number_named(name)
         if name in NAMED_BY and isinstance(value, str):
             found[name] = named(NAMED_BY[name], value)

@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import is_file, value_at
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
+from blis_jax.policies.their_names import POLICIES
 
 ADMISSION = {
     "always-admit": "admission.always_admit",
@@ -117,7 +118,7 @@ def find(kind: str, name: str, setting: str = "") -> Policy:
         allowed = ", ".join((*names, *_no_policy(kind, setting)))
         raise ConfigError(
             f"{setting or KINDS[kind].setting} {shortened(name)} is not known; use one of {allowed}, or "
-            f"path/to/file.py:Name{closest(name, names)}"
+            f"path/to/file.py:Name{closest(name, (*names, *POLICIES.get(kind, ())))}"
         )
     return _built_in(names[name])
 

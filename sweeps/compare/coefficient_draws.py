@@ -57,9 +57,10 @@ class CoefficientDraws:
         return tuple(dataclasses.replace(arm, config=self._on_server(arm)) for arm in arms)
 
     def _on_server(self, arm: Arm) -> ClusterConfig:
-        kept = arm.given | {today(name) for name in arm.given}
+        kept = set(arm.given)
         if arm.strategy is not None:
-            kept |= {one.target for one in arm.strategy.parameters if one.target is not None}
+            targets = (one.target for one in arm.strategy.parameters)
+            kept |= {today(target) for target in targets if target is not None}
         if not arm.config.corrected:
             kept |= set(AS_VLLM)
         known = self.posterior.server_settings.items()

@@ -23,7 +23,7 @@ from blis_jax.cluster.setting_values import plain_value, values_for_hash
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.input_files import read_json
 from blis_jax.files.strict_yaml import read_yaml
-from blis_jax.policies.moved import today
+from blis_jax.policies.moved import as_written, ours, today
 from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments, replaced
 from sweeps.strategies.space import SCORERS, Space, served, space_of
@@ -105,10 +105,10 @@ def arm_of(text: str) -> Arm:
         parameters = {key: value for key, value in values.items() if key in space.names}
         settings = {key: value for key, value in values.items() if key not in space.names}
         config = configured(f"arm {text!r}", space, name, parameters, settings)
-        return Arm(label, config, strategy, frozenset(values))
+        return Arm(label, config, strategy, frozenset(map(today, values)))
     if who.endswith(".json"):
         config = with_settings(f"arm {text!r}", _best_of(Path(who)), values)
-        return Arm(label, config, given=frozenset(values))
+        return Arm(label, config, given=frozenset(map(today, values)))
     raise ConfigError(
         f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
         "and the .json result of a search will do too"
@@ -183,7 +183,16 @@ def configured(
         raise ConfigError(f"{where}: {error}") from None
     gpu = settings.get("hardware")
     on_gpu = space.strategy.settings_on(gpu) if isinstance(gpu, str) else {}
+    given = _ours(where, settings)
+    on_gpu = {name: value for name, value in on_gpu.items() if name not in given}
     return with_settings(where, config, {**on_gpu, **settings}, space.names)
+
+
+def _ours(where: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return ours(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _checked(where: str, space: Space, name: str, value: Any) -> Any:
@@ -224,6 +233,7 @@ def with_settings(
     `parameters` are names that could have been meant instead.
     """
     changes: dict[str, Any] = {}
+    given, settings = settings, _ours(where, settings)
     before = weights_of(config.scorers())
     weights: dict[str, Any] = dict(before)
     for name, value in settings.items():
@@ -249,7 +259,7 @@ def with_settings(
     try:
         return replaced(config, changes)
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {as_written(str(error), given)}") from None
 
 
 def key_of(config: ClusterConfig) -> str:

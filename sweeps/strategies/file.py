@@ -31,7 +31,7 @@ from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.policies.moved import tell_of, today
+from blis_jax.policies.moved import ours, tell_of, today
 from sweeps.claims.grammar import CHANGE, Claim, bound
 
 FOLDER = "strategies/library"
@@ -233,7 +233,7 @@ class Strategy(ClosedPart):
         found: dict[str, Any] = {}
         for part in self.on_gpus:
             if gpu in part.gpus:
-                found |= part.settings
+                found |= ours(part.settings)
         return found
 
     def refuse(self, path: str, problem: str) -> ConfigError:
@@ -299,7 +299,9 @@ def with_instances(strategy: Strategy, given: str) -> Strategy:
     if strategy.fixed_args:
         words = (*strategy.fixed_args, "--instances", json.dumps(groups))
         return strategy.model_copy(update={"fixed_args": words})
-    kept = {name: value for name, value in strategy.mechanism.items() if name != "num_instances"}
+    kept = {
+        name: value for name, value in ours(strategy.mechanism).items() if name != "num_instances"
+    }
     return strategy.model_copy(update={"mechanism": kept | {"instances": groups}})
 
 
@@ -336,12 +338,12 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     document = _extended(
         {key: value for key, value in data.items() if key not in _THEIR_KEYS}, source
     )
-    for theirs, ours in (("workload_spec", "workload"), ("objective", "objectives")):
+    for theirs, own in (("workload_spec", "workload"), ("objective", "objectives")):
         if theirs in data:
-            if ours in data:
-                raise ConfigError(f"{source}: {theirs}: {ours} is given too; keep one of them")
+            if own in data:
+                raise ConfigError(f"{source}: {theirs}: {own} is given too; keep one of them")
             value = data[theirs]
-            document[ours] = [value] if ours == "objectives" else value
+            document[own] = [value] if own == "objectives" else value
     if "fixed_args" in data:
         if "mechanism" in data:
             raise ConfigError(f"{source}: fixed_args: mechanism is given too; keep one of them")
@@ -364,7 +366,7 @@ def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
         raise ConfigError(
             f"{source}: {_EXTENDS}: {name} and the file must both have a mechanism, not fixed_args"
         )
-    document["mechanism"] = {**parent.mechanism, **own}
+    document["mechanism"] = {**ours(parent.mechanism), **ours(own)}
     return {**parent.model_dump(include=_INHERITED, exclude_unset=True), **document}
 
 

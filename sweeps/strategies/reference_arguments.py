@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import FROM_SIZES, lookup
+from blis_jax.policies.moved import ours
 
 if TYPE_CHECKING:
     from blis_jax.commands.cli import Parser
@@ -54,7 +55,22 @@ def replaced(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfi
     Raises:
         ConfigError: a setting is unknown or its value not allowed, or the model has no fit and no coefficients.
     """
+    settings = ours(settings)
+    if settings.get("latency_model") in FROM_SIZES and _has_fit(config):
+        config = config.without(*_OF_FIT)
     return config.replace(**{**_fit_of(config, settings), **settings})
+
+
+_OF_FIT = ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
+
+
+def _has_fit(config: ClusterConfig) -> bool:
+    """Whether the coefficients are those of the model's fit, which another latency model has no use for."""
+    try:
+        fit = lookup(config.model, config.hardware, config.tp)
+    except ConfigError:
+        return False
+    return (config.alpha_coeffs, config.beta_coeffs) == (fit.alpha, fit.beta)
 
 
 def _fit_of(config: ClusterConfig, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from blis_jax.cluster.named_policies import located, number_of
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
 from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError, closest
-from blis_jax.policies.moved import today
+from blis_jax.policies.moved import ours, today
 from blis_jax.policies.numbers import Number
 from sweeps.strategies.file import Parameter, Strategy, converted
 from sweeps.strategies.reference_arguments import of_arguments, replaced
@@ -105,7 +105,8 @@ class Space:
     def settings(self) -> tuple[str, ...]:
         """Settings that the parameters and overrides change."""
         targets = [dimension.target.partition(".")[0] for dimension in self.dimensions]
-        return (*targets, *(name for one in self.strategy.overrides for name in one.settings))
+        overrides = (name for one in self.strategy.overrides for name in one.settings)
+        return (*targets, *map(today, overrides))
 
     @property
     def fixed_weights(self) -> float:
@@ -194,8 +195,8 @@ def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
                 f"{nearest_setting(key)}",
             )
         values[key] = converted(key, value)
-    values = located(values, strategy.folder)
     try:
+        values = located(ours(values), strategy.folder)
         return replaced(ClusterConfig(), values), None
     except ConfigError as error:
         raise strategy.refuse("mechanism", str(error)) from None

@@ -19,15 +19,15 @@ from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
 from sweeps.sweep.plan import make_plan
 
-MECHANISM = "name: a\ndescription: b\nmechanism: {max_num_seqs: 4}\nworkload: mixed\n"
+MECHANISM = "name: a\ndescription: b\nmechanism: {max_num_seq: 4}\nworkload: mixed\n"
 MECHANISM += "seeds: [42]\nobjectives: [{metric: ttft_p99_ms, direction: min}]\n"
 MISSPELT: dict[str, tuple[Callable[[], object], str]] = {
     "setting": (lambda: ClusterConfig(num_instance=2), "num_instances"),
-    "vLLM's name": (lambda: ClusterConfig(max_num_seq=4), "max_num_running_reqs"),
-    "replaced": (lambda: ClusterConfig().replace(block_size=8), "block_size_in_tokens"),
-    "of a sweep": (lambda: make_plan(settings=["max-num-seqs=4"]), "max_num_running_reqs"),
-    "of an arm": (lambda: arm_of("iter00_baseline:tensor_parallel_size=4"), "tp"),
-    "of a file": (lambda: space_of(parse_strategy(MECHANISM, "a.yaml")), "max_num_running_reqs"),
+    "vLLM's name": (lambda: ClusterConfig(max_num_seq=4), "max_num_seqs"),
+    "replaced": (lambda: ClusterConfig().replace(blok_size=8), "block_size"),
+    "of a sweep": (lambda: make_plan(settings=["max-num-seq=4"]), "max_num_seqs"),
+    "of an arm": (lambda: arm_of("iter00_baseline:tensor_paralel_size=4"), "tensor_parallel_size"),
+    "of a file": (lambda: space_of(parse_strategy(MECHANISM, "a.yaml")), "max_num_seqs"),
     "policy": (lambda: ClusterConfig(routing_policy="weigthed"), "weighted"),
     "variant": (lambda: ClusterConfig(variant="routin"), "routing"),
     "latency model": (lambda: ClusterConfig(latency_model="blackbx"), "blackbox"),

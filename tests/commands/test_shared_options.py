@@ -27,7 +27,7 @@ OWN = {
     "run": {"workload-spec", "results-path", "requests", "workload"},
     "replay": {"results-path"},
 }
-OLDER = {word: one.name for one in BY_NAME.values() for word in one.older}
+OLDER = {word: one.name for one in BY_NAME.values() for word in one.also}
 
 
 def test_the_page_is_what_the_commands_declare() -> None:

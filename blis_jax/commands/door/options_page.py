@@ -13,7 +13,7 @@ from blis_jax.commands.shared_options import SHARED, VARIES, Shared
 NAME = "blis_jax.commands.door.options_page"
 _DESCRIPTION = """\
 Print every option of every command as Markdown: first those that mean the same everywhere, with their
-older spellings, then those of each command.
+other spellings, then those of each command.
 """
 _HEAD = """\
 # Options
@@ -22,11 +22,14 @@ This page is made by `blis-jax options > docs/options.md`, from what the command
 
 ## Options that mean the same in every command
 
-An older spelling is understood wherever the option is. `blis_jax.run` keeps BLIS's own names,
-`--workload-spec`, `--results-path` and `--seed`; it understands `--workload` and `--output` too.
+Another spelling, an older one or that of vLLM, is understood wherever the option is. Settings of vLLM's engine have
+its names too, such as `--max-num-seqs` and `--tensor-parallel-size` ([Settings](reference/settings.md)).
+`blis_jax.run` keeps BLIS's own names, `--workload-spec`, `--results-path` and `--seed`; it understands `--workload`
+and `--output` too.
 
 """
 _STRATEGIES = """
+`vllm` is servers as vLLM starts them, `llm-d-default` puts llm-d's router before them.
 `baseline` and `iter00_baseline` are one strategy in every command; `it08_opt` is `iter08_token_budget@published`.
 
 ## Options of each command
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def page() -> str:
     """Return the page docs/options.md: shared options first, then those of each command."""
     made = parsers()
-    rows = ["| option | older spellings | meaning | default |", "|---|---|---|---|"]
+    rows = ["| option | other spellings | meaning | default |", "|---|---|---|---|"]
     rows += [
         _shared_row(option)
         for option in SHARED
@@ -58,7 +61,7 @@ def _has(parser: Parser, name: str) -> bool:
 
 
 def _shared_row(one: Shared) -> str:
-    older = ", ".join(f"`--{word}`" for word in one.older)
+    also = ", ".join(f"`--{word}`" for word in one.also)
     default = (
         "" if one.default is None else "by command" if one.default is VARIES else _code(one.default)
     )
@@ -69,7 +72,7 @@ def _shared_row(one: Shared) -> str:
         f"{_code(other)} in {', '.join(commands)}, where {reason}"
         for (other, reason), commands in reasons.items()
     ]
-    return f"| `--{one.name}` | {older} | {one.meaning} | {'; '.join([default, *others])} |"
+    return f"| `--{one.name}` | {also} | {one.meaning} | {'; '.join([default, *others])} |"
 
 
 def _code(value: object) -> str:

@@ -68,7 +68,7 @@ def flag_of(name: str) -> Flag:
     kind, declared = str(FIELDS[name].type), _declared(name)
     is_time = kind == "int" and declared.unit == "µs"
     return Flag(
-        name.replace("_", "-") + f"/{declared.also}" * bool(declared.also),
+        name.replace("_", "-"),
         _READERS.get(kind, str),
         declared.shown if declared.is_found else FIELDS[name].default,
         declared.metavar or ("US" if is_time else _METAVARS[kind]),

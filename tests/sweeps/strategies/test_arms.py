@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import lookup
 from sweeps.search.result import arguments
@@ -86,7 +87,10 @@ def test_the_servers_of_vllm_and_llmd() -> None:
     assert plain.corrected and plain.preemption_mode == "recompute"
     assert routed == plain.replace(
         routing_policy="weighted",
-        routing_scorers="prefix-affinity:3,queue-depth:2,kv-utilization:2",
+        routing_scorers="prefix-affinity:3,waiting-requests:2,kv-utilization:2",
+        routing_picker="random-best",
+        snapshot_refresh_interval=50_000,
+        load_refresh_interval=50_000,
     )
     older = arm_of("vllm:hardware=A100-80").config
     assert older.beta_coeffs == lookup(plain.model, "A100-80", 1).beta
@@ -94,6 +98,12 @@ def test_the_servers_of_vllm_and_llmd() -> None:
     chosen = arm_of("vllm:hardware=A100-80;max_num_running_reqs=64").config
     assert (chosen.max_num_scheduled_tokens, chosen.max_num_running_reqs) == (2048, 64)
     assert arm_of("vllm:tp=2;hardware=A100-80").config.tp == 2
+    computed = arm_of("vllm:latency_model=trained-physics;hardware=L40S").config
+    whole = ClusterConfig(latency_model="trained-physics", hardware="L40S", tp=1)
+    assert (computed.beta_coeffs, computed.total_kv_blocks) == (
+        whole.beta_coeffs,
+        whole.total_kv_blocks,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import weights_of
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.policies.moved import ours
 from sweeps.runs.bench import workload_of
 from sweeps.search.engines import make
 from sweeps.search.objectives import Valuation
@@ -260,7 +261,7 @@ def test_a_file_extends_a_strategy() -> None:
     """Its mechanism changes the other's; what it does not say is the other's too."""
     mine = parse_strategy("name: mine\nextends: vllm\nmechanism: {num_instances: 3}\n", "mine.yaml")
     parent = load_strategy("vllm")
-    assert mine.mechanism == {**parent.mechanism, "num_instances": 3}
+    assert mine.mechanism == ours({**parent.mechanism, "num_instances": 3})
     assert (mine.on_gpus, mine.objectives) == (parent.on_gpus, parent.objectives)
     assert mine.description == ""
     for text, problem in (
