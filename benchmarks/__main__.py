@@ -77,7 +77,7 @@ CASES = (
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -105,7 +105,7 @@ def _run_case(name: str, window: int | None, env: dict[str, str]) -> dict[str, o
 
 
 def table(results: dict[str, dict[str, object]]) -> str:
-    """The results as a Markdown table with the machine named."""
+    """Write the results as a Markdown table, with the machine named."""
     lines = [
         f"Measured with `python -m benchmarks` on {cpu_name()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}; best of several repetitions, warm unless said.",

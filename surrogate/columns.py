@@ -36,7 +36,11 @@ class InputColumn:
     fixed_weights: float | None = None
 
     def code(self, value: Any) -> float:
-        """The number that stands for a value."""
+        """Return the number that stands for a value: itself, or the place of its category.
+
+        Raises:
+            ConfigError: the value is no number, or no category of the column.
+        """
         if self.kind != "categorical":
             try:
                 return float(value)
@@ -49,7 +53,7 @@ class InputColumn:
         raise ConfigError(f"{self.name}: got {value!r}, allowed is {allowed}")
 
     def value(self, code: float) -> Any:
-        """The value that a number stands for."""
+        """Return the value that a number stands for."""
         if self.kind == "categorical":
             return self.categories[round(code)]
         return round(code) if self.kind == "integer" else float(code)
@@ -82,7 +86,7 @@ def to_json(columns: Sequence[InputColumn]) -> str:
 
 
 def from_json(text: str) -> tuple[InputColumn, ...]:
-    """The columns in such a text."""
+    """Read the columns from a text that `to_json` wrote."""
     entries = json.loads(text)
     return tuple(
         InputColumn(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries

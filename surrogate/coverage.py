@@ -75,7 +75,7 @@ class CoverageOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _coverage, arguments)
 
 
@@ -161,7 +161,9 @@ def coverage_table(
 
 
 def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
-    """The same in the whole space, its best quarter and the branch, with a column `region`."""
+    """Return the rows of `coverage_table` for the whole space, its best quarter and the branch, with a
+    column `region`.
+    """
     import pandas as pd
 
     tables = [
@@ -184,16 +186,16 @@ def region_lines(table: pd.DataFrame) -> list[str]:
 
 
 def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
-    """The table in words."""
+    """Write the table in words, and how many intervals a test rejects."""
     from blis_jax.statistics.paired import holm
 
-    found = [
+    words = [
         f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
     ]
     for row in table.itertuples():
         mark = "rejected" if row.p_binomial < level else ""
         count = f"{row.covered}/{row.points}"
-        found.append(
+        words.append(
             f"{row.output:28s} {row.interval:8s} {count:>12s} {row.share:7.3f} {row.p_binomial:9.4f} "
             f"{row.p_finite_calibration:9.4f} {mark}".rstrip()
         )
@@ -201,16 +203,16 @@ def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
         rejected = int((part["p_binomial"] < level).sum())
         finite = int((part["p_finite_calibration"] < level).sum())
         together = int((holm(part["p_binomial"].to_numpy()) < level).sum())
-        found.append(
+        words.append(
             f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
             f"{100 * level:g} % each, {together} if all {len(part)} are one question (Holm), {finite} with the "
             "finite calibration set taken into account."
         )
-    return found
+    return words
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
-    """A table as CSV, whole or not at all, with six significant digits."""
+    """Write a table as CSV, whole or not at all, with six significant digits."""
     with cli.writing(path), replacing(path) as written:
         table.to_csv(written, index=False, float_format="%.6g")
 

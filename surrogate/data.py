@@ -192,7 +192,7 @@ def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
 
 
 def seed_table(dataset: xr.Dataset, values: np.ndarray) -> SeedTable | None:
-    """The baseline's rows of a dataset whose runs are `values[point, seed, output]`, if it has some."""
+    """Return the baseline's rows of a dataset whose runs are `values[point, seed, output]`; None if it has none."""
     rows = dataset["role"].values == BASELINE
     if not rows.any():
         return None

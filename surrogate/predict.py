@@ -99,7 +99,7 @@ class PredictOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _predict, arguments)
 
 
@@ -212,11 +212,15 @@ def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
 
 
 def read_points(path: Path) -> list[dict[str, Any]]:
-    """The points in a .csv or .json file."""
+    """Read the points in a .csv or .json file.
+
+    Raises:
+        ConfigError: the file has another form, or no points.
+    """
     if path.suffix == ".json":
         points = input_files.read_json(path, "a list of points")
         points = [points] if isinstance(points, dict) else points
-        if not isinstance(points, list) or not all(isinstance(one, dict) for one in points):
+        if not isinstance(points, list) or not all(isinstance(entry, dict) for entry in points):
             raise ConfigError(f"{path} must hold a list of points, each NAME: VALUE")
     elif path.suffix == ".csv":
         points = list(csv.DictReader(io.StringIO(input_files.read_text(path, "points"))))

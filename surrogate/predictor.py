@@ -50,7 +50,7 @@ class ConformalScores:
     region: np.ndarray  # [point], places in REGIONS
 
     def sigma(self, standard: Standard) -> np.ndarray:
-        """The uncertainty by which residuals of means are measured."""
+        """Return the uncertainty by which residuals of means are measured, `[point, output]`."""
         return np.asarray(np.hypot(standard.epistemic, self.floor))
 
 
@@ -81,7 +81,7 @@ class Surrogate:
 
     @property
     def bounds(self) -> tuple[tuple[float, float], ...]:
-        """The range of each parameter in the training data."""
+        """Return the range of each parameter in the training data."""
         return tuple((column.low, column.high) for column in self.columns)
 
     def save(self, path: str | Path) -> None:
@@ -122,13 +122,13 @@ class Surrogate:
         )  # fmt: skip
 
     def predict_mean(self, points: Points) -> dict[str, np.ndarray]:
-        """The mean over seeds of every output, `[point]` each."""
+        """Predict the mean over seeds of every output, `[point]` each."""
         inputs = self.inputs(points)
         learned = self._filled(self.raw(self._in_batches(mean_only, inputs)), len(inputs))
         return dict(zip(self.outputs, learned.T, strict=True))
 
     def predict_members(self, points: Points) -> dict[str, np.ndarray]:
-        """The mean over seeds of every output as each member has it, `[point, member]` each."""
+        """Predict the mean over seeds of every output as each member has it, `[point, member]` each."""
         inputs = self.inputs(points)
         learned = self._filled(self.raw(self._in_batches(member_means, inputs)), len(inputs))
         return dict(zip(self.outputs, np.moveaxis(learned, 1, 0), strict=True))
@@ -265,7 +265,7 @@ class Surrogate:
         return dataset
 
     def learned_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the learned outputs can be at least and at most."""
+        """Return the least and the greatest possible value of each learned output."""
         kept = [scale for scale in self.scales.entries if not scale.is_constant]
         low = [-np.inf if scale.low is None else scale.low for scale in kept]
         high = [np.inf if scale.high is None else scale.high for scale in kept]

@@ -44,7 +44,7 @@ class Regions:
 def regions_of(
     columns: Sequence[InputColumn], main: int, inputs: np.ndarray, mean: np.ndarray
 ) -> Regions:
-    """The regions by what is predicted of points that fill the space."""
+    """Choose the regions by what is predicted of points that fill the space."""
     off = [np.nan if one.unlimited_at is None else one.unlimited_at for one in columns]
     off_at = np.array(off, np.float32)
     is_off = (inputs == off_at).any(axis=1)
@@ -52,7 +52,7 @@ def regions_of(
 
 
 def calibrated_as(region: np.ndarray) -> np.ndarray:
-    """The region by whose points each region is calibrated, `[region]`."""
+    """Return the region by whose points each region is calibrated, `[region]`; the whole space where points are few."""
     counts = np.bincount(region, minlength=len(REGIONS))
     return np.where(counts >= FEWEST, np.arange(len(REGIONS)), 0)
 
@@ -64,7 +64,7 @@ def scores(residuals: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
 
 
 def factors(scores: np.ndarray, confidence: float) -> np.ndarray:
-    """How many sigmas an interval reaches to each side, `[output]`; as in crepes' `predict_int`.
+    """Return how many sigmas an interval reaches to each side, `[output]`; as in crepes' `predict_int`.
 
     Infinite where there are too few calibration points for the confidence.
     """
@@ -75,7 +75,7 @@ def factors(scores: np.ndarray, confidence: float) -> np.ndarray:
 
 
 def factors_by_region(scores: np.ndarray, region: np.ndarray, confidence: float) -> np.ndarray:
-    """The same in each region, `[region, output]`."""
+    """Return the `factors` of each region, `[region, output]`."""
     group = calibrated_as(region)
     of_point = group[region]
     return np.stack([factors(scores[:, of_point == one], confidence) for one in group])
@@ -97,7 +97,7 @@ class Domain:
     def check(
         self, inputs: np.ndarray, epistemic: np.ndarray, failed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each point may be trusted, and in words why not; empty where it may."""
+        """Return whether each point may be trusted, and in words why not; empty where it may."""
         is_inside = np.ones(len(inputs), bool)
         reasons = np.full(len(inputs), "", object)
 
@@ -140,5 +140,5 @@ class Domain:
         return is_inside, reasons
 
     def to_json(self) -> str:
-        """The number that the columns do not have, as a text."""
+        """Write the number that the columns do not have, as a text."""
         return json.dumps(self.most_disagreement)

@@ -83,7 +83,7 @@ class SurrogateReportOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _report, arguments)
 
 
@@ -200,11 +200,11 @@ def write_report(
 
 
 def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str) -> list[str]:
-    """The scores as a table in Markdown."""
+    """Write the scores as a table in Markdown."""
     from surrogate.scores import NOT_MET, verdict
 
     shares = coverage.set_index(["output", "interval"])["share"]
-    found = [
+    rows = [
         "| output | unit | mean | sd over points | RMSE | R² | ceiling | R² other seeds | the same, "
         "levels equal | coverage mean, run | bar |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -213,12 +213,12 @@ def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str
         mark = verdict(score, main_output)
         mark = f"**{mark}**" if mark == NOT_MET else mark
         both = f"{shares[score.output, 'mean']:.3f}, {shares[score.output, 'run']:.3f}"
-        found.append(
+        rows.append(
             f"| {score.output} | {score.unit} | {score.mean:.5g} | {score.sd:.3g} | {score.rmse:.3g} "
             f"| {score.r2:.4f} | {score.reliability:.4f} | {score.r2_other:.3f} "
             f"| {score.r2_other_shape:.3f} | {both} | {mark} |"
         )
-    return found
+    return rows
 
 
 def _markdown(

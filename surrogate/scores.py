@@ -84,7 +84,7 @@ def is_within(target: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 
 def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
-    """The scores of all outputs that are not constant."""
+    """Score all outputs that are not constant on the test points, and on other seeds if there are some."""
     found = surrogate.predict(data.test.inputs)
     other = surrogate.predict_mean(data.other.inputs) if len(data.other.inputs) else None
     target = data.test.means
@@ -140,7 +140,7 @@ def _on_others(
 
 
 def verdict(score: Score, most_wanted: str) -> str:
-    """Whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or 0.9 of the ceiling.
+    """Judge whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or 0.9 of the ceiling.
 
     `no signal` where points differ by less than their seeds' noise, so that there is no bar.
     """
@@ -161,7 +161,7 @@ def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> fl
 def p_value_finite(
     covered: int, num_points: int, num_calibration: int, confidence: float = CONFIDENCE
 ) -> float:
-    """The same with the coverage itself drawn, as that of a split conformal interval is.
+    """Test a coverage when it is itself drawn, as that of a split conformal interval is; return the two-sided p-value.
 
     Given n calibration points it has a beta law with parameters n + 1 - k and k, k being the place
     of the score taken from above.

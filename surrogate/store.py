@@ -44,7 +44,11 @@ def load(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a surrogate's folder says of itself."""
+    """Read what a surrogate's folder says of itself.
+
+    Raises:
+        ConfigError: the folder is no surrogate, is damaged, or was written by another version.
+    """
     try:
         document = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -60,7 +64,11 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def save_arrays(path: Path, tree: Any) -> None:
-    """A tree of arrays as an Orbax checkpoint."""
+    """Save a tree of arrays as an Orbax checkpoint.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
     import orbax.checkpoint as ocp
 
     _need_room(path.parent, tree)
@@ -85,7 +93,7 @@ def _need_room(folder: Path, tree: Any) -> None:
 
 
 def load_arrays(path: Path, like: Any = None) -> Any:
-    """The tree in a checkpoint; with the types of `like` if that is given."""
+    """Load the tree in a checkpoint; with the types of `like` if that is given."""
     import orbax.checkpoint as ocp
 
     with ocp.StandardCheckpointer() as checkpointer:

@@ -106,7 +106,7 @@ class TrainOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _train, arguments)
 
 
@@ -258,7 +258,7 @@ class StateKeeper:
 
     @reads_store("give --overwrite to begin anew")
     def state_at(self, fresh: FitState) -> FitState | None:
-        """The state that was kept, if it is to be gone on with."""
+        """Return the state that was kept, if training goes on with it; else None."""
         if not self.is_resumed:
             return None
         from surrogate.fitting.network import FitState

@@ -69,18 +69,18 @@ def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, "requ
 
 
 def truths() -> dict[str, float]:
-    """The differences that intervals should hold."""
+    """Compute the differences that intervals should hold, by figure."""
     from scipy import stats
 
     spreads = [math.sqrt(scale**2 + OWN**2 + NOISE**2) for scale in COMMON]
     shifts = (0.0, SHIFT)
     means = [math.exp(m + s * s / 2) for m, s in zip(shifts, spreads, strict=True)]
-    found = {"mean": means[1] - means[0]}
+    differences = {"mean": means[1] - means[0]}
     for name, level in LEVELS.items():
         z = float(stats.norm.ppf(level))
         ends = [math.exp(m + s * z) for m, s in zip(shifts, spreads, strict=True)]
-        found[name] = ends[1] - ends[0]
-    return found
+        differences[name] = ends[1] - ends[0]
+    return differences
 
 
 def coverage(
@@ -89,19 +89,19 @@ def coverage(
     num_resamples: int = 499,
     figures: Sequence[str] = ("mean", *LEVELS),
 ) -> dict[str, float]:
-    """The share of traces whose 95 % interval holds the truth, by figure."""
+    """Return the share of traces whose 95 % interval holds the truth, by figure."""
     inference, truth = Inference(num_resamples=num_resamples), truths()
     hits = dict.fromkeys(figures, 0)
     for number in range(num_traces):
         arrival_us, first, second = made_up(
             case, np.random.default_rng([number, case.num_requests])
         )
-        one = _resampling(arrival_us, first, second, inference)
+        resampling = _resampling(arrival_us, first, second, inference)
         for name in figures:
-            take = _figures(one)[name]
+            take = _figures(resampling)[name]
             before, after = take(first), take(second)
             change = Resampled(after.value - before.value, after.draws - before.draws)
-            hits[name] += blocks.interval_of(change, one.num_blocks, 0.95).holds(truth[name])
+            hits[name] += blocks.interval_of(change, resampling.num_blocks, 0.95).holds(truth[name])
     return {name: count / num_traces for name, count in hits.items()}
 
 

@@ -65,7 +65,7 @@ _FLAGS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 
@@ -92,19 +92,19 @@ def _run(arguments: Sequence[str] | None) -> int:
 def servers(
     path: Path, kinds: Sequence[str], seeds: Sequence[int], sizes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """What became of each server: from the file, or calibrated and added to it."""
-    asked = [{"kind": kind, "seed": seed, **sizes} for seed in seeds for kind in kinds]
+    """Return what became of each server: read from the file, or calibrated and added to it."""
+    cases = [{"kind": kind, "seed": seed, **sizes} for seed in seeds for kind in kinds]
     done = {_key(row): row for row in _kept(path)}
-    left = [one for one in asked if _key(one) not in done]
+    left = [case for case in cases if _key(case) not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
     with progress.phase("calibrating", len(left), "servers") as work, path.open("a") as file:
-        for number, one in enumerate(left):
-            row = {**one, **outcome(**one)}
+        for number, case in enumerate(left):
+            row = {**case, **outcome(**case)}
             file.write(json.dumps(row) + "\n")
             file.flush()
-            done[_key(one)] = row
-            work.show(number + 1, f"{one['kind']}, server {one['seed']}")
-    return [done[_key(one)] for one in asked]
+            done[_key(case)] = row
+            work.show(number + 1, f"{case['kind']}, server {case['seed']}")
+    return [done[_key(case)] for case in cases]
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool)
 def server(
     kind: str, requests: int, seed: int, gap_us: float = GAP_US
 ) -> tuple[MeasuredRun, ClusterConfig]:
-    """A measured run of a made-up server, and the cluster without its coefficients."""
+    """Make a measured run of a made-up server, and the cluster without its coefficients."""
     from blis_jax.calibrate.calibration import Simulator
 
     cluster = ClusterConfig(corrected=True, max_num_running_reqs=12, max_num_scheduled_tokens=512)

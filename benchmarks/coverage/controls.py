@@ -32,7 +32,7 @@ METRICS = ("output tokens/s", "TTFT mean", "TTFT P99 by run", "TTFT P99 pooled")
 
 
 def controls(arrival_us: np.ndarray, input_len: np.ndarray, output_len: np.ndarray) -> list[float]:
-    """The seven numbers of one run's requests."""
+    """Compute the seven numbers of one run's requests: times in µs, lengths in tokens."""
     ordered = np.sort(arrival_us)
     places = np.arange(len(ordered))
     busiest = [
@@ -56,7 +56,7 @@ def share_left(values: np.ndarray, covariates: np.ndarray) -> float:
 
 
 def kept(record: RunRecord) -> dict[str, Any]:
-    """Of one run: its controls, tokens/s and the latencies of its critical requests."""
+    """Return what is kept of one run: its controls, tokens/s and the latencies of its critical requests in µs."""
     requests = record.requests
     is_critical = requests.slo_class == CRITICAL
     seconds = float(record.instances.sim_ended_time_us.max()) / 1e6

@@ -58,7 +58,7 @@ FIGURES = {  # of arms: the place of the second, and of the first that is taken 
 def measured(
     seeds: Sequence[int], policy_seeds: Sequence[int]
 ) -> Float[np.ndarray, "arm seed metric"]:
-    """The metrics of every arm on seeds of requests, each with a seed of the policy."""
+    """Return the metrics of every arm on seeds of requests, each with a seed of the policy."""
     from sweeps.runs.bench import Bench
     from sweeps.runs.metrics import our_name
 
@@ -104,7 +104,7 @@ def table(
     others: Float[np.ndarray, "arm seed metric"],
     num_seeds: int,
 ) -> list[str]:
-    """A line for each figure and metric that policies' draws change."""
+    """Return a line for each figure and metric that policies' draws change."""
     lines = []
     for figure, (second, first) in FIGURES.items():
         for place, metric in enumerate(METRICS):
@@ -113,10 +113,10 @@ def table(
             kinds = [
                 intervals(runs[:, :, place], (second, first), num_seeds) for runs in (anew, alike)
             ]
-            if not any(_width(one) for one in kinds[0]):
+            if not any(_width(each) for each in kinds[0]):
                 continue  # the arms shed the same requests
-            shares = [100 * np.mean([one.holds(truth) for one in kind]) for kind in kinds]
-            widths = [np.mean([_width(one) for one in kind]) for kind in kinds]
+            shares = [100 * np.mean([each.holds(truth) for each in kind]) for kind in kinds]
+            widths = [np.mean([_width(each) for each in kind]) for kind in kinds]
             lines.append(
                 f"| {figure} | {metric} | {shares[0]:.1f} | {shares[1]:.1f} | {widths[1] / widths[0]:.2f} |"
             )

@@ -57,14 +57,14 @@ def lognormal() -> World:
 
 
 def of_sweep(path: str, slo_class: str) -> World:
-    """The seeds of a saved sweep's first two strategies are all the seeds that there are."""
+    """Make a world of a saved sweep's first two strategies: their seeds are all the seeds that there are."""
     import xarray as xr
 
     dataset = xr.open_dataset(path, engine="zarr").sel(slo_class=slo_class)
     arms = []
     for row in (0, 1):
-        one = dataset.isel(strategy=row)
-        tails = Tails(one["ttft_count"].values.astype(int), one["ttft_top_us"].values)
+        strategy = dataset.isel(strategy=row)
+        tails = Tails(strategy["ttft_count"].values.astype(int), strategy["ttft_top_us"].values)
         arms.append(tails)
     true_ms = [float(contributions_ms(arm).mean()) for arm in arms]
 
@@ -84,18 +84,20 @@ def _whole(count: int, top_us: np.ndarray) -> np.ndarray:
 
 
 def p99_ms(runs: Runs) -> float:
-    """Of all requests of the runs."""
+    """Return the P99 of all requests of the runs, in ms."""
     return float(np.percentile(np.concatenate(runs), 99)) / 1000
 
 
 def by_contributions(runs: Runs) -> tuple[float, np.ndarray]:
-    """The percentile and a value for each seed whose spread is its error: those that the commands use."""
+    """Return the percentile and a value for each seed whose spread is the percentile's error: those
+    that the commands use.
+    """
     parts = contributions_ms(tails_of_runs([kept_of(np.sort(run)) for run in runs]))
     return float(parts.mean()), parts
 
 
 def by_jackknife(runs: Runs) -> tuple[float, np.ndarray]:
-    """The same by leaving out each run in turn."""
+    """Return the percentile and its jackknife values: what leaving out each run in turn does to it."""
     whole, count = p99_ms(runs), len(runs)
     without = [p99_ms([*runs[:at], *runs[at + 1 :]]) for at in range(count)]
     return whole, count * whole - (count - 1) * np.array(without)
@@ -104,7 +106,7 @@ def by_jackknife(runs: Runs) -> tuple[float, np.ndarray]:
 def held_by_parts(
     method: Callable[[Runs], tuple[float, np.ndarray]], runs: tuple[Runs, Runs], world: World
 ) -> Iterator[bool]:
-    """Whether the first's interval holds its truth, and the difference's at every level."""
+    """Yield whether the first strategy's interval holds its truth, then the difference's at every level."""
     (first, parts), (second, others) = (method(of_arm) for of_arm in runs)
     root, degrees = np.sqrt(len(parts)), len(parts) - 1
     error = parts.std(ddof=1) / root
@@ -117,10 +119,10 @@ def held_by_parts(
 def held_by_bootstrap(
     rng: np.random.Generator, runs: tuple[Runs, Runs], world: World
 ) -> Iterator[bool]:
-    """The same with the spread over resamples of the seeds as the error."""
+    """Yield what `held_by_parts` yields, with the spread over resamples of the seeds as the error."""
     count = len(runs[0])
     drawn = [rng.integers(0, count, count) for _ in range(NUM_RESAMPLES)]
-    values = np.array([[p99_ms([arm[at] for at in one]) for arm in runs] for one in drawn])
+    values = np.array([[p99_ms([arm[at] for at in places]) for arm in runs] for places in drawn])
     first, second = (p99_ms(arm) for arm in runs)
     widened, degrees = np.sqrt(count / (count - 1)), count - 1
     error = values[:, 0].std(ddof=1) * widened
@@ -134,18 +136,22 @@ def held_by_bootstrap(
 
 
 def coverage(world: World, num_seeds: int, num_samples: int) -> list[str]:
-    """A cell for each method: one strategy, the difference at 95 %, the difference at 99.7 %."""
+    """Return a cell for each method: one strategy, the difference at 95 %, the difference at 99.7 %."""
     rng = np.random.default_rng(num_seeds)
-    found: dict[str, list[list[bool]]] = {"contributions": [], "jackknife": [], "bootstrap": []}
+    held_by_method: dict[str, list[list[bool]]] = {
+        "contributions": [],
+        "jackknife": [],
+        "bootstrap": [],
+    }
     for sample in range(num_samples):
         runs = world.draw(rng, num_seeds)
-        found["contributions"].append(list(held_by_parts(by_contributions, runs, world)))
+        held_by_method["contributions"].append(list(held_by_parts(by_contributions, runs, world)))
         if num_seeds <= MOST_SEEDS_RESAMPLED and sample < num_samples // 4:
-            found["jackknife"].append(list(held_by_parts(by_jackknife, runs, world)))
-            found["bootstrap"].append(list(held_by_bootstrap(rng, runs, world)))
+            held_by_method["jackknife"].append(list(held_by_parts(by_jackknife, runs, world)))
+            held_by_method["bootstrap"].append(list(held_by_bootstrap(rng, runs, world)))
     return [
         " / ".join(f"{100 * share:.1f}" for share in np.mean(held, axis=0)) if held else "–"
-        for held in found.values()
+        for held in held_by_method.values()
     ]
 
 

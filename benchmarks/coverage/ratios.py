@@ -46,7 +46,7 @@ def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]],
 
 
 def gamma(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pairs]:
-    """The same with gamma laws: a common part, and one for each."""
+    """Return draws of pairs of gamma laws with mean 1: a common part, and a part of each."""
     shape_of_law = 1 / spread**2
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
@@ -67,7 +67,7 @@ LAWS = {
 
 
 def quantile(count: int) -> float:
-    """Of Student's t."""
+    """Return the quantile of Student's t for means of `count` values."""
     return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1))
 
 
@@ -86,7 +86,7 @@ def linear(pairs: Pairs) -> Ends:
 
 
 def logarithmic(pairs: Pairs) -> Ends:
-    """The same for the logarithm of the ratio."""
+    """Return the interval of the ratio by its logarithm and linearisation."""
     ratio = pairs.second.mean(axis=1) / pairs.first.mean(axis=1)
     half = quantile(pairs.first.shape[1]) * error_of(pairs, ratio) / pairs.second.mean(axis=1)
     return ratio * np.exp(-half), ratio * np.exp(half)

@@ -32,7 +32,7 @@ def waits(rng: np.random.Generator, num_runs: int, length: int, load: float, fir
 
 
 def true_percentile(load: float, percent: float) -> float:
-    """Of the wait, which is longer than x with probability load · exp(-(1 - load) x)."""
+    """Return a percentile of the wait, which is longer than x with probability load · exp(-(1 - load) x)."""
     return max(math.log(load / (1 - percent / 100)) / (1 - load), 0.0)
 
 
@@ -45,12 +45,12 @@ def cell(found: list[SteadyEstimate], truth: float) -> str:
 
 
 def row(load: float, length: int, num_runs: int, first: int = 0) -> str:
-    """The cells of one queue: the mean and the percentiles."""
+    """Return the cells of one queue: the mean and the percentiles."""
     runs = waits(np.random.default_rng(1), num_runs, length, load, first)
-    cells = [cell([steady_mean(one) for one in runs], load / (1 - load))]
+    cells = [cell([steady_mean(run) for run in runs], load / (1 - load))]
     for percent in PERCENTS:
-        found = [steady_percentile(one, percent) for one in runs]
-        cells.append(cell(found, true_percentile(load, percent)))
+        estimates = [steady_percentile(run, percent) for run in runs]
+        cells.append(cell(estimates, true_percentile(load, percent)))
     return " | ".join(cells)
 
 

@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
 
 
 def mean_wait(load: float) -> float:
-    """Of customers of an M/M/1 queue that serves one a unit of time."""
+    """Return the mean wait of customers of an M/M/1 queue that serves one per unit of time."""
     return load / (1 - load)
 
 
@@ -61,13 +61,13 @@ def normal(rng: np.random.Generator, shape: tuple[int, int], effect: float = 0.0
 def recorded(
     rng: np.random.Generator, shape: tuple[int, int], first: np.ndarray, second: np.ndarray
 ) -> Pairs:
-    """A bootstrap world: the seeds of a recorded comparison are all the seeds that there are."""
+    """Draw from a bootstrap world: the seeds of a recorded comparison are all the seeds that there are."""
     chosen = rng.integers(0, len(first), shape)
     return Pairs(first[chosen], second[chosen], float((second - first).mean()))
 
 
 def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray, np.ndarray]:
-    """A metric of the first two arms by seed, from the result file of `sweeps.compare`."""
+    """Read a metric of the first two arms by seed, from the result file of `sweeps.compare`."""
     arms = json.loads(Path(path).read_text(encoding="utf-8"))["arms"]
     values = [np.array(arm["figures"][slo_class][metric]["per_seed"], float) for arm in arms[:2]]
     both = np.isfinite(values[0]) & np.isfinite(values[1])
@@ -75,7 +75,7 @@ def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray,
 
 
 def asked(description: str | None, name: str, default: int) -> int:
-    """The number that the command line asks for with `--name`."""
+    """Return the number that the command line asks for with `--name`."""
     number: int = getattr(_parser(description, name, default).parse_args(), name)
     return number
 

@@ -66,7 +66,7 @@ class DerivativesOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _derivatives, arguments)
 
 
@@ -122,7 +122,7 @@ def _wanted(text: str | None) -> tuple[str, ...]:
 
 
 def lines_of(case: Case, seeds: range) -> list[Line]:
-    """The rows of one case."""
+    """Return the rows of one case."""
     from benchmarks.derivatives.cases import Pathwise, Smoothed
     from sweeps.runs.bench import table_of
 
@@ -212,7 +212,7 @@ def _same(table: RequestTable) -> RequestTable:
 
 
 def stretched(table: RequestTable, factor: float) -> RequestTable:
-    """The requests with all arrivals stretched, in whole microseconds."""
+    """Return the requests with all arrivals stretched, in whole microseconds."""
     arrival = np.asarray(table.arrival_us)
     scaled = np.rint(np.where(arrival == NEVER_US, 0, arrival) * factor).astype(np.int64)
     moved = np.where(arrival == NEVER_US, NEVER_US, scaled)
@@ -279,7 +279,7 @@ def _pathwise_lines(
 
 
 def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
-    """What the row shows: agreement, or the bias and what it comes from.
+    """Say what the row shows: agreement, or the bias and what it comes from.
 
     `is_clear` says that the two figures differ by more than their noise.
     """

@@ -63,7 +63,7 @@ class Parts:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 
@@ -83,7 +83,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
-    """The runs of every seed over the grid, on the clock without truncation."""
+    """Return the runs of every seed over the grid, on the clock without truncation."""
     from benchmarks.derivatives.cases import cases
     from blis_jax.runs.derivatives import Differentiator
     from blis_jax.runs.simulation import Options, Row
@@ -104,12 +104,12 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
             differentiate.run(config.replace(beta_coeffs=(float(value), *rest)), requests)
             for value in values
         ]
-        found = [metric_slopes(run, METRICS) for run in runs]
+        slopes = [metric_slopes(run, METRICS) for run in runs]
         walks.append(
             Walk(
                 values,
-                np.array([[one[name].value for name in METRICS] for one in found]),
-                np.array([[one[name].slopes[0] for name in METRICS] for one in found]),
+                np.array([[one[name].value for name in METRICS] for one in slopes]),
+                np.array([[one[name].slopes[0] for name in METRICS] for one in slopes]),
                 np.array([decisions(run.record) for run in runs]),
                 np.array([run.record.requests.ttft_us for run in runs]),
             )

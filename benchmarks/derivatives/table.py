@@ -41,7 +41,7 @@ def as_csv(lines: Sequence[Line]) -> str:
 
 
 def from_csv(text: str) -> list[Line]:
-    """The rows of such a file."""
+    """Read the rows of a file that `to_csv` wrote."""
     kinds = {"float": float, "int": int, "str": str}
     fields = Line.__dataclass_fields__
     return [
@@ -51,21 +51,21 @@ def from_csv(text: str) -> list[Line]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A Markdown table; derivatives per unit of the parameter (µs, µs per token, 1, tokens, …)."""
+    """Write a Markdown table; derivatives per unit of the parameter (µs, µs per token, 1, tokens, …)."""
     heads = ("case", "parameter", "metric", "estimate ± s.e.", "central difference, 95 %")
     heads += ("relative ± s.e.", "runs changed", "")
     rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for one in lines:
-        clock = "" if one.clock == "int32" else f", {one.clock} clock"
+    for line in lines:
+        clock = "" if line.clock == "int32" else f", {line.clock} clock"
         cells = (
-            f"{one.case}{clock}",
-            f"{one.kind} {one.parameter}",
-            one.metric,
-            f"{one.estimate:.4g} ± {one.estimate_error:.1g}",
-            f"{one.difference:.4g} [{one.difference_low:.4g}, {one.difference_high:.4g}]",
-            f"{100 * one.relative:+.2f} % ± {100 * one.relative_error:.2f}",
-            f"{100 * one.share_changed:.1f} %",
-            one.verdict,
+            f"{line.case}{clock}",
+            f"{line.kind} {line.parameter}",
+            line.metric,
+            f"{line.estimate:.4g} ± {line.estimate_error:.1g}",
+            f"{line.difference:.4g} [{line.difference_low:.4g}, {line.difference_high:.4g}]",
+            f"{100 * line.relative:+.2f} % ± {100 * line.relative_error:.2f}",
+            f"{100 * line.share_changed:.1f} %",
+            line.verdict,
         )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows).replace(" ± nan", "").replace("nan %", "–")

@@ -79,7 +79,7 @@ def missing_libraries() -> str:
 
 
 def compile_for_h100(name: str, lanes: int) -> Any:
-    """The compiled program of a mechanism, draws included."""
+    """Compile the program of a mechanism, draws included, for an H100 that need not be there."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["JAX_PLATFORMS"] = "cuda"
     import jax

@@ -44,9 +44,9 @@ class Instruction:
         return sum(BYTES.get(kind, 4) * prod(sizes) for kind, sizes in self.shapes)
 
     def called(self, attribute: str) -> str:
-        """The computation that an attribute names, or nothing."""
-        found = re.search(rf"{attribute}={_NAME}", self.attributes)
-        return found.group(1) if found else ""
+        """Return the computation that an attribute names; empty if none."""
+        match = re.search(rf"{attribute}={_NAME}", self.attributes)
+        return match.group(1) if match else ""
 
 
 Computations = Mapping[str, Sequence[Instruction]]
@@ -73,14 +73,14 @@ class Counts:
 
 
 def computations_of(text: str) -> Computations:
-    """The computations of a module's text by name."""
-    found: dict[str, list[Instruction]] = {}
+    """Return the computations of a module's text by name."""
+    computations: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
     for line in text.splitlines():
         line = _COMMENT.sub("", line.strip())
         head = _HEAD.match(line)
         if head:
-            current = found.setdefault(head.group(1), [])
+            current = computations.setdefault(head.group(1), [])
             continue
         parts = _INSTRUCTION.match(line)
         if parts:
@@ -92,16 +92,16 @@ def computations_of(text: str) -> Computations:
             )
             operands = tuple(_OPERAND.findall(inside))
             current.append(Instruction(name, sizes, opcode, operands, attributes))
-    return found
+    return computations
 
 
 def scan_body(computations: Computations) -> str:
-    """The body of the innermost loop with a known number of turns that holds the most instructions."""
+    """Return the body of the innermost loop with a known number of turns that holds the most instructions."""
     bodies = [
-        one.called("body")
+        instruction.called("body")
         for instructions in computations.values()
-        for one in instructions
-        if one.opcode == "while" and "known_trip_count" in one.attributes
+        for instruction in instructions
+        if instruction.opcode == "while" and "known_trip_count" in instruction.attributes
     ]
     if not bodies:
         raise ValueError("the text has no loop with a known number of turns")
@@ -127,7 +127,7 @@ def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def kind_of(computations: Computations, one: Instruction) -> str:
-    """What a kernel mainly does, by what it ends in."""
+    """Return what a kernel mainly does, by what it ends in."""
     opcodes = {root.opcode for root in _roots(_content(computations, one))}
     if opcodes & _WRITES:
         return "in-place scatter"
@@ -190,16 +190,16 @@ def _inner(computations: Computations, instructions: Sequence[Instruction]) -> i
 
 
 def count(text: str) -> Counts:
-    """What one turn of the scan in a compiled module's text does."""
+    """Count what one turn of the scan in a compiled module's text does."""
     computations = computations_of(text)
     instructions = computations[scan_body(computations)]
-    body = {one.name: one for one in instructions}
-    tables, found = _tables(instructions), Counts()
-    for one in _kernels(instructions):
-        kind = kind_of(computations, one)
-        found.kinds[kind] += 1
-        found.kernel_bytes.append(bytes_of(computations, body, one))
+    body = {instruction.name: instruction for instruction in instructions}
+    tables, counts = _tables(instructions), Counts()
+    for instruction in _kernels(instructions):
+        kind = kind_of(computations, instruction)
+        counts.kinds[kind] += 1
+        counts.kernel_bytes.append(bytes_of(computations, body, instruction))
         if kind != "in-place scatter":
-            found.num_table_copies += any(shape in tables for shape in one.shapes)
-    found.inner_kernels = _inner(computations, instructions)
-    return found
+            counts.num_table_copies += any(shape in tables for shape in instruction.shapes)
+    counts.inner_kernels = _inner(computations, instructions)
+    return counts

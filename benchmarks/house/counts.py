@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 def on_one_floor(root: Path, package: str) -> Row:
-    """The fullest folder of a package."""
+    """Count the modules of the fullest folder of a package."""
     folders = Counter(path.parent for path in (root / package).rglob("*.py"))
     folder, count = folders.most_common(1)[0]
     where = f"modules of `{folder.relative_to(root)}/`, the fullest of {len(folders)} folders"
@@ -48,7 +48,7 @@ def on_one_floor(root: Path, package: str) -> Row:
 
 
 def step_module(tree: Tree) -> str | None:
-    """The module that defines the scan step."""
+    """Return the module that defines the scan step; None if there is none."""
     for name, module in inside(tree, "blis_jax").items():
         if any(isinstance(node, ast.FunctionDef) and node.name == STEP for node in module.body):
             return name
@@ -56,7 +56,7 @@ def step_module(tree: Tree) -> str | None:
 
 
 def layers(tree: Tree) -> list[Row]:
-    """How far it is from the command to the step."""
+    """Count how far it is from the command to the step."""
     edges, step = imports(tree), step_module(tree)
     whats = "modules from `sweep` to the step", "modules between `sweep` and the step"
     if step is None:
@@ -162,7 +162,7 @@ def phase_tests(root: Path) -> Row:
 
 
 def longest(tree: Tree) -> list[Row]:
-    """The longest module and the longest function."""
+    """Measure the longest module and the longest function."""
     modules = {
         name: max((n.end_lineno or 0 for n in nodes(m, ast.stmt)), default=0)
         for name, m in tree.items()
@@ -180,7 +180,7 @@ def longest(tree: Tree) -> list[Row]:
 
 
 def readme(root: Path) -> Row:
-    """How much a newcomer is given to read."""
+    """Count the words that a newcomer is given to read."""
     return Row("README", len((root / "README.md").read_text().split()), "words of `README.md`")
 
 

@@ -30,7 +30,7 @@ def nodes(module: ast.AST, kind: type[Node]) -> Iterator[Node]:
 
 
 def inside(tree: Tree, package: str) -> dict[str, ast.Module]:
-    """The modules of one package."""
+    """Return the modules of one package."""
     return {
         name: module
         for name, module in tree.items()
@@ -68,17 +68,17 @@ def inner_imports(module: ast.Module) -> set[int]:
 
 
 def imported_modules(module: ast.Module, tree: Tree) -> set[str]:
-    """The modules of the tree that one module imports at run time, in functions too."""
+    """Return the modules of the tree that one module imports at run time, in functions too."""
     return set(imported_names(module)) & tree.keys()
 
 
 def imports(tree: Tree) -> dict[str, set[str]]:
-    """The modules of the tree that each module imports."""
+    """Return the modules of the tree that each module imports."""
     return {name: imported_modules(module, tree) - {name} for name, module in tree.items()}
 
 
 def shortest(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:
-    """A shortest chain of imports, both ends included; empty if there is none."""
+    """Return a shortest chain of imports, both ends included; empty if there is none."""
     came: dict[str, str | None] = {start: None}
     todo = deque([start])
     while todo and end not in came:
@@ -96,17 +96,19 @@ def shortest(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:
 
 
 def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
-    """What the module imports, directly or not, with itself."""
-    found, todo = {start}, [start]
+    """Return what the module imports, directly or not, with itself."""
+    modules, todo = {start}, [start]
     while todo:
-        new = edges.get(todo.pop(), set()) - found
-        found |= new
+        new = edges.get(todo.pop(), set()) - modules
+        modules |= new
         todo += new
-    return found
+    return modules
 
 
 def folder_of(name: str) -> str | None:
-    """The folder of `blis_jax` that a module belongs to; None for one on the top floor or a door (`__main__`)."""
+    """Return the folder of `blis_jax` that a module belongs to; None for one on the top floor or a
+    door (`__main__`).
+    """
     parts = name.split(".")
     is_inside = parts[0] == "blis_jax" and len(parts) > 2 and parts[-1] != "__main__"
     return parts[1] if is_inside else None

@@ -91,7 +91,7 @@ class BenchmarkOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 

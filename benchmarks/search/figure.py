@@ -43,7 +43,7 @@ LABELS = {"denoised-raced-expected-recommended": "denoised, led by its model"}
 
 
 def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
-    """The share of searches whose best point is near enough, by evaluation, to a PNG.
+    """Draw the share of searches whose best point is near enough, by evaluation, to a PNG.
 
     `points` is the table of `report.judged`.
     """
@@ -54,10 +54,10 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
     with figure(3.6) as (made, panels):
         panel = panels[0][0]
         for engine, of_engine in points.groupby("engine", sort=False):
-            each = [one for _, one in of_engine.groupby("random_state")]
+            each = [search for _, search in of_engine.groupby("random_state")]
             evaluations = range(1, int(of_engine["calls"].max()) + 1)
             shares = [
-                100 * sum(is_near_at(one, at, goal) for one in each) / len(each)
+                100 * sum(is_near_at(search, at, goal) for search in each) / len(each)
                 for at in evaluations
             ]
             colour = COLOURS.get(str(engine), BLACK)

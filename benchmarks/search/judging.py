@@ -49,7 +49,7 @@ class Search(NamedTuple):
 
     @property
     def evaluations(self) -> int:
-        """How many it has spent; one of a search with rungs is as many runs."""
+        """Return the number of evaluations spent; in a search with rungs, as many runs count as one evaluation."""
         return self.stood[-1].evaluation if self.stood else len(self.scores)
 
     @property
@@ -58,12 +58,12 @@ class Search(NamedTuple):
         return self.stood[-1].place if self.stood else int(np.argmin(self.scores))
 
     def found(self, batch: int) -> list[Found]:
-        """The points that the search stood at after its batches, where another one than before."""
+        """Return the points that the search stood at after its batches, where another one than before."""
         if self.stood is not None:
             return [
-                one
-                for before, one in zip([None, *self.stood], self.stood, strict=False)
-                if before is None or one.place != before.place
+                point
+                for before, point in zip([None, *self.stood], self.stood, strict=False)
+                if before is None or point.place != before.place
             ]
         ends = batch_ends(len(self.scores), batch)
         places = self.recommended or [int(np.argmin(self.scores[:end])) for end in ends]
@@ -75,7 +75,9 @@ class Search(NamedTuple):
         return steps
 
     def near(self, batch: int, reference: float = math.inf) -> list[Found]:
-        """The same from the first that is not far from the search's end or the reference's score."""
+        """Return the points of `found` from the first that is not far from the search's end or the
+        reference's score.
+        """
         last = self.scores[self.end]
         most = min(
             last + (FAR - 1) * abs(last), reference + (FAR_FROM_REFERENCE - 1) * abs(reference)
@@ -130,7 +132,7 @@ def batch_ends(count: int, batch: int) -> list[int]:
 
 
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
-    """The runs of points on seeds, from the record on."""
+    """Return the runs of points on seeds, from the record on."""
     from sweeps.search.loop import SearchRecord, runs_at
 
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
@@ -145,13 +147,13 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
         assert run is not None
         some = left[at : at + batch]
         made = dict(zip(some, run(some, range(len(seeds))), strict=True))
-        record.add([PointRuns(*one) for one in made.items()])
+        record.add([PointRuns(*pair) for pair in made.items()])
         known |= made
     return {point: known[point] for point in points}
 
 
 def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
-    """A point's score and its difference from the reference's, with a jackknife's standard error."""
+    """Return a point's score and its difference from the reference's, with a jackknife's standard error."""
     score = valuation.worth(runs).score
 
     def difference(places: np.ndarray) -> float:
@@ -177,7 +179,11 @@ def grouped_error(
 
 
 def reference_of(plan: Plan) -> Point:
-    """The best known point of a strategy."""
+    """Return the best known point of a strategy.
+
+    Raises:
+        ConfigError: none is known.
+    """
     known = _known()
     if plan.strategy.name not in known:
         raise ConfigError(

@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def calls(self) -> int:
-        """The budget of a search."""
+        """Return the budget of a search."""
         return self.strategy.search.calls
 
     def record(self, engine: str, repetition: int) -> Path:
@@ -56,7 +56,7 @@ class Plan:
         return self.folder / f"{searched(engine)}_{repetition:02d}.jsonl"
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
-        """The strategy as one search sees it: random state, engine, and seeds of its own."""
+        """Return the strategy as one search sees it: random state, engine, and seeds of its own."""
 
         engine = searched(engine)
         changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
@@ -76,7 +76,7 @@ class Plan:
 
 
 def seeds_of_search(repetition: int) -> tuple[int, ...]:
-    """The seeds of the requests that a search sees; all engines' searches of one state see the same."""
+    """Return the seeds of the requests that a search sees; all engines' searches of one state see the same."""
     first = FIRST_OF_SEARCHES + NUM_SEEDS * repetition
     return tuple(range(first, first + NUM_SEEDS))
 
@@ -95,7 +95,7 @@ def branches_of(space: Space) -> list[tuple[str, Any]]:
 
 
 def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchRecord:
-    """What one search tried; refused if it was made with other settings."""
+    """Return the record of what one search tried; refuse one that was made with other settings."""
     from sweeps.search.loop import SearchRecord
 
     strategy = plan.with_search(repetition, engine)
@@ -110,7 +110,7 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
 
 
 def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = None) -> Bench:
-    """What runs points on seeds; `runner` is that of another bench, whose programs it shares."""
+    """Return the bench that runs points on seeds; `runner` is that of another bench, whose programs it shares."""
     from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
 
     spec = workload_of(strategy)
@@ -149,12 +149,12 @@ def check(name: str) -> None:
 
 
 def searched(name: str) -> str:
-    """The engine whose searches are judged under a name."""
+    """Return the engine whose searches are judged under a name."""
     return name.removesuffix(RECOMMENDED)
 
 
 def is_led(name: str) -> bool:
-    """Whether the engine says which point of a search with rungs goes on."""
+    """Return whether the engine says which point of a search with rungs goes on."""
     return RACED.get(searched(name)) in DEEP
 
 

@@ -159,7 +159,7 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
 
 
 def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
-    """The reference's score, the difference that is near enough, and a difference's standard error.
+    """Return the reference's score, the difference that is near enough, and a difference's standard error.
 
     The tolerance is never finer than the standard error, the median over the searches' ends.
     """
@@ -169,15 +169,15 @@ def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def summary_of(points: pd.DataFrame) -> pd.DataFrame:
-    """A row an engine: ends near enough, evaluations needed, and what it reached after some."""
+    """Return a row per engine: ends near enough, evaluations needed, and what it reached after some."""
     _, goal, _ = tolerance_of(points)
     rows = []
     for engine, of_engine in points.groupby("engine", sort=False):
-        each = [one for _, one in of_engine.groupby("random_state")]
+        each = [run for _, run in of_engine.groupby("random_state")]
         ends = of_engine[of_engine["is_end"]]
         near = int((ends["difference"] <= goal).sum())
         low, high = share_interval(near, len(each))
-        counts = [needed_in(one, goal) for one in each]
+        counts = [needed_in(run, goal) for run in each]
         middle, least, most = median_interval(counts)
         calls = int(of_engine["calls"].max())
         rows.append({
@@ -186,7 +186,7 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
             "met": sum(math.isfinite(count) for count in counts),
             "needed": _censored(middle, calls), "needed_low": _censored(least, calls),
             "needed_high": _censored(most, calls),
-            **{f"near_at_{at}": sum(is_near_at(one, at, goal) for one in each) for at in CHECKPOINTS if at <= calls},
+            **{f"near_at_{at}": sum(is_near_at(run, at, goal) for run in each) for at in CHECKPOINTS if at <= calls},
             "median_difference": round(float(ends["difference"].median()), 2),
             "mean_difference": round(float(ends["difference"].mean()), 2),
             "most_difference": round(float(ends["difference"].max()), 2),
@@ -200,12 +200,12 @@ def needed_in(one: pd.DataFrame, goal: float) -> float:
 
 
 def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
-    """How many times the evaluations of another engine one needs, over the random states of both."""
+    """Say how many times the evaluations of another engine one needs, over the random states of both."""
     _, goal, _ = tolerance_of(points)
     by_state = {
         engine: {
-            state: needed_in(one, goal)
-            for state, one in points[points["engine"] == engine].groupby("random_state")
+            state: needed_in(search, goal)
+            for state, search in points[points["engine"] == engine].groupby("random_state")
         }
         for engine in (ours, theirs)
     }
@@ -219,7 +219,7 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
 
 
 def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:
-    """Whether the best point after so many evaluations is near enough; one not judged is far."""
+    """Return whether the best point after `evaluations` is near enough; a point that was not judged is far."""
     so_far = one[one["evaluation"] <= evaluations]
     return len(so_far) > 0 and bool(so_far["difference"].iloc[-1] <= goal)
 
@@ -231,7 +231,7 @@ def _censored(count: float, calls: int) -> str:
 
 
 def bar_lines(summary: pd.DataFrame) -> list[str]:
-    """Whether engines of ours are as reliable as the best rival with two thirds of its evaluations."""
+    """Say whether engines of ours are as reliable as the best rival with two thirds of its evaluations."""
     rows: dict[str, dict[str, Any]] = {row["engine"]: row for row in summary.to_dict("records")}
     rivals = {
         name: row

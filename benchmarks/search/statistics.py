@@ -96,7 +96,9 @@ class ByModel:
         self.known = {(runs, least): place for runs, least, place in whole}
 
     def at(self, told: Sequence[Told], num_runs: int = 0) -> int | None:
-        """The place of the best of the points so far, of those with at least `num_runs` runs."""
+        """Return the place of the best of the points so far, of those with at least `num_runs` runs;
+        None if there is none.
+        """
         key = sum(one.num_runs for one in told), num_runs
         if key not in self.known:
             self.known[key] = self.best(told, num_runs)
@@ -108,7 +110,7 @@ class ByModel:
 def stood_at(
     plan: Plan, space: Space, engine: str, repetition: int, by_model: bool
 ) -> tuple[list[Tried], list[Found]]:
-    """The points of one search with the scores that they have at the end, and where it stood after which evaluation.
+    """Return the points of one search with their scores at its end, and where it stood after which evaluation.
 
     By a model, a search stands at the point that it would report if it tried no further one: the best one by the
     model. To report it, a search first gives it all runs, so those that it lacks count.

@@ -65,11 +65,11 @@ class Turbo:
         self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next points."""
+        """Return the next points: first ones after each restart, then Thompson samples inside the trust region."""
         region = region_of(told, self.search, len(self.space.dimensions))
         since = told[region.begin :]
         begun = region.begin + self.search.initial - len(told)
-        if begun > 0 or all(one.has_failed for one in since):
+        if begun > 0 or all(result.has_failed for result in since):
             return self.first.ask(told, min(count, begun) if begun > 0 else count)
         known = known_of(self.encoding, since)
         random = generator(self.search, len(told), 1)
@@ -78,7 +78,7 @@ class Turbo:
             candidates = self._candidates(known, region.edge * self._widths(model), random)
             values = _drawn(model, candidates, count, known.errors)
         proposed = [candidates[place] for place in _lowest(values, 3 * count)]
-        points = [one.point for one in told]
+        points = [result.point for result in told]
         return distinct(self.encoding, self.search, proposed, points, count)
 
     def _widths(self, model: Any) -> np.ndarray:
@@ -104,7 +104,7 @@ class Turbo:
 
 
 def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> TrustRegion:
-    """The trust region after the batches so far, replayed from the first point on."""
+    """Return the trust region after the batches so far, replayed from the first point on."""
     scores = modelled(told)
     patience = math.ceil(max(4, num_dimensions) / search.batch)
     begin, edge, successes, failures = 0, FIRST_EDGE, 0, 0

@@ -43,7 +43,11 @@ def _git(*words: str) -> str:
 
 
 def commit_of(revision: str) -> str:
-    """The full hash of a revision."""
+    """Return the full hash of a revision.
+
+    Raises:
+        AgainstError: there is no such revision.
+    """
     try:
         return _git("rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}")
     except (AgainstError, IndexError):
@@ -54,7 +58,7 @@ def commit_of(revision: str) -> str:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """The commit in a temporary worktree, gone when the block ends, however it ends."""
+    """Check the commit out into a temporary worktree, gone when the block ends, however it ends."""
     with tempfile.TemporaryDirectory(prefix="against-") as folder:
         tree = Path(folder) / "tree"
         try:
@@ -67,7 +71,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A termination signal ends the block as Ctrl-C does, so that nothing is left behind."""
+    """End the block at a termination signal as at Ctrl-C, so that nothing is left behind."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -141,7 +145,7 @@ class Pairs:
 
     @property
     def ratio(self) -> tuple[float, float, float]:
-        """How many times as fast this tree is: geometric mean over the pairs of workers, 95 % Student interval.
+        """Return how many times as fast this tree is: geometric mean over the pairs of workers, 95 % Student interval.
 
         Of the repetitions of one pair of workers the median counts.
         """
@@ -201,10 +205,10 @@ def _pairs(found: Sequence[tuple[Any, Any]], field: str) -> Pairs | None:
 
 
 def compare(name: str, sides: tuple[Side, Side], repetitions: int, compilations: int) -> Comparison:
-    """A case on both sides, first warm, then compiled anew."""
+    """Compare a case on both sides, first warm, then compiled anew."""
     about = sides[1].about
     if sides[0].about["work"] != about["work"]:
-        works = [f"{one.about['work']} {one.about['unit']}" for one in sides]
+        works = [f"{side.about['work']} {side.about['unit']}" for side in sides]
         raise AgainstError(f"{name}: a repetition is {works[0]} there and {works[1]} here")
     runs = _in_turns(sides, "run", repetitions)
     compiled = _pairs(_in_turns(sides, "compile", compilations), "compile_s")
@@ -220,7 +224,7 @@ def compare_case(
     flags: Mapping[str, str],
     counts: tuple[int, int],
 ) -> Comparison:
-    """The case in one pair of fresh workers, which end with it."""
+    """Compare the case in one pair of fresh workers, which end with it."""
     command = [sys.executable, "-P", str(WORKER), name, str(data)]
     with ExitStack() as ends:
         sides = []
@@ -242,18 +246,18 @@ def compare_case_again(
     flags: Mapping[str, str],
     counts: tuple[int, int, int],
 ) -> Comparison:
-    """The case in several pairs of fresh workers; `counts`: pairs of workers, repetitions, compilations."""
-    found = [compare_case(name, trees, data, flags, counts[1:]) for _ in range(counts[0])]
-    both = functools.reduce(Pairs.joined, [one.run for one in found])
-    parts = [one.compile for one in found if one.compile is not None]
-    compiled = functools.reduce(Pairs.joined, parts) if len(parts) == len(found) else None
-    return dataclasses.replace(found[0], run=both, compile=compiled)
+    """Compare the case in several pairs of fresh workers; `counts`: pairs of workers, repetitions, compilations."""
+    comparisons = [compare_case(name, trees, data, flags, counts[1:]) for _ in range(counts[0])]
+    both = functools.reduce(Pairs.joined, [comparison.run for comparison in comparisons])
+    parts = [comparison.compile for comparison in comparisons if comparison.compile is not None]
+    compiled = functools.reduce(Pairs.joined, parts) if len(parts) == len(comparisons) else None
+    return dataclasses.replace(comparisons[0], run=both, compile=compiled)
 
 
 def document(revision: str, commit: str, results: Sequence[Comparison]) -> dict[str, Any]:
-    """What `--output` writes: both sides, and every repetition."""
+    """Return what `--output` writes: both sides, and every repetition."""
     here = {"commit": _git("rev-parse", "HEAD"), "is_changed": bool(_git("status", "--porcelain"))}
-    cases = {one.name: one.to_json() for one in results}
+    cases = {comparison.name: comparison.to_json() for comparison in results}
     return {"against": {"revision": revision, "commit": commit}, "here": here, "cases": cases}
 
 
@@ -270,15 +274,15 @@ def _seconds(value: float) -> str:
 
 
 def table(revision: str, results: Sequence[Comparison]) -> str:
-    """The comparisons as a Markdown table."""
+    """Write the comparisons as a Markdown table."""
     lines = [
         f"| case | run at {revision} | run here | times as fast | here | "
         f"compile at {revision} | compile here | times as fast |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in results:
-        rate = one.work / float(np.median(one.run.here_s))
+    for result in results:
+        rate = result.work / float(np.median(result.run.here_s))
         lines.append(
-            f"| {one.name} | {_shown(one.run)} | {rate:,.0f} {one.unit}/s | {_shown(one.compile)} |"
+            f"| {result.name} | {_shown(result.run)} | {rate:,.0f} {result.unit}/s | {_shown(result.compile)} |"
         )
     return "\n".join(lines)

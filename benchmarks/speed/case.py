@@ -53,7 +53,7 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
 def call_of(
     config: ClusterConfig, spec: WorkloadSpec, rows: int, form: str = "rows", **changes: Any
 ) -> Call:
-    """A call that draws and runs the first seeds; `changes` are options."""
+    """Make a call that draws and runs the first seeds; `changes` are options."""
     options = Options(form=form, resolve_ties=False, **changes)
     runs = drawn_runs([Point(config, spec)], range(rows), options)
     return Call(Group(runs[0]), runs, rows)
@@ -119,10 +119,10 @@ def seeds(
 
 
 def swept(title: str) -> dict[str, Any]:
-    """The same from seed to the saved Dataset, as the sweep command makes it."""
+    """Time a sweep from seed to the saved Dataset, as the sweep command makes it."""
     case = worker.sweep()
     times = [case.run() for _ in range(3)]
-    seconds = min(one.run_s for one in times)
+    seconds = min(seconds_of.run_s for seconds_of in times)
     return {
         "title": title,
         "compile_s": times[0].compile_s,
@@ -264,7 +264,7 @@ def on_one_core(name: str, title: str) -> dict[str, Any]:
 
 
 def reference_requests(workload: str) -> dict[str, Any]:
-    """The requests of the reference for one seed after another, on the host."""
+    """Time the requests of the reference for one seed after another, on the host."""
     spec = load_builtin(workload)
     start = time.perf_counter()
     reference.draw(spec, 0)
@@ -280,7 +280,7 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 
 def search_of(strategy: str) -> dict[str, Any]:
-    """A search of the library from its first call to its last, compiled before."""
+    """Time a search of the library from its first call to its last, compiled before."""
     from sweeps.runs.bench import Bench, workload_of
     from sweeps.search.engines import make
     from sweeps.search.loop import runs_at, search
@@ -319,7 +319,7 @@ def compile_cold() -> dict[str, Any]:
 
 
 def compile_cached() -> dict[str, Any]:
-    """The same program from the persistent compilation cache, in a fresh process."""
+    """Time the compilation of the same program from the persistent cache, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         import subprocess
 
@@ -345,7 +345,7 @@ def compile_cached() -> dict[str, Any]:
 
 
 def measure(name: str, window: int | None = None) -> dict[str, Any]:
-    """The case of that name; `window` is for those at block level."""
+    """Time the case of that name; `window` is for those at block level."""
     if name in TRACES:
         return trace(name, window)
     if name in STARTS:

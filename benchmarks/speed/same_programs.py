@@ -56,7 +56,7 @@ def _without_numbers(line: str) -> str:
 def compare_programs(
     name: str, trees: tuple[Path, Path], data: Path, flags: Mapping[str, str]
 ) -> Programs:
-    """The programs of a case in two trees, the other revision's first."""
+    """Compare the programs of a case in two trees, the other revision's first."""
     return compared(name, *(_found(name, tree, data, flags) for tree in trees))
 
 
@@ -77,15 +77,15 @@ def _found(name: str, tree: Path, data: Path, flags: Mapping[str, str]) -> Found
 
 
 def table(revision: str, results: Sequence[Programs]) -> str:
-    """The programs as a Markdown table."""
+    """Write the programs as a Markdown table."""
     lines = [
         f"| case | lines at {revision} | lines here | only at {revision} | only here | | "
         f"calls at {revision} | calls here |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in results:
-        said = "the same, letter for letter" if one.is_same else "changed"
-        counts = " | ".join(f"{count:,}" for count in (*one.num_lines, *one.num_own))
-        calls = " | ".join(f"{count:,}" for count in one.num_calls)
-        lines.append(f"| `{one.name}` | {counts} | {said} | {calls} |")
+    for programs in results:
+        said = "the same, letter for letter" if programs.is_same else "changed"
+        counts = " | ".join(f"{count:,}" for count in (*programs.num_lines, *programs.num_own))
+        calls = " | ".join(f"{count:,}" for count in programs.num_calls)
+        lines.append(f"| `{programs.name}` | {counts} | {said} | {calls} |")
     return "\n".join(lines)

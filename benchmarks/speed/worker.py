@@ -190,11 +190,11 @@ def sweep() -> Case:
 
 
 def lanes(count: int = 16) -> Case:
-    """A few runs in the form for GPUs."""
+    """Make the case of a few runs in the form for GPUs."""
     from blis_jax import ClusterConfig, Options, run_grid
 
     def run() -> Seconds:
-        """Seconds for all lanes, from keys to the name of each outcome; compiling apart."""
+        """Return the seconds for all lanes, from keys to the name of each outcome; compiling apart."""
         options = Options(form="lanes", resolve_ties=False, num_slots=192)
         grid = run_grid(
             [ClusterConfig(**BASELINE)],
@@ -240,7 +240,7 @@ def single(
 
 
 def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: Any) -> Case:
-    """A recorded trace, ties put in the reference's order."""
+    """Make the case of a recorded trace, with ties put in the reference's order."""
     from blis_jax import ClusterConfig, simulate
     from blis_jax.traces.read import read_trace
     from blis_jax.traces.rows import to_table
@@ -255,7 +255,7 @@ def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: An
 
 
 def reference_requests() -> Case:
-    """The reference's requests of seed after seed, drawn on the host."""
+    """Make the case of the reference's requests of seed after seed, drawn on the host."""
     from blis_jax.workload import reference
 
     spec = _workload("mixed")
@@ -312,7 +312,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 
 def compiled_again(case: Case) -> Seconds:
-    """A run once nothing compiled is left; compiling is what it takes longer, where the case cannot tell."""
+    """Run the case once nothing compiled is left; compiling is what it takes longer, where the case cannot tell."""
     import jax
 
     warm = case.run()

@@ -72,7 +72,7 @@ class CalibrationPaperOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _command, arguments)
 
 

@@ -72,7 +72,9 @@ Form = Callable[[Prompts, Prompts], np.ndarray]  # fitted batches, others -> tim
 
 
 def linear_in(*terms: Callable[[Prompts], np.ndarray]) -> Form:
-    """A constant and these terms, by least squares of relative errors with coefficients of at least 0."""
+    """Return a form that sums a constant and these terms, fitted by least squares of relative errors
+    with coefficients ≥ 0.
+    """
 
     def predicted(fitted: Prompts, others: Prompts) -> np.ndarray:
         return _weighed(_columns(terms, others), _solved(_columns(terms, fitted), fitted)[0])
@@ -81,7 +83,7 @@ def linear_in(*terms: Callable[[Prompts], np.ndarray]) -> Form:
 
 
 def knee(fitted: Prompts, others: Prompts) -> np.ndarray:
-    """A line whose slope grows at one of `KNEES`, the one that fits best."""
+    """Fit a line whose slope grows at one of `KNEES`, the one that fits best, and predict the others."""
     best = None
     for place in KNEES:
         if place < fitted.tokens.max():
@@ -94,7 +96,9 @@ def knee(fitted: Prompts, others: Prompts) -> np.ndarray:
 
 
 def floor(fitted: Prompts, others: Prompts) -> np.ndarray:
-    """The larger of a constant and a cost per token: weights are read while tokens are computed."""
+    """Fit the larger of a constant and a cost per token, and predict the others: weights are read
+    while tokens are computed.
+    """
     times, tokens = fitted.time_ms, fitted.tokens
     levels = np.geomspace(times.min() / 2, times.max(), 400)[:, None, None]
     usual = np.median((times / tokens)[tokens > np.median(tokens)])
@@ -172,7 +176,7 @@ def _error(form: Form, prompts: Prompts, is_fitted: np.ndarray) -> float:
 
 
 def text(rows: Sequence[Extrapolated], largest: int) -> str:
-    """The table in Markdown, with the median of the sizes of the errors."""
+    """Write the table in Markdown, with the median of the sizes of the errors."""
     lines = [
         f"Fitted to batches of up to {largest}; mean error of the larger ones, %:",
         "",
@@ -190,7 +194,7 @@ def text(rows: Sequence[Extrapolated], largest: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _command, arguments)
 
 

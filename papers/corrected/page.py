@@ -102,7 +102,7 @@ def _counts(claims: Sequence[Row], track: str, kind: str) -> Counter[str]:
 
 
 def page(claims: Sequence[Row], parts: Sequence[Row]) -> str:
-    """The page of results, in Markdown."""
+    """Write the page of results, in Markdown."""
     return "\n".join(
         [*_beginning(claims), *_counted(claims), *_surprises(claims, parts), *_tables(claims)]
     )

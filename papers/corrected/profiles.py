@@ -38,7 +38,7 @@ _WHOLE, _SIDE, _NOT = 2, 1, 0  # how much of a claim holds: all of it, its direc
 
 
 def without_defects(setting: RunSetting) -> RunSetting:
-    """The same setting under the corrected profile, under the same name."""
+    """Return the same setting under the corrected profile, under the same name."""
     return replace(setting, made=setting.config.replace(corrected=True))
 
 
@@ -53,7 +53,7 @@ class MovedFigure:
 
     @property
     def log_ratio(self) -> float:
-        """The logarithm of corrected ÷ exact; 0 where one of them is no positive number."""
+        """Return the logarithm of corrected ÷ exact; 0 where one of them is no positive number."""
         values = (self.exact, self.corrected)
         if not all(math.isfinite(value) and value > 0 for value in values):
             return 0.0
@@ -83,7 +83,7 @@ class ProfileVerdict:
 
     @property
     def kind(self) -> str:
-        """Whether the claim compares runs or is a number of one setting."""
+        """Return whether the claim is a number of one setting, or a conclusion that compares runs."""
         claim = self.claim
         if isinstance(claim, PublishedClaim) and claim.against is None and claim.of != "gap":
             return NUMBER
@@ -242,23 +242,23 @@ _WHICH = (ALL, "slowest")
 
 
 def surprises(verdicts: Iterable[ProfileVerdict]) -> list[ProfileVerdict]:
-    """The conclusions that the defects turn, by how far they move a figure; one of each workload and memory."""
+    """Return the conclusions that the defects turn, by how far they move a figure; one of each workload and memory."""
     turned = [
         verdict
         for verdict in verdicts
         if verdict.verdict in TURNED and verdict.kind == CONCLUSION and verdict.moved is not None
     ]
     turned.sort(key=lambda verdict: -_size(verdict))
-    found: list[ProfileVerdict] = []
+    kept: list[ProfileVerdict] = []
     seen: set[tuple[str, str, int]] = set()
     for verdict in turned:
         assert verdict.moved is not None
         setting = verdict.record.settings[verdict.moved.setting]
         place = (verdict.record.name, setting.choice.name, setting.config.total_kv_blocks)
-        if _size(verdict) > 0 and place not in seen and len(found) < NUM_SURPRISES:
-            found.append(verdict)
+        if _size(verdict) > 0 and place not in seen and len(kept) < NUM_SURPRISES:
+            kept.append(verdict)
             seen.add(place)
-    return found
+    return kept
 
 
 def _size(verdict: ProfileVerdict) -> float:
@@ -271,7 +271,7 @@ def measurement() -> Measurement:
 
 
 def parts_of(verdict: ProfileVerdict, runs: PaperRuns) -> list[dict[str, str]]:
-    """The parts of the setting that moved most, in ms, by profile and which requests."""
+    """Return the parts of TTFT of the setting that moved most, in ms, by profile and which requests."""
     assert verdict.moved is not None
     record, measured = verdict.record, measurement()
     setting = record.settings[verdict.moved.setting]

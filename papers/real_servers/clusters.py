@@ -47,7 +47,7 @@ class ClusterRun:
 
 
 def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
-    """The runs of a file that can be simulated; equal ones are one run.
+    """Read the runs of a file that can be simulated; equal ones become one run.
 
     Raises:
         ConfigError: there is no such file, or nothing in it can be simulated.
@@ -71,9 +71,9 @@ def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
             layout_key(scene),
             scene,
             cells[scene],
-            {name: math.exp(np.mean([one[name] for one in found])) for name in found[0]},
+            {name: math.exp(np.mean([one[name] for one in logs])) for name in logs[0]},
         )
-        for scene, found in values.items()
+        for scene, logs in values.items()
     ]
 
 

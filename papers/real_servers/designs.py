@@ -41,7 +41,7 @@ class Error(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """How far the prediction is off, without its sign."""
+        """Return how far the prediction is off, in % and without its sign."""
         return abs(100 * (self.predicted / self.measured - 1))
 
 
@@ -61,24 +61,24 @@ class Fitter:
         self.law = law
 
     def fitted(self, chosen: Iterable[str]) -> ServerFit:
-        """The fit to these runs."""
+        """Fit the step law and the client to these runs."""
         names = list(chosen)
         steps = self.law.fitted(names)
         simulated = {name: self.simulated(name, steps) for name in names}
         return ServerFit(steps, client_of([self.runs[name] for name in names], simulated))
 
     def simulated(self, name: str, steps: StepFit) -> SimulatedRequests:
-        """A run by a step law, without the requests that find no cached prompt."""
+        """Simulate a run by a step law, without the requests that find no cached prompt."""
         run = self.runs[name]
-        found = simulated(run.scene, steps.beta_on(run.hardware))
-        kept = warm(run.scene, found.arrival_s)
+        requests = simulated(run.scene, steps.beta_on(run.hardware))
+        kept = warm(run.scene, requests.arrival_s)
         return replace(
-            found,
-            arrival_s=found.arrival_s[kept],
-            ttft_ms=found.ttft_ms[kept],
-            e2e_ms=found.e2e_ms[kept],
-            itl_ms=found.itl_ms[kept],
-            round_index=found.round_index[kept],
+            requests,
+            arrival_s=requests.arrival_s[kept],
+            ttft_ms=requests.ttft_ms[kept],
+            e2e_ms=requests.e2e_ms[kept],
+            itl_ms=requests.itl_ms[kept],
+            round_index=requests.round_index[kept],
         )
 
     def errors(self, name: str, fit: ServerFit) -> list[Error]:
@@ -155,7 +155,7 @@ def half_widths(errors: Mapping[str, Sequence[Error]]) -> dict[str, dict[str, fl
 
 
 def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned:
-    """The fit to all runs, with the errors of runs held out by each design."""
+    """Fit to all runs, and keep the errors of runs held out by each design."""
     fit = fitter.fitted(fitter.runs)
     return Learned(
         fit.steps.beta,
@@ -263,7 +263,7 @@ SPREADS = ("ttft_p90", "ttft_p99", "e2e_p90", "e2e_p99")
 
 
 def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]) -> ClientView:
-    """The client that makes simulated figures of these runs the most like the measured ones."""
+    """Return the client that makes simulated figures of these runs the most like the measured ones."""
     first_ms, first_steps = _first_token(runs, simulated)
     client = ClientView(first_ms, first_steps, _token_share(runs))
     ratios: dict[str, list[float]] = {}
@@ -271,7 +271,9 @@ def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests
         requests = seen(simulated[run.name], client)
         for (name, stage), cell in run.cells.items():
             part = part_of(run.scene, stage)
-            is_repeated = stage is not None and len({one for _, one in run.cells}) == 2  # one stage
+            is_repeated = (
+                stage is not None and len({of_stage for _, of_stage in run.cells}) == 2
+            )  # one stage
             if name in SPREADS and not is_repeated:
                 value = figure(name, requests, chosen_of(run.scene, requests, stage))
                 ratios.setdefault(f"{name}/{part}", []).append(np.log(run.measured[cell] / value))

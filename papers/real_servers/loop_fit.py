@@ -37,7 +37,7 @@ class LoopFit:
     view: LoopView
 
     def beta_on(self, hardware: str) -> tuple[float, ...]:
-        """The coefficients on such GPUs."""
+        """Return the coefficients on such GPUs."""
         return (*self.beta[:-1], 1.0 if hardware == REFERENCE_GPU else self.pace[hardware])
 
 
@@ -73,7 +73,7 @@ class LoopLaw:
             self.sd[:-2] *= NEAR
 
     def fit_of(self, logs: np.ndarray) -> LoopFit:
-        """The vector as coefficients."""
+        """Read the vector of logarithms as coefficients."""
         values = np.exp(logs).tolist()
         number = len(BETA) - 1
         view = replace(self.view, entry_ms=values[-2], entry_ms_per_1000=values[-1])
@@ -136,7 +136,7 @@ def _figures(found: Sequence[SimulatedRequests]) -> np.ndarray:
 
 
 def shortened(scene: Scene) -> Scene:
-    """The scene without most of its later rounds, where a round has many requests."""
+    """Drop most of the scene's later rounds, if a round has many requests."""
     load = scene.load
     assert isinstance(load, ClosedLoad)
     if load.concurrency <= MANY:

@@ -271,14 +271,14 @@ def _cell(errors: Sequence[Error], bar: float) -> str:
 
 
 def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
-    """The runs that are predicted worst, by design."""
+    """Make the table of the runs that are predicted worst, by design."""
     lines = [["left out", "run", "figure", "error, %"]]
     lines.append(["---"] * len(lines[0]))
     for design, errors in by_design.items():
         for name in BARS:
             worst = max(
-                (one for one in errors if one.figure == name and one.stage is None),
-                key=lambda one: one.percent,
+                (error for error in errors if error.figure == name and error.stage is None),
+                key=lambda error: error.percent,
             )
             off = 100 * (worst.predicted / worst.measured - 1)
             lines.append([design, worst.run, WORDS[name], f"{off:+.0f}".replace("-", "−")])
@@ -286,7 +286,7 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
 
 
 def coefficient_table(learned: Learned) -> str:
-    """What the fit to all runs says."""
+    """Make the table of the coefficients fitted to all runs, beside those before any run."""
     assert learned.beta is not None
     lines = [["coefficient", "before any run", "fitted"], ["---"] * 3]
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):

@@ -48,7 +48,7 @@ class StepFit:
     pace: Mapping[str, float]  # of GPUs other than the reference
 
     def beta_on(self, hardware: str) -> tuple[float, ...]:
-        """The coefficients on such GPUs."""
+        """Return the coefficients on such GPUs."""
         pace = 1.0 if hardware == REFERENCE_GPU else self.pace.get(hardware)
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
@@ -63,7 +63,7 @@ class StepLaw:
         self._predict, self._slopes = jax.jit(law), jax.jit(jax.jacfwd(law))
 
     def fitted(self, chosen: Collection[str]) -> StepFit:
-        """The coefficients at the maximum of the posterior, by Gauss-Newton in their logarithms; runs weigh alike.
+        """Fit the coefficients at the maximum of the posterior, by Gauss-Newton in their logarithms; runs weigh alike.
 
         Args:
             chosen: the runs that count.
@@ -71,23 +71,23 @@ class StepLaw:
         usual = [usual_pace(gpu_description(name)) for name in self.gpus]
         prior = np.log([*PRIOR[:-1], *usual])
         sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus)])
-        counts = Counter(one.run for one in self.steps)
-        weight = [(one.run in chosen) / (NOISE * counts[one.run] ** 0.5) for one in self.steps]
-        measured = np.log([one.itl_us for one in self.steps])
-        found = prior
+        counts = Counter(each.run for each in self.steps)
+        weight = [(each.run in chosen) / (NOISE * counts[each.run] ** 0.5) for each in self.steps]
+        measured = np.log([each.itl_us for each in self.steps])
+        logs = prior
         with jax.enable_x64(True):
             for _ in range(ROUNDS):
-                residual = (measured - np.asarray(self._predict(found))) * weight
-                matrix = np.asarray(self._slopes(found)) * np.array(weight)[:, None]
+                residual = (measured - np.asarray(self._predict(logs))) * weight
+                matrix = np.asarray(self._slopes(logs)) * np.array(weight)[:, None]
                 matrix = np.concatenate([matrix, np.diag(1 / sd)])
-                wanted = np.concatenate([residual, (prior - found) / sd])
-                found = found + np.linalg.lstsq(matrix, wanted, rcond=None)[0]
-        values = np.exp(found).tolist()
+                wanted = np.concatenate([residual, (prior - logs) / sd])
+                logs = logs + np.linalg.lstsq(matrix, wanted, rcond=None)[0]
+        values = np.exp(logs).tolist()
         number = len(LOG_SD)
-        seen = {one.deployment.gpu.name for one in self.steps if one.run in chosen}
+        seen = {each.deployment.gpu.name for each in self.steps if each.run in chosen}
         paces = dict(zip(self.gpus, values[number:], strict=True))
         return StepFit(
-            (*values[:number], 1.0), {name: one for name, one in paces.items() if name in seen}
+            (*values[:number], 1.0), {name: each for name, each in paces.items() if name in seen}
         )
 
     def predicted_us(self, fit: StepFit) -> np.ndarray:

@@ -42,7 +42,7 @@ class VllmRun:
 
 
 def read_runs(path: Path) -> list[VllmRun]:
-    """The runs of a file, in order of their names.
+    """Read the runs of a file, in order of their names.
 
     Raises:
         ConfigError: there is no such file, it lacks a column, or a run cannot be simulated.
@@ -54,13 +54,13 @@ def read_runs(path: Path) -> list[VllmRun]:
     if missing:
         raise ConfigError(f"{path} lacks the columns {', '.join(missing)}")
     rows: list[dict[str, Any]] = table.to_dict("records")
-    found = []
+    runs = []
     for unit in units(rows):
         if unit.scene is None:
             raise ConfigError(f"{path}: {unit.problem}")
         first = rows[unit.rows[0]]
-        given = [name for name in ESTIMATES if name in table.columns]
-        found.append(
+        known_estimates = [name for name in ESTIMATES if name in table.columns]
+        runs.append(
             VllmRun(
                 str(first["run"]),
                 str(first["model"]),
@@ -75,11 +75,11 @@ def read_runs(path: Path) -> list[VllmRun]:
                         for cell in unit.cells
                         if rows[cell.row][name] == rows[cell.row][name]
                     }
-                    for name in given
+                    for name in known_estimates
                 },
             )
         )
-    return sorted(found, key=lambda run: run.name)
+    return sorted(runs, key=lambda run: run.name)
 
 
 def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
@@ -110,15 +110,17 @@ def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
 
 
 def shortened(scene: Scene, most_s: float) -> Scene:
-    """The scene with stages of at most so many seconds."""
+    """Cut the scene's stages to at most `most_s` seconds."""
     load = scene.load
     assert isinstance(load, StagedLoad)
-    stages = tuple(replace(one, duration_s=min(one.duration_s, most_s)) for one in load.stages)
+    stages = tuple(
+        replace(stage, duration_s=min(stage.duration_s, most_s)) for stage in load.stages
+    )
     return replace(scene, load=replace(load, stages=stages))
 
 
 def warm(scene: Scene, arrival_s: np.ndarray) -> np.ndarray:
-    """Whether requests arrive after every user has sent its prompt once, by arrival."""
+    """Return whether each request arrives after every user has sent its prompt once, `[request]`."""
     load = scene.load
     assert isinstance(load, StagedLoad)
     return arrival_s >= load.num_users / load.stages[0].rate

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def published(job: PaperJob) -> None:
-    """The table on the published seeds."""
+    """Write and print the table on the published seeds."""
     record = job.record
     samples = _samples(job, "reference", record.seeds)
     beside = record.beside_heading or None
@@ -58,7 +58,7 @@ def published(job: PaperJob) -> None:
 
 
 def many(job: PaperJob) -> None:
-    """The table on many seeds."""
+    """Write and print the table on many seeds."""
     samples = _samples(job, job.stream, job.seeds)
     missing = _missing(job)
     verdicts = judged(job.claims, samples, missing)
@@ -201,7 +201,7 @@ def _figure_data(job: PaperJob) -> Any:
 
 
 def compute_data(job: PaperJob) -> None:
-    """The data of every figure."""
+    """Compute the data of every figure."""
     data, runs, seeds = _figure_data(job), job.runs("jax"), tuple(range(job.options.figure_seeds))
     missing = runs.missing(data.needed(), seeds, job.record.measurement)
     _announce(job, missing, "jax", len(seeds))

@@ -59,17 +59,17 @@ class Published:
 
     @property
     def is_range(self) -> bool:
-        """Whether it says where a number lies instead of which it is."""
+        """Return whether the text says where a number lies instead of which it is."""
         return self.is_near or self.high > self.low
 
     def says(self, value: float, within: float) -> bool:
-        """Whether a number reads like this, after its rounding or within what `~` stands for."""
+        """Return whether a number reads like this, after its rounding or within what `~` stands for."""
         if self.is_near:
             return abs(value - self.value) <= within
         return self.low <= float(f"{value:.{self.decimals}f}") <= self.high
 
     def is_cut(self, value: float) -> bool:
-        """Whether a number reads like this when further decimals are cut off instead of rounded."""
+        """Return whether a number reads like this when further decimals are cut off instead of rounded."""
         scale = 10**self.decimals
         return not self.is_range and math.trunc(value * scale) / scale == self.value
 
@@ -80,19 +80,23 @@ class Published:
 
 
 def read_published(text: str) -> Published:
-    """The number that a text means; ValueError if it means none."""
-    found = _PUBLISHED.fullmatch(text)
-    if found is None:
+    """Read the number that a text means.
+
+    Raises:
+        ValueError: the text means none.
+    """
+    match = _PUBLISHED.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{text!r} is not a number with a unit (%, ms, x, tokens/s, requests) such as -50.8 %"
         )
-    low, high = found["low"], found["high"]
+    low, high = match["low"], match["high"]
     if low is None:
-        return Published("none", math.nan, math.nan, math.nan, 1, found["unit"], False)
+        return Published("none", math.nan, math.nan, math.nan, 1, match["unit"], False)
     _, _, fraction = low.partition(".")
     ends = float(low), float(high or low)
     value = (ends[0] + ends[1]) / 2
-    return Published(text, value, *ends, len(fraction), found["unit"], found["near"] is not None)
+    return Published(text, value, *ends, len(fraction), match["unit"], match["near"] is not None)
 
 
 class _Part(ClosedPart):
@@ -133,7 +137,7 @@ class StatementCondition(_Part):
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that it compares."""
+        """Return the settings that the condition compares."""
         names = (self.at, self.to if isinstance(self.to, str) else None)
         return tuple(name for name in (*names, self.against, self.to_against) if name is not None)
 
@@ -207,23 +211,23 @@ class PublishedClaim:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a share, shown in percent."""
+        """Return whether the claim is about a share, shown in percent."""
         return split_name(self.of)[0] in SHARES
 
     @property
     def is_change(self) -> bool:
-        """Whether it is a change in percent against another setting."""
+        """Return whether the claim is about a change in percent against another setting."""
         return self.published.unit == "%" and not self.is_share
 
     def shown(self, value: float) -> str:
-        """A number of the claim's kind with one decimal more than the published one, and its unit."""
+        """Write a number of the claim's kind with one decimal more than the published one, and its unit."""
         sign = "+" if self.is_change else ""
         rounded = round(value, self.published.shown_decimals) + 0.0  # no negative zero
         return f"{rounded:{sign}.{self.published.shown_decimals}f} {self.published.unit}"
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that must be run."""
+        """Return the settings that must be run; none where the figure cannot be computed again."""
         if self.lost:
             return ()
         added = self.plus.at if self.plus is not None else None
@@ -231,7 +235,7 @@ class PublishedClaim:
 
     @property
     def label(self) -> str:
-        """What is claimed, in words."""
+        """Return what is claimed, in words."""
         words = metric_label(self.of) + (" change" if self.is_change else "")
         if self.plus is not None:
             words += f" + {metric_label(self.plus.of)} of {self.plus.at}"
@@ -251,13 +255,13 @@ class Statement:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings that must be run."""
+        """Return the settings that must be run, each once."""
         names = [name for condition in self.conditions for name in condition.settings]
         return tuple(dict.fromkeys(names))
 
     @property
     def label(self) -> str:
-        """What is claimed, in words."""
+        """Return what is claimed, in words."""
         return self.statement
 
 
@@ -265,7 +269,7 @@ AnyClaim = PublishedClaim | Statement
 
 
 def metric_label(of: str) -> str:
-    """A metric in words."""
+    """Return a metric in words."""
     base, slo_class = split_name(of)
     words = _LABELS.get(base, base)
     return f"{slo_class} {words}" if slo_class else words

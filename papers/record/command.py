@@ -78,10 +78,10 @@ class RecordOptions(_What, title="switches"):
 
 
 def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command of a record; return its exit code."""
 
     def run(words: Sequence[str] | None) -> int:
-        """Reads the options and does what they say."""
+        """Read the options and do what they say."""
         description = _DESCRIPTION.format(title=record.title)
         examples = _EXAMPLES.format(figure=record.figure_example)
         options = RecordOptions.called(record.package, description, examples).read(words)
@@ -102,7 +102,7 @@ class PaperJob:
 
     @property
     def num_seeds(self) -> int:
-        """How many seeds beside the published ones."""
+        """Return the number of seeds beside the published ones."""
         return self.options.seeds or 0
 
     @property
@@ -112,13 +112,13 @@ class PaperJob:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The many seeds."""
+        """Return the seeds beside the published ones."""
         first = self.record.first_reference_seed if self.stream == "reference" else 0
         return tuple(range(first, first + self.num_seeds))
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is printed."""
+        """Return whether nothing is printed."""
         return self.options.quiet
 
     def runs(self, stream: str) -> PaperRuns:

@@ -37,17 +37,17 @@ class PaperRecord:
 
     @property
     def name(self) -> str:
-        """The package's last name."""
+        """Return the last part of the package's name."""
         return self.package.rpartition(".")[2]
 
     @property
     def output(self) -> str:
-        """The folder of results, unless one is given."""
+        """Return the usual folder of results."""
         return f"out/{self.name}"
 
     @property
     def folder(self) -> Path:
-        """What comes with the package."""
+        """Return the folder of what comes with the package."""
         return Path(str(files(self.package)))
 
     @cached_property
@@ -57,7 +57,7 @@ class PaperRecord:
 
     @cached_property
     def groups(self) -> Groups:
-        """The groups that settings are made of."""
+        """Return the groups that settings are made of."""
         return parse_groups(self._text(SETTINGS_FILE), f"{self.name}/{SETTINGS_FILE}")
 
     @cached_property
@@ -72,9 +72,9 @@ class PaperRecord:
         return found
 
     def runnable(self, claims: Iterable[AnyClaim]) -> list[RunSetting]:
-        """The settings of claims whose mechanisms all exist, each once."""
-        found = named(self.settings, (name for claim in claims for name in claim.settings))
-        return [setting for setting in found if not setting.missing]
+        """Return the settings of claims whose mechanisms all exist, each once."""
+        settings = named(self.settings, (name for claim in claims for name in claim.settings))
+        return [setting for setting in settings if not setting.missing]
 
     def _text(self, file: str) -> str:
         return (self.folder / file).read_text(encoding="utf-8")

@@ -60,7 +60,7 @@ def row_of(policy: str, x: float | str, slo_class: str, metric: str, found: Esti
 
 
 def split_metric(metric: str) -> tuple[str, str]:
-    """A metric's name and its class, `all` if it has none."""
+    """Return a metric's name and its class, `all` if it has none."""
     base, slo_class = split_name(metric)
     return base, slo_class or ALL
 

@@ -39,14 +39,14 @@ class PaperFigure:
 
     @property
     def module(self) -> str:
-        """The script."""
+        """Return the name of the module that draws the figure."""
         return f"{self.package}.figures.{self.name}"
 
     @property
     def expected(self) -> tuple[Expected, ...]:
-        """What its data are known to have."""
-        found: tuple[Expected, ...] = import_module(self.module).EXPECTED
-        return found
+        """Return what the figure's data are known to have."""
+        known: tuple[Expected, ...] = import_module(self.module).EXPECTED
+        return known
 
     def draw(self, data: Path, path: Path) -> None:
         """Draws it from a folder of data."""
@@ -54,17 +54,21 @@ class PaperFigure:
 
 
 def figures_of(package: str, about: Mapping[str, str]) -> tuple[PaperFigure, ...]:
-    """The figures of a record by name, with what each shows."""
+    """Return the figures of a record by name, with what each shows."""
     return tuple(PaperFigure(package, name, what) for name, what in about.items())
 
 
 def shipped_data(package: str) -> Path:
-    """The data that come with a record."""
+    """Return the folder of the data that come with a record."""
     return Path(str(files(package))) / DATA
 
 
 def read(data: Path, name: str) -> pd.DataFrame:
-    """The saved data of one figure."""
+    """Read the saved data of one figure.
+
+    Raises:
+        ConfigError: there are none in the folder.
+    """
     import pandas as pd
 
     path = data / f"{name}.csv"
@@ -77,7 +81,7 @@ def read(data: Path, name: str) -> pd.DataFrame:
 
 
 def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values; then x is a number if it is one in all of them."""
+    """Return the rows with these values; then x is a number if it is one in all of them."""
     import pandas as pd
 
     for column, value in values.items():
@@ -97,11 +101,11 @@ class FigureFiles(OverwriteSwitch, title="files"):
 
 
 def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int:
-    """The command of one figure's script; returns its exit code."""
+    """Run the command of one figure's script; return its exit code."""
     default = f"out/{figure.package.rpartition('.')[2]}/{PICTURES}/{figure.name}.png"
 
     def drawn(words: Sequence[str] | None) -> int:
-        """Reads the options and draws."""
+        """Read the options and draw the figure."""
         options = FigureFiles.called(
             figure.module,
             "Draw one figure from saved data; nothing is simulated.",

@@ -57,7 +57,7 @@ class Measurement:
     compute: Callable[[RunRecord], np.ndarray]
 
     def of(self, record: RunRecord) -> np.ndarray:
-        """The figures; NaN if the run did not come to its end."""
+        """Return the figures of a run; NaN if it did not come to its end."""
         if record.outcome not in WHOLE:
             return np.full(len(self.names), np.nan)
         return self.compute(record)
@@ -139,7 +139,7 @@ def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
 
 
 def with_tails(measurement: Measurement) -> Measurement:
-    """The same figures, then by metric of `POOLED_METRICS` the number of requests and the largest latencies in µs."""
+    """Add, by metric of `POOLED_METRICS`, the number of requests and the largest latencies in µs."""
     from blis_jax.metrics.run_summary import NUM_RANKS
 
     parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))

@@ -21,7 +21,7 @@ Samples = Mapping[str, SettingSample]
 
 
 def column(sample: SettingSample, of: str) -> np.ndarray:
-    """A metric of every seed, NaN where the run did not come to its end."""
+    """Return a metric of every seed, NaN where the run did not come to its end."""
     if of == LIVELOCKS:
         return (sample.outcomes == Outcome.LIVELOCK).astype(float)
     return sample.column(of)
@@ -42,11 +42,11 @@ class ClaimRuns:
         return [sample for sample in (self.at, self.against, self.plus) if sample is not None]
 
     def on(self, seeds: Sequence[int]) -> ClaimRuns:
-        """The same on some of the seeds."""
+        """Return the same runs on some of the seeds."""
         return self._each(lambda sample: sample.at(seeds))
 
     def rows(self, rows: slice) -> ClaimRuns:
-        """The same on some of the seeds, by their places."""
+        """Return the same runs on some of the seeds, by their places."""
         return self._each(lambda sample: sample.rows(rows))
 
     def _each(self, part: Callable[[SettingSample], SettingSample]) -> ClaimRuns:
@@ -56,30 +56,30 @@ class ClaimRuns:
         )
 
     def values(self, of: str = "") -> np.ndarray:
-        """What is claimed, or another metric of the same setting, in the unit of the metric."""
+        """Return what is claimed, or another metric of the same setting, in the unit of the metric."""
         if self.claim.of == GAP:
             return self.at.column(f"{TAIL}[sheddable]")
-        found = self.at.column(of or self.claim.of)
+        values_at = self.at.column(of or self.claim.of)
         if self.plus is None or self.claim.plus is None:
-            return found
-        return found + self.plus.column(self.claim.plus.of)
+            return values_at
+        return values_at + self.plus.column(self.claim.plus.of)
 
     def base(self, of: str = "") -> np.ndarray | None:
-        """What the values are compared with, if with anything."""
+        """Return what the values are compared with; None if with nothing."""
         if self.claim.of == GAP:
             return self.at.column(f"{TAIL}[critical]")
         return None if self.against is None else self.against.column(of or self.claim.of)
 
 
 def runs_of(claim: PublishedClaim, samples: Samples) -> ClaimRuns:
-    """The runs that a claim needs."""
+    """Return the runs that a claim needs."""
     against = None if claim.against is None else samples[claim.against]
     plus = None if claim.plus is None else samples[claim.plus.at]
     return ClaimRuns(claim, samples[claim.at], against, plus)
 
 
 def mean_value(runs: ClaimRuns, of: str = "", base_of: str = "") -> float:
-    """The claim's figure from means over the seeds; NaN if a run has no figures.
+    """Compute the claim's figure from means over the seeds; NaN if a run has no figures.
 
     `of` and `base_of` are metrics in place of the claim's own.
     """
@@ -102,7 +102,7 @@ def three_seed_range(runs: ClaimRuns) -> tuple[float, float]:
 
 
 def interval(runs: ClaimRuns) -> Estimate:
-    """The claim's figure with its interval, over the seeds on which all runs came to their end."""
+    """Compute the claim's figure with its interval, over the seeds on which all runs came to their end."""
     values, base = runs.values(), runs.base()
     if base is None:
         return _moved(estimate(values), 100.0 if runs.claim.is_share else 1.0, 0.0)
@@ -130,7 +130,7 @@ class SeedChange:
 def changes(
     condition: StatementCondition, samples: Samples, seeds: Sequence[int] | None = None
 ) -> tuple[SeedChange, SeedChange]:
-    """The two changes that a condition compares; on all seeds of the samples unless some are given."""
+    """Return the two changes that a condition compares; on all seeds of the samples unless some are given."""
 
     def change(at: str, against: str) -> SeedChange:
         sample, base = samples[at], samples[against]

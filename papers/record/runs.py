@@ -51,7 +51,7 @@ class SettingSample:
         return np.asarray(self.values[:, self.names.index(name)])
 
     def at(self, seeds: Sequence[int]) -> SettingSample:
-        """The runs of some seeds, in their order."""
+        """Return the runs of some seeds, in their order."""
         place = {int(seed): row for row, seed in enumerate(self.seeds)}
         return self.rows([place[seed] for seed in seeds])
 
@@ -80,7 +80,7 @@ class SettingSample:
 
     @property
     def outcome_counts(self) -> dict[str, int]:
-        """How many runs ended in which way."""
+        """Count the runs that ended in each way."""
         codes, counts = np.unique(self.outcomes, return_counts=True)
         return {
             Outcome(code).name: int(count)
@@ -103,7 +103,7 @@ class PaperRuns:
         measurement: Measurement,
         say: Say | None = None,
     ) -> dict[str, SettingSample]:
-        """The samples of these settings by name; those that simulate the same are made once."""
+        """Return the samples of these settings by name; those that simulate the same are made once."""
         settings = list(settings)
         if missing := self.missing(settings, seeds, measurement):
             work = _Work(missing, seeds, self.stream, measurement)
@@ -118,7 +118,7 @@ class PaperRuns:
     def missing(
         self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
     ) -> list[RunSetting]:
-        """What is to be simulated, each once: workload by workload, and those that need the largest tables first."""
+        """Return what is to be simulated, each once: workload by workload, those that need the largest tables first."""
         wanted = {setting.identity: setting for setting in reversed(list(settings))}
         wanted = {
             identity: setting

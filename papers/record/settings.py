@@ -47,14 +47,18 @@ class RunSetting:
 
     @property
     def config(self) -> ClusterConfig:
-        """The configuration; ConfigError if a mechanism is missing."""
+        """Return the configuration.
+
+        Raises:
+            ConfigError: a mechanism is missing.
+        """
         if self.made is None:
             raise ConfigError(f"setting {self.name!r} cannot be run: {self.missing}")
         return self.made
 
     @property
     def spec(self) -> WorkloadSpec:
-        """The workload."""
+        """Return the workload."""
         return _spec(self.choice)
 
     @property
@@ -66,12 +70,12 @@ class RunSetting:
 
     @property
     def has_chats(self) -> bool:
-        """Whether its requests come in rounds."""
+        """Return whether the setting's requests come in rounds."""
         return self.choice.name.startswith(CHATS)
 
     @property
     def is_pressed(self) -> bool:
-        """Whether its runs presumably need memory block by block, which is slow."""
+        """Return whether the runs presumably need memory block by block, which is slow."""
         limits = [n for name, n in PRESSED_BY.items() if self.choice.name.startswith(name)]
         limit = limits[0] if limits else PRESSED_BLOCKS
         return not self.has_chats and self.config.total_kv_blocks <= limit
@@ -90,7 +94,7 @@ def of_arm(
     rate: float | None = None,
     num_requests: int | None = None,
 ) -> RunSetting:
-    """An arm on a workload, perhaps at another rate (requests/s) and with another number of requests."""
+    """Return an arm on a workload, perhaps at another rate (requests/s) and with another number of requests."""
     choice = WorkloadChoice(name=workload, aggregate_rate=rate, num_requests=num_requests)
     return RunSetting(name, choice, _config(arm))
 
@@ -129,7 +133,7 @@ def _spec(choice: WorkloadChoice) -> WorkloadSpec:
 
 
 def parse_settings(text: str, source: str) -> dict[str, RunSetting]:
-    """The settings of a YAML text by name; `source` names it in errors."""
+    """Read the settings of a YAML text by name; `source` names it in errors."""
     document = dict(read_mapping(text, source))
     groups = document.pop("groups", {})
     try:
@@ -141,7 +145,7 @@ def parse_settings(text: str, source: str) -> dict[str, RunSetting]:
 
 
 def parse_groups(text: str, source: str) -> Groups:
-    """The groups of settings in a YAML text."""
+    """Read the groups of settings in a YAML text."""
     groups: Groups = read_mapping(text, source).get("groups", {})
     return groups
 
@@ -163,7 +167,11 @@ def _setting(name: str, entry: Any, groups: Groups) -> RunSetting:
 
 
 def named(settings: Mapping[str, RunSetting], names: Iterable[str]) -> list[RunSetting]:
-    """The settings of these names, each once."""
+    """Return the settings of these names, each once.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
     names = list(dict.fromkeys(names))
     unknown = [name for name in names if name not in settings]
     if unknown:

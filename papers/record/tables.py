@@ -31,7 +31,7 @@ MINUS = "−"
 
 
 def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -> list[Record]:
-    """The rows at the published seeds, a mapping from column to text each.
+    """Return the rows at the published seeds, each a mapping from column to text.
 
     `beside` heads the column of the record's second metric, if it has one.
     """
@@ -52,7 +52,7 @@ def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -
 def survival_records(
     verdicts: Sequence[SurvivalVerdict], pooled: Sequence[SurvivalVerdict | None]
 ) -> list[Record]:
-    """The verdicts at many seeds, by run and pooled, a mapping from column to text each."""
+    """Return the verdicts at many seeds, by run and pooled, each a mapping from column to text."""
     return [_survival_record(*both) for both in zip(verdicts, pooled, strict=True)]
 
 
@@ -102,7 +102,7 @@ def _number(claim: AnyClaim, value: float) -> str:
 def markdown_text(
     heading: str, words: Sequence[str], records: Sequence[Record], columns: Sequence[str]
 ) -> str:
-    """A heading, paragraphs on how the table came about, and some columns."""
+    """Write a heading, paragraphs on how the table came about, and some columns."""
     lines = [f"# {heading}", ""]
     for paragraph in words:
         lines += [*textwrap.wrap(paragraph, 118), ""]
@@ -122,7 +122,7 @@ def _is_signed(text: str) -> int:
 
 
 def published_columns(beside: str | None) -> tuple[str, ...]:
-    """The columns for reading, with that of the second metric behind ours."""
+    """Return the columns for reading, with that of the second metric behind ours."""
     first, last = PUBLISHED_COLUMNS[:4], PUBLISHED_COLUMNS[4:]
     return PUBLISHED_COLUMNS if beside is None else (*first, beside, *last)
 
@@ -143,7 +143,7 @@ SURVIVAL_COLUMNS = (
 
 
 def with_intervals(records: Sequence[Record]) -> list[Record]:
-    """The verdicts with estimate and interval in one column each, for reading."""
+    """Return the verdicts with estimate and interval in one column each, for reading."""
     return [
         {
             **record,
@@ -192,7 +192,7 @@ def _width(column: str) -> int:
 
 
 def counts(records: Sequence[Record], column: str) -> str:
-    """How many rows there are of each class or verdict, in a sentence."""
-    found = Counter(record[column] for record in records)
+    """Say how many rows there are of each class or verdict."""
+    count_by_name = Counter(record[column] for record in records)
     order = CLASSES if column == "class" else VERDICTS
-    return ", ".join(f"{name}: {found[name]}" for name in order if found[name])
+    return ", ".join(f"{name}: {count_by_name[name]}" for name in order if count_by_name[name])

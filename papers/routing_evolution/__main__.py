@@ -9,7 +9,7 @@ from papers.record.command import reproduce
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     from papers.routing_evolution.record import RECORD
 
     return reproduce(RECORD, arguments)

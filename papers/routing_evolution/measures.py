@@ -54,13 +54,13 @@ _OWN: Mapping[str, Callable[[RunRecord], float]] = {
 
 
 def track_figures() -> Measurement:
-    """The track's metrics and the cluster's, and what pooling takes."""
+    """Return the track's metrics and the cluster's, and what pooling takes."""
     registered = scalars(_REGISTERED)
 
     def compute(record: RunRecord) -> np.ndarray:
         own = [metric(record) for metric in _OWN.values()]
-        found = registered.compute(record)
-        found[_REGISTERED.index("cache_hit_rate")] = printed_hit_rate(record)  # the track's own
-        return np.concatenate([found, own])
+        values = registered.compute(record)
+        values[_REGISTERED.index("cache_hit_rate")] = printed_hit_rate(record)  # the track's own
+        return np.concatenate([values, own])
 
     return with_tails(Measurement("figures", (*_REGISTERED, *_OWN), compute))

@@ -66,7 +66,7 @@ class SensitivityPaperOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 

@@ -41,7 +41,7 @@ def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray
 
 
 def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
-    """A row for each metric and parameter of a study; metrics that do not vary have none."""
+    """Return a row for each metric and parameter of a study; metrics that do not vary have none."""
     rows = []
     models = dataset["model"].values.tolist()
     for metric in dataset["metric"].values.tolist():
@@ -78,7 +78,7 @@ def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, A
 
 
 def printed(table: pd.DataFrame) -> list[str]:
-    """The table for people, and how many indices have a value in common."""
+    """Write the table for people, after how many indices have a value in common."""
     spaces = ", ".join(table["space"].unique())
     lines = answer(
         f"Do simulator and surrogate agree on what matters in {spaces}?",
@@ -133,7 +133,7 @@ def _cell(row: Mapping[str, Any], model: str) -> str:
 
 
 def count_words(table: pd.DataFrame) -> str:
-    """How many indices of simulator and surrogate have a value in common, space by space."""
+    """Say how many indices of simulator and surrogate have a value in common, space by space."""
     if "agree" not in table or table["agree"].isna().all():
         return (
             f"{len(table)} total indices of the simulator in {table['space'].nunique()} spaces; no "

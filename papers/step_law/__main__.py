@@ -52,7 +52,7 @@ class StepLawOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _command, arguments)
 
 

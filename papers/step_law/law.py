@@ -66,7 +66,7 @@ class MeasuredSteps:
 
 
 def read_steps(path: Path) -> list[MeasuredSteps]:
-    """The runs in a Parquet file of steps, in order of their names.
+    """Read the runs in a Parquet file of steps, in order of their names.
 
     Raises:
         ConfigError: the file cannot be read, lacks a column, or a run has too few steps in a row.
@@ -79,7 +79,7 @@ def read_steps(path: Path) -> list[MeasuredSteps]:
         table = pandas.read_parquet(path)
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path} is not a Parquet file ({error})") from None
-    missing = [one for one in (*COLUMNS.values(), *LABELS) if one not in table.columns]
+    missing = [column for column in (*COLUMNS.values(), *LABELS) if column not in table.columns]
     if missing:
         raise ConfigError(f"{path} lacks the columns {', '.join(missing)}")
     return [_run_of(str(name), rows) for name, rows in table.groupby("experiment_id")]
@@ -150,7 +150,7 @@ class LinearLaw:
 
 
 def fitted(steps: MeasuredSteps, terms: Sequence[str]) -> LinearLaw:
-    """The base law with these terms of `TERMS`, by least squares.
+    """Fit the base law with these terms of `TERMS`, by least squares.
 
     Its errors are those on `NUM_STRETCHES` stretches of time, each left out of a fit to the others.
     """
@@ -160,8 +160,8 @@ def fitted(steps: MeasuredSteps, terms: Sequence[str]) -> LinearLaw:
     for stretch in np.array_split(np.arange(len(matrix)), NUM_STRETCHES):
         others = np.ones(len(matrix), bool)
         others[stretch] = False
-        found = _solved(matrix[others], steps.period_us[others])
-        errors[stretch] = np.abs(steps.period_us[stretch] - matrix[stretch] @ found)
+        coefficients = _solved(matrix[others], steps.period_us[others])
+        errors[stretch] = np.abs(steps.period_us[stretch] - matrix[stretch] @ coefficients)
     whole = _solved(matrix, steps.period_us)
     residual = steps.period_us - matrix @ whole
     return LinearLaw(tuple(columns), whole, residual, errors)
@@ -206,7 +206,7 @@ SERVED: Mapping[str, str] = {  # models of the file: shipped descriptions
 
 
 def predicted_us(steps: MeasuredSteps, name: str) -> np.ndarray | None:
-    """The model's time of every step, whole µs; None for a served model without a description.
+    """Return the model's time of every step, whole µs; None for a served model without a description.
 
     The file knows no requests one by one: each has the mean context of its batch, and prompts share the new tokens.
     """

@@ -74,7 +74,7 @@ class SurrogatePaperOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _make, arguments)
 
 
@@ -121,22 +121,22 @@ class Job:
 
     @property
     def data(self) -> Path:
-        """The dataset."""
+        """Return the path of the dataset."""
         return self.output / f"{self.name}.zarr"
 
     @property
     def own(self) -> Path:
-        """The dataset of own seeds."""
+        """Return the path of the dataset of points on seeds of their own."""
         return self.output / f"{self.name}_seeds.zarr"
 
     @property
     def common(self) -> Path:
-        """The dataset of points that share sets of further seeds."""
+        """Return the path of the dataset of points that share sets of further seeds."""
         return self.output / f"{self.name}_common.zarr"
 
     @property
     def model(self) -> Path:
-        """The surrogate."""
+        """Return the folder of the surrogate."""
         return self.output / f"{self.name}.surrogate"
 
     def make(self, part: str) -> None:
@@ -166,7 +166,7 @@ class Job:
                 write_table(table, self._table(part))
 
     def picture(self, name: str) -> Path:
-        """A figure."""
+        """Return the path of a figure."""
         return self.output / f"{self.name}_{name}.png"
 
     def _is_made(self, part: str) -> bool:

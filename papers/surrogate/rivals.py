@@ -103,7 +103,7 @@ NUM_POINTS, REPEATS = 65_536, 5
 
 
 def measure(surrogate: Surrogate, metric: str) -> pd.DataFrame:
-    """The best of several repetitions of each call, compiled before."""
+    """Time each call; return the best of several repetitions, compiled before, in points per second."""
     low, high = np.array(surrogate.bounds).T
     points = np.random.default_rng(0).uniform(low, high, (NUM_POINTS, len(low)))
     calls: dict[str, Callable[[], Any]] = {

@@ -31,7 +31,7 @@ class PaperSpace:
     random_state: int = 0
 
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
-        """What `sweeps.dataset` is given; `scale` makes everything smaller."""
+        """Return the options for `sweeps.dataset`; `scale` makes everything smaller."""
         sizes = {
             "points": self.points,
             "calibration": self.calibration,
@@ -45,7 +45,7 @@ class PaperSpace:
         return [*self._words(counts), "--output", path]
 
     def own_arguments(self, path: str, scale: float) -> list[str]:
-        """What `sweeps.dataset` is given for the points on seeds of their own."""
+        """Return the options for `sweeps.dataset` for the points on seeds of their own."""
         sizes = dict(zip(("points", "calibration", "test", "branch"), self.own, strict=True))
         own = max(round(OWN_SEEDS * min(1.0, 4 * scale)), 2)
         counts = _scaled(sizes, scale) | {"own-seeds": own}
@@ -54,7 +54,9 @@ class PaperSpace:
         return [*self._words(counts), "--output", path]
 
     def common_arguments(self, path: str, scale: float) -> list[str]:
-        """What `sweeps.dataset` is given for points that share sets of seeds; it needs 16 points of each role."""
+        """Return the options for `sweeps.dataset` for points that share sets of seeds; it needs 16
+        points of each role.
+        """
         counts = _scaled({"points": 16, "calibration": 16, "test": self.common[0]}, scale)
         counts["seeds"] = max(round(self.common[1] * min(1.0, 4 * scale)), 4)
         counts |= {"train-seeds": 1, "first-seed": FIRST_COMMON_SEED}
@@ -67,7 +69,7 @@ class PaperSpace:
         return [self.strategy, *words, *(["--baseline", BASELINE] if self.own else [])]
 
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
-        """What `surrogate.train` is given."""
+        """Return the options for `surrogate.train`."""
         steps = max(round(self.steps * scale), 50)
         sizes = ["--members", str(self.members), "--width", str(self.width)]
         return [data, "--steps", str(steps), *sizes, "--output", path]

@@ -141,18 +141,18 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
 
 
 def levels(table: pd.DataFrame) -> list[str]:
-    """What the requests of a seed leave of the variance over seeds."""
+    """Make the table of the variance over seeds that a seed's requests leave."""
     first = table.iloc[0]
-    found = [
+    lines = [
         f"| variance left by a seed's requests | baseline, {first.seeds} seeds "
         f"| single runs at {first.points} points | these, beside the baseline's run |",
         "|---|---|---|---|",
     ]
     for row in table.itertuples():
-        found.append(
+        lines.append(
             f"| {row.output} | {row.at_baseline:.2f} | {row.at_points:.2f} | {row.beside_baseline:.2f} |"
         )
-    return found
+    return lines
 
 
 def rivals(table: pd.DataFrame) -> list[str]:

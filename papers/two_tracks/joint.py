@@ -83,7 +83,7 @@ class JointCell:
 
     @property
     def setting(self) -> RunSetting:
-        """What is simulated: the arm's policies on the cluster of the workload's track."""
+        """Return what is simulated: the arm's policies on the cluster of the workload's track."""
         cluster = CLUSTERS[WORKLOADS[self.workload]]
         changes = ";".join(f"{name}={value}" for name, value in cluster.items())
         return of_arm(
@@ -97,7 +97,7 @@ def cells() -> list[JointCell]:
 
 
 def measurement() -> Measurement:
-    """What is kept of a run."""
+    """Return what is kept of a run: metrics, and the share of requests that missed the track's targets."""
     registered = scalars(METRICS)
 
     def compute(record: RunRecord) -> np.ndarray:
@@ -108,13 +108,13 @@ def measurement() -> Measurement:
 
 
 def rows(runs: PaperRuns, seeds: tuple[int, ...], say: Say | None = None) -> list[dict[str, str]]:
-    """The table: means, and changes against the published optimum of each workload's track.
+    """Make the table: means, and changes against the published optimum of each workload's track.
 
     The verdicts hold for all changes of the table together (Holm).
     """
     places = cells()
-    found = runs.get([place.setting for place in places], seeds, measurement(), say)
-    samples = {place: found[place.setting.name] for place in places}
+    sample_by_name = runs.get([place.setting for place in places], seeds, measurement(), say)
+    samples = {place: sample_by_name[place.setting.name] for place in places}
     compared = [place for place in places if place.arm != _reference(place.workload)]
     pairs = [
         _pair(samples, place, of)

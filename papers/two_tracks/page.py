@@ -68,7 +68,7 @@ def _verdict(joint: Sequence[Row], workload: str) -> str:
 
 
 def page(tables: Tables) -> str:
-    """The page of results, in Markdown."""
+    """Write the page of results, in Markdown."""
     file = Path(str(files("papers.two_tracks"))) / "page.yaml"
     texts = yaml.safe_load(file.read_text(encoding="utf-8"))
     parts = {

@@ -79,7 +79,7 @@ def _values(kept: Iterable[float | None]) -> np.ndarray:
 
 
 def search_rows(folder: Path) -> list[dict[str, str]]:
-    """What each search of a folder found, from the files of `sweeps.optimize`."""
+    """Return what each search of a folder found, from the files of `sweeps.optimize`."""
     rows = []
     for path in sorted(folder.glob("routing*.json")):
         document: dict[str, Any] = read_json(path, "a result of sweeps.optimize")
@@ -123,7 +123,7 @@ def _workload_of(strategy: str) -> str:
 
 
 def part_rows(folder: Path) -> list[dict[str, str]]:
-    """What each component contributes, from the files of `sweeps.ablate` in a folder."""
+    """Return what each component contributes, from the files of `sweeps.ablate` in a folder."""
     rows = []
     for path in sorted(folder.glob("routing*.json")):
         for entry in read_json(path, "a result of sweeps.ablate")["contributions"]:
@@ -181,7 +181,7 @@ NEAR_PERCENT = 5.0
 
 
 def holds(rule: MapRule, cell: Cell) -> bool:
-    """Whether a cell lies in the regime of a rule."""
+    """Return whether a cell lies in the regime of a rule."""
     return all(_is_met(condition, cell[condition.axis]) for condition in rule.where)
 
 
@@ -221,27 +221,27 @@ class RobustnessMap:
 
     @cached_property
     def rules(self) -> Rules:
-        """The tree that says which arm to take; see `label`."""
+        """Return the decision tree that says which arm to take; see `label`."""
         axes = {kind.name: ("cell", [cell[kind.name] for cell in self.cells]) for kind in KINDS}
         return rules_of(xr.Dataset(coords=axes), [self.label(cell) for cell in self.cells], DEPTH)
 
     def label(self, cell: Cell) -> str:
-        """The first arm, in the map's order, that is feasible and within 5 % of the best."""
+        """Return the first arm, in the map's order, that is feasible and within 5 % of the best."""
         limit = self._best(cell) * (1 + NEAR_PERCENT / 100)
         near = [arm for arm in self.arms if self.value(cell, arm) <= limit < math.inf]
         return near[0] if near else NONE
 
     def value(self, cell: Cell, arm: str) -> float:
-        """An arm's objective in a cell; infinite where it fails or breaks a constraint."""
+        """Return an arm's objective in a cell; infinite where it fails or breaks a constraint."""
         if arm == NONE:
             return math.inf
-        found = cell[f"{arm}: {self.objective}"]
-        if found is None or cell[f"{arm}: breaks"] or cell[f"{arm}: failures"]:
+        objective = cell[f"{arm}: {self.objective}"]
+        if objective is None or cell[f"{arm}: breaks"] or cell[f"{arm}: failures"]:
             return math.inf
-        return float(found)
+        return float(objective)
 
     def judged(self, chosen: Sequence[tuple[Cell, str]]) -> RegimeJudgement:
-        """How the chosen arms fare; cells in which no arm is feasible are left out."""
+        """Judge how the chosen arms fare; cells in which no arm is feasible are left out."""
         able = [(cell, arm) for cell, arm in chosen if math.isfinite(self._best(cell))]
         excesses = [
             100 * (self.value(cell, arm) / self._best(cell) - 1)
@@ -276,23 +276,23 @@ def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
 
 
 def policies(built: RobustnessMap, cells: Sequence[Cell]) -> dict[str, list[tuple[Cell, str]]]:
-    """The tree's choice in every cell, then every arm everywhere."""
+    """Return the tree's choice in every cell, then every arm everywhere."""
     leaves = built.rules.leaves
 
     def chosen(cell: Cell) -> str:
         return next(leaf.label for leaf in leaves if holds(leaf, cell))
 
-    found = {"the tree": [(cell, chosen(cell)) for cell in cells]}
-    return found | {arm: [(cell, arm) for cell in cells] for arm in built.arms}
+    choices = {"the tree": [(cell, chosen(cell)) for cell in cells]}
+    return choices | {arm: [(cell, arm) for cell in cells] for arm in built.arms}
 
 
 def check_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
-    """How the tree and every single arm fare on the cells of the other map."""
+    """Return how the tree and every single arm fare on the cells of the other map."""
     rows = []
     for name, chosen in policies(built, other.cells).items():
-        found = other.judged(chosen)
-        values = (found.num_cells, found.num_feasible, found.num_near)
-        excess = (f"{found.mean_excess:.1f}", f"{found.worst_excess:.1f}")
+        judgement = other.judged(chosen)
+        values = (judgement.num_cells, judgement.num_feasible, judgement.num_near)
+        excess = (f"{judgement.mean_excess:.1f}", f"{judgement.worst_excess:.1f}")
         rows.append(dict(zip(CHECK_COLUMNS, (name, *map(str, values), *excess), strict=True)))
     return rows
 

@@ -25,7 +25,7 @@ DISAGREEMENT = 1.5  # times the most of any calibration point: the limit of the 
 
 
 def samples_of(data: Data, num_points: int | None = None) -> tuple[Samples, Scales]:
-    """The first training points in standard units, and the scales that make them so."""
+    """Return the first training points in standard units, and the scales that make them so."""
     runs, inputs = data.train.runs[:num_points], data.train.inputs[:num_points]
     means = pool_means(runs)
     scales = scales_of(runs, means, data.units)
@@ -43,7 +43,7 @@ def learn(
     about: Mapping[str, Any] | None = None,
     main: str | None = None,
 ) -> Surrogate:
-    """A calibrated surrogate; `state_at` may put an earlier state in the place of a fresh one."""
+    """Fit a surrogate and calibrate it; `state_at` may put an earlier state in the place of a fresh one."""
     samples, scales = samples_of(data, num_points)
     state = init(settings, samples)
     if state_at is not None:
@@ -61,7 +61,7 @@ def learn(
 
 
 def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = None) -> Surrogate:
-    """The same surrogate with the scores of the calibration points."""
+    """Return the same surrogate with the scores of the calibration points and its domain."""
     train = raw.standard(data.train.inputs[: len(samples.means)])
     residuals = np.abs(train.mean - np.asarray(samples.means))
     floor = np.maximum(FLOOR_SHARE * np.median(residuals, axis=0), LEAST_FLOOR)

@@ -51,7 +51,7 @@ class FitState(NamedTuple):
 
 
 def network_of(settings: Settings, num_outputs: int) -> Network:
-    """The network of every member."""
+    """Return the network of every member."""
     return Network(num_outputs, settings.width, settings.depth)
 
 
@@ -162,7 +162,7 @@ LOG_LEVELS = 512  # where a range begins at 0, the logarithm resolves one part i
 
 
 def num_features(columns: Sequence[InputColumn]) -> int:
-    """How many numbers `features` makes of a point."""
+    """Return how many numbers `features` makes of a point."""
     middle = np.array([[(column.low + column.high) / 2 for column in columns]], np.float32)
     return int(features(columns, jnp.asarray(middle)).shape[1])
 
@@ -264,7 +264,7 @@ class Network(nn.Module):
 
 
 def gate(x: jax.Array) -> jax.Array:
-    """A smooth rectifier like SiLU from a root instead of an exponential, which takes longer."""
+    """Compute a smooth rectifier like SiLU, with a root instead of an exponential, which takes longer."""
     return 0.5 * x * (1.0 + x * jax.lax.rsqrt(1.0 + x * x))
 
 

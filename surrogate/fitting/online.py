@@ -54,7 +54,7 @@ class OnlineEnsemble(NamedTuple):
 
 
 def fit(features: np.ndarray, targets: np.ndarray, seed: int) -> OnlineEnsemble:
-    """An ensemble fitted to targets `[point, output]` at features `[point, feature]`."""
+    """Fit an ensemble to targets `[point, output]` at features `[point, feature]`."""
     count, num_outputs = targets.shape
     size = max(LEAST_POINTS, 1 << (count - 1).bit_length())
     centre = targets.mean(axis=0)

@@ -79,7 +79,7 @@ def all_raw(static: Any, params: Any, tables: Tables, inputs: jax.Array) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def everything(static: Any, params: Any, inputs: jax.Array) -> tuple[jax.Array, ...]:
-    """The entries of `Standard`."""
+    """Return the entries of `Standard`: mean, spread of the members, sd of runs and quantile levels."""
     columns, network = static
     seen = features(columns, inputs)
     heads = jax.vmap(lambda member: network.apply(member, seen))(params)
@@ -122,7 +122,7 @@ def gradient(static: Any, place: int, params: Any, scales: Any, inputs: jax.Arra
     is_log, center, width = (array[place] for array in scales)
 
     def total(inputs: jax.Array) -> jax.Array:
-        """The sum over points, whose derivatives are each point's own."""
+        """Return the sum over points, whose derivatives are each point's own."""
         value = center + width * mean_only(static, params, inputs)[:, place]
         return jnp.where(is_log, jnp.exp(jnp.where(is_log, value, 0.0)), value).sum()
 

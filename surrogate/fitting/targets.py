@@ -32,7 +32,7 @@ class Scale:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is nothing to learn."""
+        """Return whether the output is constant, so that there is nothing to learn."""
         return self.width == 0
 
 
@@ -76,7 +76,7 @@ class Scales:
 
 
 def scales_of(runs: np.ndarray, means: np.ndarray, units: Sequence[str]) -> Scales:
-    """The scales that suit training runs `[point, seed, output]` and means `[point, output]`."""
+    """Return the scales that suit training runs `[point, seed, output]` and means `[point, output]`."""
     entries = []
     for place, unit in enumerate(units):
         y, mean = runs[..., place], means[:, place]
@@ -96,7 +96,7 @@ def scales_of(runs: np.ndarray, means: np.ndarray, units: Sequence[str]) -> Scal
 
 
 def pool_means(runs: np.ndarray) -> np.ndarray:
-    """What each point's mean over all seeds of the pool would be, `[point, output]`, from its own."""
+    """Estimate each point's mean over all seeds of the pool, `[point, output]`, from the seeds that it has."""
     has_all = not np.isnan(runs).any()
     means = np.nanmean(runs, axis=1)
     if has_all:
@@ -132,7 +132,7 @@ def _by_factors(y: np.ndarray) -> np.ndarray:
 
 
 def compact(runs: np.ndarray) -> np.ndarray:
-    """The runs of every point side by side, `[point, run, output]`; NaN where one has fewer."""
+    """Put the runs of every point side by side, `[point, run, output]`; NaN where a point has fewer."""
     is_there = ~np.isnan(runs).all(axis=2)
     most = int(is_there.sum(axis=1).max())
     order = np.argsort(~is_there, axis=1, kind="stable")[:, :most]

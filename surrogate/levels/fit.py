@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def with_levels(surrogate: Surrogate, data: Data, own: OwnData) -> Surrogate:
-    """The same surrogate, which also predicts for seeds outside its pool."""
+    """Return the same surrogate, which also predicts for seeds outside its pool."""
     fitted = dataclasses.replace(surrogate, levels=_fitted(surrogate, data, own))
     return dataclasses.replace(surrogate, levels=_calibrated(fitted, own))
 
@@ -133,7 +133,9 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
 def residuals(
     surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
 ) -> dict[str, np.ndarray]:
-    """How far means over the first `rung` seeds of each point are from predictions, `[point, output]`."""
+    """Return how far means over the first `rung` seeds of each point are from predictions, `[point,
+    output]`, by kind.
+    """
     simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, rung)
     learned = surrogate.scales.is_learned
     on_baseline = own.seeds.baseline[part.at[:, :rung]][..., learned].mean(axis=1)
@@ -220,7 +222,7 @@ def load_own(path: str | Path, data: Data) -> OwnData:
     run_seed, inputs = dataset["run_seed"].values, dataset["inputs"].values
 
     def part(*roles: str) -> OwnPart:
-        """The points of some roles all of whose seeds have a run of the baseline."""
+        """Return the points of some roles all of whose seeds have a run of the baseline."""
         chosen = np.isin(role, roles) & np.isin(run_seed, seeds.seeds).all(axis=1)
         return OwnPart(inputs[chosen], values[chosen], seeds.places(run_seed[chosen]))
 
@@ -275,8 +277,8 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
 
 
 def any_seeds_lines(table: pd.DataFrame) -> list[str]:
-    """The same as a table in Markdown, over all outputs."""
-    found = [
+    """Write the table of `any_seeds_table` in Markdown, over all outputs."""
+    rows = [
         "| seeds | interval of the | seeds in a mean | region | points | covered, least to most | median "
         "| outputs within 86 to 94 % |",
         "|---|---|---|---|---|---|---|---|",
@@ -284,10 +286,10 @@ def any_seeds_lines(table: pd.DataFrame) -> list[str]:
     names = ["seeds", "interval", "num_seeds", "region"]
     for (seeds, kind, count, region), part in table.groupby(names, sort=False):
         points = part["points"].iloc[0]
-        found.append(
+        rows.append(
             f"| {seeds} | {kind} | {count} | {region} | {points} | {share_cells(part['share'])} |"
         )
-    return found
+    return rows
 
 
 def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
@@ -297,7 +299,7 @@ def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
 
 
 def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
-    """What the covariates leave of the variance over seeds, as a share, by output.
+    """Return the share of the variance over seeds that the covariates leave unexplained, by output.
 
     `at_baseline`: over seeds that nothing was fitted to; `at_points`: of single runs at the test points,
     each in units of its point's sd, beside a prediction that does not know the seed; `beside_baseline`: the
@@ -315,16 +317,20 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
         simulated, mean, _ = on_own_seeds(surrogate, parts, own.test, own, mode, 1)
         squares[mode] = np.square((simulated - mean) / parts.run_sd).mean(axis=0)
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
-    found = {"output": outputs, "at_baseline": left, "at_points": squares[GIVEN] / squares[UNKNOWN]}
+    columns = {
+        "output": outputs,
+        "at_baseline": left,
+        "at_points": squares[GIVEN] / squares[UNKNOWN],
+    }
     if SIMULATED in squares:
-        found["beside_baseline"] = squares[SIMULATED] / squares[UNKNOWN]
-    return pd.DataFrame(found | {"seeds": int(is_new.sum()), "points": len(own.test.inputs)})
+        columns["beside_baseline"] = squares[SIMULATED] / squares[UNKNOWN]
+    return pd.DataFrame(columns | {"seeds": int(is_new.sum()), "points": len(own.test.inputs)})
 
 
 def common_seeds_table(
     surrogate: Surrogate, part: Part, seeds: np.ndarray, table: SeedTable, confidence: float
 ) -> pd.DataFrame:
-    """The same on points that share sets of 32 seeds outside the pool, one set after the other.
+    """Return scores and coverage on points that share sets of 32 seeds outside the pool, one set after the other.
 
     `part.runs[point, seed, output]` are on `seeds`, of which the table has requests and the baseline's runs.
     Columns without an ending are from the requests alone, `_simulated` beside the simulated baseline, and
@@ -340,12 +346,12 @@ def common_seeds_table(
         here = table.places(seeds[first : first + size])
         target = np.nanmean(part.runs[:, first : first + size][..., learned], axis=1)
         runs = table.baseline[here][:, learned]
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "first_seed": int(seeds[first]),
             "num_seeds": size,
             "points": len(target),
         }
-        found |= {"output": outputs, "r2_pool": _r2_each(target, parts.mean)}
+        columns |= {"output": outputs, "r2_pool": _r2_each(target, parts.mean)}
         on_baseline = runs.mean(axis=0)
         known = {GIVEN: None, SIMULATED: on_baseline}
         for mode in (mode for mode in known if mode in levels.modes):
@@ -356,11 +362,11 @@ def common_seeds_table(
             )
             is_held = is_within(target, guess["low"], guess["high"])
             off = is_within(target - on_baseline, guess["difference_low"], guess["difference_high"])
-            found[f"r2{end}"] = _r2_each(target, guess["mean"])
-            found[f"share{end}"] = is_held.mean(axis=0)
-            found[f"share_difference{end}"] = off.mean(axis=0)
-            found[f"half_width{end}"] = np.median(guess["high"] - guess["low"], axis=0) / 2
-        tables.append(pd.DataFrame(found))
+            columns[f"r2{end}"] = _r2_each(target, guess["mean"])
+            columns[f"share{end}"] = is_held.mean(axis=0)
+            columns[f"share_difference{end}"] = off.mean(axis=0)
+            columns[f"half_width{end}"] = np.median(guess["high"] - guess["low"], axis=0) / 2
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 

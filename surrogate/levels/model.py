@@ -69,7 +69,7 @@ class Levels:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """What of MODES it has scores for; a surrogate of an earlier version lacks the last."""
+        """Return those of MODES that have scores; a surrogate of an earlier version lacks the last one."""
         return tuple(mode for mode in MODES if mode in self.noise)
 
     def standard(self, covariates: np.ndarray, baseline: np.ndarray | None = None) -> np.ndarray:
@@ -84,7 +84,7 @@ class Levels:
         return np.concatenate([found, runs], axis=-1)
 
     def shift(self, phi: np.ndarray, level: np.ndarray, mode: str = GIVEN) -> np.ndarray:
-        """How far means lie from the pool's, in sd of runs, `[point, output]`.
+        """Return how far means lie from the pool's, in sd of runs, `[point, output]`.
 
         `phi[point, 1 + feature]`; `level` is what `standard` gives, `[covariate]` or `[point, covariate]`.
         """
@@ -95,14 +95,16 @@ class Levels:
         return np.asarray(np.einsum("pc,pf,cfo->po", terms, phi, weights, optimize=True))
 
     def baseline_at(self, level: np.ndarray) -> np.ndarray:
-        """The baseline's mean in its units, `[..., output]`."""
+        """Return the baseline's mean in the outputs' units, `[..., output]`."""
         terms = np.concatenate([np.ones((*level.shape[:-1], 1)), level], axis=-1)
         return np.asarray(self.baseline_mean + terms @ self.baseline_weights)
 
     def sigma(
         self, mode: str, kind: str, fixed: np.ndarray, run_sd: np.ndarray, num_seeds: int
     ) -> np.ndarray:
-        """The uncertainty of a mean over so many seeds, `[point, output]`; `fixed` does not shrink."""
+        """Return the uncertainty of a mean over `num_seeds` seeds, `[point, output]`; `fixed` does not
+        shrink with them.
+        """
         noise = self.noise[mode]
         own = noise.own * run_sd
         square = np.square(own)
@@ -112,12 +114,12 @@ class Levels:
         return np.asarray(np.sqrt(np.square(fixed) + np.maximum(square, 0.0) / num_seeds))
 
     def rung(self, num_seeds: int) -> int:
-        """The number of seeds whose scores are used for a mean over `num_seeds`: the most there is up to it."""
+        """Return the number of seeds whose scores serve a mean over `num_seeds`: the greatest that is not above it."""
         kept = {int(name.rpartition(" ")[2]) for name in self.scores}
-        return max(one for one in kept if one <= num_seeds)
+        return max(count for count in kept if count <= num_seeds)
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays, as a tree for a checkpoint."""
+        """Return the arrays as a tree for a checkpoint."""
         names = (
             "center",
             "spread",
@@ -136,7 +138,7 @@ class Levels:
         return tree
 
     def document(self) -> dict[str, Any]:
-        """The rest."""
+        """Return everything but the arrays, as plain data."""
         return {
             "baseline": self.baseline,
             "workload": self.workload,
@@ -167,7 +169,9 @@ def _in_units(values: np.ndarray, center: np.ndarray, spread: np.ndarray) -> np.
 
 
 def key(mode: str, kind: str, rung: int) -> str:
-    """The name of some scores; from a simulated baseline the difference is as far off as the metric."""
+    """Name the scores of a mode, kind and rung; from a simulated baseline the difference is as far off
+    as the metric.
+    """
     return f"{mode} {LEVEL if mode == SIMULATED else kind} {rung}"
 
 
@@ -246,7 +250,7 @@ COVARIATES = (
 
 
 def covariates(table: RequestTable, rate_rps: float) -> np.ndarray:
-    """The numbers of one run's requests, `[covariate]`, in the order of COVARIATES.
+    """Compute the numbers that describe one run's requests, `[covariate]`, in the order of COVARIATES.
 
     `rate_rps` is the rate of the workload that a surrogate was fitted for, which the servers are sized by.
     """
@@ -256,30 +260,30 @@ def covariates(table: RequestTable, rate_rps: float) -> np.ndarray:
         for column in (table.arrival_us, table.input_len, table.output_len, table.slo_class)
     )
     arrival = arrival / 1000.0
-    found = [arrival.max(), output.max()]
+    values = [arrival.max(), output.max()]
     for token in TOKEN_MS:
         last_end = (arrival + token * output).max()
-        found += [last_end, output.sum() / last_end]
+        values += [last_end, output.sum() / last_end]
     places = np.arange(len(arrival))
     for window in WINDOWS_MS:
-        found.append((np.searchsorted(arrival, arrival + window) - places).max())
+        values.append((np.searchsorted(arrival, arrival + window) - places).max())
     members = {name: slo_class == code for name, code in CLASSES.items()}
     groups = (np.ones(len(output), bool), *members.values())
     for chosen in members.values():
-        found += [chosen.sum(), prompt[chosen].sum(), output[chosen].sum()]
+        values += [chosen.sum(), prompt[chosen].sum(), output[chosen].sum()]
     for chosen in groups:
-        found += _quantiles(output[chosen])
+        values += _quantiles(output[chosen])
     work = prompt / max(float(prompt.mean()), 1.0)
     for share in SERVERS:
         wait = waits(arrival, work * (1000.0 / (share * rate_rps)))
         for chosen in groups:
             here = wait[chosen]
-            found += [float(here.mean()) if len(here) else 0.0, *_quantiles(here)]
-    return np.array(found, float)
+            values += [float(here.mean()) if len(here) else 0.0, *_quantiles(here)]
+    return np.array(values, float)
 
 
 def waits(arrival: np.ndarray, service: np.ndarray) -> np.ndarray:
-    """How long each of the requests waits for a single server; Lindley's recursion, all at once."""
+    """Return how long each of the requests waits for a single server; Lindley's recursion, all at once."""
     ahead = np.concatenate([[0.0], np.cumsum(service)[:-1]]) - arrival
     return np.asarray(ahead - np.minimum.accumulate(ahead))
 

@@ -66,7 +66,11 @@ class LevelParts:
 
 
 def levels_of(surrogate: Surrogate) -> Levels:
-    """What is known of seeds; refuses a surrogate that knows nothing of them."""
+    """Return what a surrogate knows of seeds.
+
+    Raises:
+        ConfigError: it knows nothing of them.
+    """
     if surrogate.levels is None:
         raise ConfigError(
             "this surrogate knows only its pool of seeds; train it with --seeds-data DATA, the .zarr of "
@@ -78,7 +82,7 @@ def levels_of(surrogate: Surrogate) -> Levels:
 def covariates_of_seeds(
     surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None = None
 ) -> np.ndarray:
-    """The covariates of seeds `[seed, covariate]`; requests are drawn, nothing is simulated.
+    """Return the covariates of seeds `[seed, covariate]`; requests are drawn, nothing is simulated.
 
     The workload is the dataset's, or `spec`.
     """
@@ -90,7 +94,7 @@ def covariates_of_seeds(
 
 
 def workload_of(levels: Levels, spec: WorkloadSpec | None = None) -> WorkloadSpec:
-    """The workload that is meant: `spec`, or else the dataset's."""
+    """Return the workload that is meant: `spec`, or else the dataset's."""
     return parse_spec(levels.workload, "workload") if spec is None else spec
 
 
@@ -228,24 +232,24 @@ def predicted(
     confidence: float,
     baseline: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """The same of the learned outputs; `level` is what `Levels.standard` gives, for all points or for each.
+    """Predict the learned outputs with intervals; `level` is what `Levels.standard` gives, for all points or for each.
 
     `baseline` are the means of its runs on these seeds, where it was simulated.
     """
     levels = levels_of(surrogate)
     low, high = surrogate.learned_bounds()
     mean, baseline = means(surrogate, parts, level, mode, baseline)
-    found = {"mean": mean, "difference": mean - baseline, "baseline": baseline}
+    columns = {"mean": mean, "difference": mean - baseline, "baseline": baseline}
     for kind, name in zip(KINDS, ("mean", "difference"), strict=True):
         scores = levels.scores[key(mode, kind, levels.rung(count))]
         reach = factors_by_region(scores, levels.region, confidence)[parts.region]
         half = reach * levels.sigma(mode, kind, parts.fixed, parts.run_sd, count)
-        ends = found[name] - half, found[name] + half
+        ends = columns[name] - half, columns[name] + half
         if kind == LEVEL:
-            found["low"], found["high"] = (np.clip(end, low, high) for end in ends)
+            columns["low"], columns["high"] = (np.clip(end, low, high) for end in ends)
         else:
-            found["difference_low"], found["difference_high"] = ends
-    return found
+            columns["difference_low"], columns["difference_high"] = ends
+    return columns
 
 
 # --- the baseline on given seeds ------------------------------------------------------------------
@@ -254,7 +258,7 @@ OTHERWISE = "predict from the requests of the seeds alone (--level requests)"
 
 
 def baseline_config(surrogate: Surrogate) -> ClusterConfig:
-    """The baseline's cluster.
+    """Return the baseline's cluster.
 
     Raises:
         ConfigError: the surrogate does not know it, or a policy of it is not registered here.
@@ -295,7 +299,7 @@ def baseline_on_seeds(
     measure, draw = _measure(levels, spec), drawing(levels)
 
     def table_of(seed: int, block_size: int) -> RequestTable:
-        """The requests of one run."""
+        """Return the requests of one run."""
         return draw(spec, seed, block_size)[0]
 
     names = [name for name in surrogate.outputs if name != FAILED]

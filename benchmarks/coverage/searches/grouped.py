@@ -44,29 +44,31 @@ WORLDS: dict[str, World] = {"normal": normal_world, "M/M/1": queue_world}
 
 
 def held(statistic: Statistic, truth: float, num_seeds: int, num_groups: int) -> bool:
-    """Whether the interval of a statistic holds its truth."""
+    """Return whether the interval of a statistic holds its truth."""
     error = grouped_error(statistic, num_seeds, num_groups)
     return abs(statistic(np.arange(num_seeds)) - truth) <= t_quantile(num_groups) * error
 
 
 def scores(world: World, num_seeds: int, num_samples: int) -> list[str]:
-    """A cell for each distance from the limit: groups of seeds, and each seed its own group."""
+    """Return a cell for each distance from the limit: groups of seeds, and each seed its own group."""
     rng = np.random.default_rng(num_seeds)
     pairs, values = world(rng, (num_samples, num_seeds))
     change, error = pairs.second - pairs.first, float(values.std()) / np.sqrt(num_seeds)
     cells = []
     for beyond in BEYOND:
         truth = pairs.truth + WEIGHT * max(beyond * error, 0.0)
-        found = []
-        for one, of_limit in zip(change, values + beyond * error, strict=True):
-            statistic = score_of(one, of_limit)
-            found.append([held(statistic, truth, num_seeds, each) for each in (GROUPS, num_seeds)])
-        cells.append(" / ".join(f"{100 * share:.1f}" for share in np.mean(found, axis=0)))
+        held_each = []
+        for of_change, of_limit in zip(change, values + beyond * error, strict=True):
+            statistic = score_of(of_change, of_limit)
+            held_each.append(
+                [held(statistic, truth, num_seeds, each) for each in (GROUPS, num_seeds)]
+            )
+        cells.append(" / ".join(f"{100 * share:.1f}" for share in np.mean(held_each, axis=0)))
     return cells
 
 
 def score_of(change: np.ndarray, excess: np.ndarray) -> Statistic:
-    """The difference of scores on some seeds; the reference keeps its limit."""
+    """Return the difference of scores on some seeds; the reference keeps its limit."""
 
     def statistic(places: np.ndarray) -> float:
         return float(change[places].mean() + WEIGHT * max(excess[places].mean(), 0.0))
@@ -75,21 +77,21 @@ def score_of(change: np.ndarray, excess: np.ndarray) -> Statistic:
 
 
 def pooled_difference(first: pooled.Runs, second: pooled.Runs) -> Statistic:
-    """The difference of the P99s of all requests on some seeds, ms."""
+    """Return the difference of the P99s of all requests on some seeds, ms."""
     return lambda places: (
         pooled.p99_ms([second[at] for at in places]) - pooled.p99_ms([first[at] for at in places])
     )
 
 
 def percentiles(num_seeds: int, num_samples: int) -> str:
-    """The same cell for the difference of pooled P99s of two lognormal strategies."""
+    """Return the cell of the difference of pooled P99s of two lognormal strategies."""
     rng, world = np.random.default_rng(num_seeds), pooled.lognormal()
-    found = []
+    held_each = []
     for _ in range(num_samples):
         statistic = pooled_difference(*world.draw(rng, num_seeds))
         truth = world.second - world.first
-        found.append([held(statistic, truth, num_seeds, each) for each in (GROUPS, num_seeds)])
-    return " / ".join(f"{100 * share:.1f}" for share in np.mean(found, axis=0))
+        held_each.append([held(statistic, truth, num_seeds, each) for each in (GROUPS, num_seeds)])
+    return " / ".join(f"{100 * share:.1f}" for share in np.mean(held_each, axis=0))
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ class World(NamedTuple):
 
     @property
     def regret(self) -> np.ndarray:
-        """Of each point in truth."""
+        """Return how much worse than the best point each point truly is."""
         score = self.objective + self.weight * np.maximum(self.excess, 0)
         return np.asarray(score - score.min())
 
@@ -99,21 +99,21 @@ WORLDS = {
 
 
 def end_of(valuation: Valuation, objective: np.ndarray, excess: np.ndarray) -> int:
-    """The place of the point that a search of all points ends at, by values `[point, seed]`."""
+    """Return the place of the point that a search of all points ends at, by values `[point, seed]`."""
     worths = [
         valuation.worth(
             [
                 RunSummary(Outcome.COMPLETED, {OBJECTIVE: a, CONSTRAINT: b})
-                for a, b in zip(*one, strict=True)
+                for a, b in zip(*of_point, strict=True)
             ]
         )
-        for one in zip(objective.tolist(), excess.tolist(), strict=True)
+        for of_point in zip(objective.tolist(), excess.tolist(), strict=True)
     ]
     return int(np.argmin([worth.score for worth in worths]))
 
 
 def ends(world: World, rule: str, num_seeds: int, num_samples: int) -> np.ndarray:
-    """The places at which searches on made-up seeds end; all rules see the same seeds."""
+    """Return the places at which searches on made-up seeds end; all rules see the same seeds."""
     text = STRATEGY % (OBJECTIVE, CONSTRAINT, world.weight, rule)
     valuation = Valuation(parse_strategy(text, "benchmarks.coverage.searches.penalties"))
     rng = np.random.default_rng(num_seeds)

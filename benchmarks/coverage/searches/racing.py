@@ -64,7 +64,7 @@ class Listed:
         self.points = points
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """The next ones."""
+        """Return the next points of the list."""
         return list(self.points[len(told) : len(told) + count])
 
 
@@ -84,12 +84,12 @@ class Modelled(Listed):
     """A list of points of which the processes of `denoised` recommend one."""
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """The best ones first."""
+        """Return the places of the points, the best ones first."""
         return ranked(told, modelled_of(Places(len(self.points)), told))
 
 
 def valuation_of(world: World, rule: str, way: Way) -> Valuation:
-    """How a search of a world counts, and how many runs of which points it may have."""
+    """Return how a search of a world counts, and how many runs of which points it may have."""
     calls = len(world.objective)
     if way.by_model:  # as many runs as 16 seeds for every point take
         calls = calls * USUAL // way.num_seeds
@@ -106,10 +106,12 @@ def ended(
     excess: np.ndarray,
     by_model: bool = False,
 ) -> tuple[int, int]:
-    """The place of the point that a search ends at, and its runs; the values are `[point, seed]`."""
+    """Return the place of the point that a search ends at, and the number of its runs; the values are
+    `[point, seed]`.
+    """
 
     def run(points: Sequence[Point], places: range) -> list[Runs]:
-        """The values of points on some seeds, as runs."""
+        """Return the values of points on some seeds, as runs."""
         return [
             tuple(
                 RunSummary(
@@ -123,10 +125,10 @@ def ended(
 
     engine = (Modelled if by_model else Listed)([(int(at),) for at in order])
     tried = search(engine, valuation, run)
-    place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+    place = recommended(engine, [point_tried.told() for point_tried in tried], most_runs(tried))
     best = best_of(tried) if place is None else tried[place]
     assert best is not None
-    return best.point[0], sum(len(one.runs) for one in tried)
+    return best.point[0], sum(len(point_tried.runs) for point_tried in tried)
 
 
 def cell(world: World, rule: str, way: Way, num_samples: int) -> tuple[float, float]:

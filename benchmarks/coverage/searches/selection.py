@@ -23,7 +23,7 @@ World = tuple[Callable[[np.random.Generator], Drawn], int, float, float]
 
 
 def chosen(drawn: Drawn, zone: float, tolerance: float) -> tuple[int, int]:
-    """The system that is chosen, -1 for none or several, and the seeds."""
+    """Return the system that is chosen, −1 for none or several, and the number of seeds."""
     values, slacks = drawn
     finalists = Finalists(len(values), NUM_FIRST, zone, 0.05)
     count = NUM_FIRST
@@ -32,19 +32,19 @@ def chosen(drawn: Drawn, zone: float, tolerance: float) -> tuple[int, int]:
             [] if slacks is None else [Slack(slacks[at, :count], tolerance)]
             for at in range(len(values))
         ]
-        found = finalists.look(list(values[:, :count]), kept)
-        if found.is_over or count + STEP > values.shape[1]:
-            return (found.left[0] if found.is_over and found.left else -1), count
+        selection = finalists.look(list(values[:, :count]), kept)
+        if selection.is_over or count + STEP > values.shape[1]:
+            return (selection.left[0] if selection.is_over and selection.left else -1), count
         count += max(STEP, count // 10)
         count = min(count, values.shape[1])
 
 
 def normal(num_systems: int, correlation: float, has_constraints: bool) -> World:
-    """The last system that keeps its constraint is best by 0.25 standard deviations."""
+    """Return a world in which the last system that keeps its constraint is best by 0.25 standard deviations."""
     zone = tolerance = 0.25
 
     def draw(rng: np.random.Generator) -> Drawn:
-        """Values of all systems on common seeds, and by how much each keeps its constraint."""
+        """Draw values of all systems on common seeds, and by how much each keeps its constraint."""
         shared = np.sqrt(correlation) * rng.normal(size=MOST_SEEDS)
         own = np.sqrt(1 - correlation) * rng.normal(size=(num_systems, MOST_SEEDS))
         means = np.full(num_systems, zone)

@@ -79,7 +79,7 @@ RARE: dict[str, tuple[Quantile, tuple[tuple[float, float], ...]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 
@@ -113,7 +113,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 def of_one(
     quantile: Quantile, share: float, repetitions: int, num_seeds: int, wanted: float = ASKED
 ) -> tuple[float, float, float]:
-    """Of one cluster: how often a claim is wrong, how often there is none, and the seeds used."""
+    """Try one cluster: return how often a claim is wrong, how often there is none, and the seeds used."""
     random = np.random.default_rng(0)
     every = looks(num_seeds)
     wrong = undecided = spent = 0
@@ -156,22 +156,22 @@ class MadeUpRuns:
 
 
 def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[float, float, float]:
-    """Of the search: how often it is wrong, how often it finds the very number, and seeds used in all."""
+    """Try the search: return how often it is wrong, how often it finds the very number, and the seeds used in all."""
     random = np.random.default_rng(1)
     arm, family = Arm("made up", ClusterConfig()), LayoutFamily(Hardware())
     right = min(size for size, share in SIZES.items() if share >= ASKED)
     wrong = exact = spent = 0
     for _ in range(repetitions):
         runs: Any = MadeUpRuns(random, quantile, num_seeds)
-        found = Finder(runs, 1 - ERROR, 64).find(arm, family, False, lambda size, one: None)
-        wrong += is_wrong(found, right)
-        exact += found.is_sharp and found.num_instances == right
-        spent += sum(one.num_seeds for one in found.tried.values())
+        smallest = Finder(runs, 1 - ERROR, 64).find(arm, family, False, lambda size, one: None)
+        wrong += is_wrong(smallest, right)
+        exact += smallest.is_sharp and smallest.num_instances == right
+        spent += sum(one.num_seeds for one in smallest.tried.values())
     return wrong / repetitions, exact / repetitions, spent / repetitions
 
 
 def is_wrong(found: Smallest, right: int) -> bool:
-    """Whether anything that is claimed is not so."""
+    """Return whether anything that is claimed is not so."""
     size, below = found.num_instances, found.fails_at
     return (size is not None and size < right) or (below is not None and below >= right)
 

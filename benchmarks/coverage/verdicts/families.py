@@ -93,15 +93,15 @@ def verdicts_on(base: np.ndarray, changes: np.ndarray) -> list[str]:
 
 
 def is_false(verdicts: list[str], truths: np.ndarray) -> bool:
-    """Whether one of the verdicts names a difference that is not there; less is better."""
+    """Return whether one of the verdicts names a difference that is not there; less is better."""
     return any(
-        (one == BETTER and truth >= 0) or (one == WORSE and truth <= 0)
-        for one, truth in zip(verdicts, truths, strict=True)
+        (verdict == BETTER and truth >= 0) or (verdict == WORSE and truth <= 0)
+        for verdict, truth in zip(verdicts, truths, strict=True)
     )
 
 
 def row(noise: Noise, num_effects: int, num_samples: int) -> str:
-    """The cells of a world, %."""
+    """Return the cells of a world, %."""
     rng = np.random.default_rng(6)
     shares = np.mean([answered(rng, noise, num_effects) for _ in range(num_samples)], axis=0)
     return " | ".join("–" if np.isnan(share) else f"{100 * share:.1f}" for share in shares)

@@ -62,7 +62,7 @@ WORLDS = {
 
 
 def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator) -> xr.Dataset:
-    """A map of cells with the world's truth, and all that verdicts read of one."""
+    """Make a map of cells with the world's truth, and all that verdicts read of a map."""
     import xarray as xr
 
     names = ["first", *(f"other{n}" for n in range(2, world.num_strategies)), "leader"]
@@ -90,33 +90,35 @@ def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator)
 
 
 def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.ndarray:
-    """What the map recommends in each cell on its first seeds."""
+    """Return what the map recommends in each cell on its first seeds."""
     from sweeps.robustness.verdict import recommend
 
     some = dataset.isel(seed=slice(0, num_seeds))
     some.attrs["stopping"] = json.dumps({"decides": decides})
     constraint = f"tokens_per_sec>={100 * SHARE:g}%"
-    found: np.ndarray = recommend(some, "ttft_p99_ms[critical]", [constraint])["recommended"].values
-    return found
+    labels: np.ndarray = recommend(some, "ttft_p99_ms[critical]", [constraint])[
+        "recommended"
+    ].values
+    return labels
 
 
 def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """What each cell recommends at the first look that does, and its seeds then."""
+    """Return what each cell recommends at the first look that does, and its seeds then."""
     most = dataset.sizes["seed"]
-    found = np.full(dataset.sizes["cell"], UNDECIDED, object)
+    labels = np.full(dataset.sizes["cell"], UNDECIDED, object)
     count = np.full(dataset.sizes["cell"], most)
     for num_seeds in [look for look in looks() if look <= most]:
-        left = np.flatnonzero(found == UNDECIDED)
+        left = np.flatnonzero(labels == UNDECIDED)
         if not len(left):
             break
         now = recommended(dataset.isel(cell=left), num_seeds, decides=True)
-        found[left] = now
+        labels[left] = now
         count[left[now != UNDECIDED]] = num_seeds
-    return found, count
+    return labels, count
 
 
 def row(world: World, num_cells: int) -> str:
-    """The right and the wrong recommendations, in % of the cells, in both ways."""
+    """Return the right and the wrong recommendations, in % of the cells, in both ways."""
     from sweeps.robustness.verdict import NONE
 
     dataset = made(world, num_cells, MOST_SEEDS, np.random.default_rng(NUM_SEEDS))

@@ -41,18 +41,20 @@ def looks() -> list[int]:
 
 
 def first_found(change: np.ndarray, quantile: Quantile) -> np.ndarray:
-    """The number of seeds at which each sample's difference was found; 0 where it never was."""
-    found = np.zeros(len(change), int)
+    """Return the number of seeds at which each sample's difference was found; 0 where it never was."""
+    num_seeds = np.zeros(len(change), int)
     for count in looks():
         seen = change[:, :count]
         error = seen.std(axis=1, ddof=1) / np.sqrt(count)
         is_clear = np.abs(seen.mean(axis=1)) > quantile(count) * error
-        found[(found == 0) & is_clear] = count
-    return found
+        num_seeds[(num_seeds == 0) & is_clear] = count
+    return num_seeds
 
 
 def decided(world: World, num_samples: int) -> str:
-    """The row of a world."""
+    """Return the row of a world for the rule that decides: how often it errs and finds, and its median
+    number of seeds.
+    """
     rng, cells = np.random.default_rng(1), []
     changes = []
     for _ in range(0, num_samples, CHUNK):
@@ -70,7 +72,7 @@ def decided(world: World, num_samples: int) -> str:
 
 
 def precise(world: World, num_samples: int) -> str:
-    """The row of a world: for each precision the coverage, and the median number of seeds."""
+    """Return the row of a world for the rule of precision: the coverage, and the median number of seeds."""
     cells = []
     for times in PRECISIONS:
         rng = np.random.default_rng(2)
@@ -82,11 +84,11 @@ def precise(world: World, num_samples: int) -> str:
             pairs = world(rng, (1, MOST_SEEDS))
             count = 20
             while True:
-                one = look([Pair(pairs.first[0, :count], pairs.second[0, :count])], rule)
-                if one.end or count == MOST_SEEDS:
+                seen = look([Pair(pairs.first[0, :count], pairs.second[0, :count])], rule)
+                if seen.end or count == MOST_SEEDS:
                     break
-                count = min(rule.next_count(count, one.seen), MOST_SEEDS)
-            held.append(one.differences[0].absolute.holds(pairs.truth))
+                count = min(rule.next_count(count, seen.seen), MOST_SEEDS)
+            held.append(seen.differences[0].absolute.holds(pairs.truth))
             used.append(count)
         cells.append(f"{100 * np.mean(held):.1f} ({np.median(used):.0f})")
     return " | ".join(cells)

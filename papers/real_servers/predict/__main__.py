@@ -98,7 +98,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def summary(file: RunsFile, table: pandas.DataFrame) -> str:
-    """How many rows were predicted, and how far off they are where the file has measured values."""
+    """Say how many rows were predicted, and how far off they are where the file has measured values."""
     from papers.real_servers.predict.files import MEASURED, REASON
 
     number = int((table[REASON] == "").sum())

@@ -48,7 +48,7 @@ class LoopView:
 def simulated_loop(
     scene: Scene, beta: Sequence[float], view: LoopView, seeds: int = SEEDS
 ) -> SimulatedRequests:
-    """A closed loop by the step law; the requests of a few runs with routing and lengths drawn anew.
+    """Simulate a closed loop by the step law; return the requests of a few runs with routing and lengths drawn anew.
 
     Args:
         scene: with a `ClosedLoad`.
@@ -66,9 +66,10 @@ def simulated_loop(
         list(_one_run(scene.server, load, tuple(beta), view, seed))
         for seed in range(seeds if number < FEW else 1)
     ]
-    requests = [one for run in runs for one in run]
+    requests = [request for run in runs for request in run]
     arrival, first, end = (
-        np.array([getattr(one, name) for one in requests]) for name in ("arrival", "first", "end")
+        np.array([getattr(request, name) for request in requests])
+        for name in ("arrival", "first", "end")
     )
     made = np.array([output for run in range(len(runs)) for output in lengths(load, run)[1]])
     return SimulatedRequests(
@@ -78,7 +79,7 @@ def simulated_loop(
         (end - first) / 1e3 / np.maximum(made - 1, 1),
         load.output,
         np.zeros(len(requests), int),
-        run_s=sum(max(one.end for one in run) for run in runs) / 1e6,
+        run_s=sum(max(request.end for request in run) for run in runs) / 1e6,
     )
 
 

@@ -34,7 +34,7 @@ NOTHING = ClientView()
 
 
 def seen(simulated: SimulatedRequests, client: ClientView) -> SimulatedRequests:
-    """The requests with the times that the client sees."""
+    """Return the requests with the times that the client sees."""
     itl = simulated.itl_ms * client.itl_factor
     ttft = simulated.ttft_ms + client.first_token_ms + client.first_token_steps * itl
     ttft = ttft * client.ttft_factor
@@ -94,17 +94,17 @@ def part_of(scene: Scene, stage: int | None) -> str:
 def chosen_of(
     scene: Scene, requests: SimulatedRequests, stage: int | None
 ) -> Bool[np.ndarray, " request"]:
-    """The requests that a figure counts: those that arrive in the stage."""
+    """Return which requests a figure counts: those that arrive in the stage."""
     if stage is None or not isinstance(scene.load, StagedLoad):
         return np.ones(len(requests.arrival_s), bool)
-    ends = np.cumsum([one.duration_s for one in scene.load.stages])
+    ends = np.cumsum([each.duration_s for each in scene.load.stages])
     return np.searchsorted(ends, requests.arrival_s, "right") == stage
 
 
 def predicted(
     scene: Scene, simulated: SimulatedRequests, cell: AskedCell, client: ClientView
 ) -> float:
-    """What a cell is predicted to hold."""
+    """Predict what a cell holds."""
     requests = seen(simulated, client)
     if cell.figure == "tok_s":
         tokens = scene.load.prompt + scene.load.output

@@ -34,7 +34,7 @@ class RunsFile:
 
 
 def read_runs_file(path: Path) -> RunsFile:
-    """The runs in a CSV file.
+    """Read the runs in a CSV file.
 
     Raises:
         ConfigError: the file cannot be read, has no row, or its columns are those of no known collection.
@@ -50,7 +50,7 @@ def read_runs_file(path: Path) -> RunsFile:
 
 
 def recognised(path: Path, columns: Sequence[str]) -> Collection:
-    """The collection whose columns these are.
+    """Return the collection whose columns these are.
 
     Raises:
         ConfigError: there is none.
@@ -58,10 +58,10 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
     lacking = {}
     for name in COLLECTIONS:
         module: Any = import_module(f"papers.real_servers.predict.collections.{name}")
-        lacking[name] = [one for one in module.COLUMNS if one not in columns]
+        lacking[name] = [column for column in module.COLUMNS if column not in columns]
         if not lacking[name]:
-            found: Collection = module
-            return found
+            collection: Collection = module
+            return collection
     nearest = min(lacking, key=lambda name: len(lacking[name]))
     raise ConfigError(
         f"{path}: its columns are those of no known collection ({', '.join(COLLECTIONS)}); "
@@ -70,7 +70,7 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
 
 
 def filled(file: RunsFile, predictions: Sequence[PredictedUnit]) -> pandas.DataFrame:
-    """The file's table with predictions in its own columns, their intervals, and why a row has none.
+    """Fill the file's table with predictions in its own columns, their intervals, and why a row has none.
 
     What a column held before goes to the same name with `_measured`.
     """
@@ -82,10 +82,10 @@ def filled(file: RunsFile, predictions: Sequence[PredictedUnit]) -> pandas.DataF
         for suffix in ("_low", "_high"):
             table[f"{column}{suffix}"] = float("nan")
     reasons = [""] * len(table)
-    for one in predictions:
-        for row in one.unit.rows:
-            reasons[row] = one.problem
-        for cell, value in one.values.items():
+    for prediction in predictions:
+        for row in prediction.unit.rows:
+            reasons[row] = prediction.problem
+        for cell, value in prediction.values.items():
             for suffix, number in zip(("", "_low", "_high"), value, strict=True):
                 place = table.columns.get_loc(f"{cell.column}{suffix}")
                 table.iloc[cell.row, place] = number

@@ -41,12 +41,12 @@ class Learned:
     layouts: frozenset[str] = frozenset()  # in the runs, as `layout_key` writes them
 
     def client_of(self, scene: Scene) -> ClientView:
-        """The client of a scene."""
+        """Return the client of a scene, with the effects of its server's groups."""
         ttft, itl = (factor(self.effects, name, scene) for name in ("ttft", "itl"))
         return replace(self.client, ttft_factor=ttft, itl_factor=itl)
 
     def beta_on(self, hardware: str) -> tuple[float, ...] | None:
-        """The coefficients on such GPUs.
+        """Return the coefficients on such GPUs; None if the fit has none.
 
         Raises:
             ConfigError: the GPU has no description.
@@ -57,7 +57,7 @@ class Learned:
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
     def interval(self, figure: str, value: float, scene: Scene) -> tuple[float, float]:
-        """An interval that held the share `COVERAGE` of figures of runs that were held out; NaN where none is known.
+        """Return an interval that held the share `COVERAGE` of figures of runs held out; NaN where none is known.
 
         Args:
             figure: its name, such as `ttft_mean`.
@@ -76,33 +76,33 @@ class Learned:
         return known.get(f"{kind}{OF_POOLS}", usual) if scene.server.pools else usual
 
     def unseen(self, scene: Scene) -> list[str]:
-        """The kinds of runs held out that are like the scene."""
+        """Return the kinds of runs held out that are like the scene."""
         server = scene.server
-        found = [] if server.hardware in self.gpus else ["other_hardware"]
+        kinds = [] if server.hardware in self.gpus else ["other_hardware"]
         if server.model.lower() not in self.models:
-            return [*found, "other_model"]
+            return [*kinds, "other_model"]
         if not isinstance(scene.load, ClosedLoad) or layout_key(scene) in self.layouts:
-            return [*found, "same"]
+            return [*kinds, "same"]
         key = deployment_key(server)
-        is_known = any(one.startswith(f"{key}, ") for one in self.layouts)
-        return [*found, "other_layout" if is_known else "other_deployment"]
+        is_known = any(layout.startswith(f"{key}, ") for layout in self.layouts)
+        return [*kinds, "other_layout" if is_known else "other_deployment"]
 
 
 def deployment_key(server: RealServer) -> str:
-    """A text for a model on such GPUs."""
+    """Make a text for a model on such GPUs."""
     pools = " pools" if server.pools else ""
     return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}{pools}"
 
 
 def layout_key(scene: Scene) -> str:
-    """A text for a closed loop but for its concurrency."""
+    """Make a text for a closed loop but for its concurrency."""
     server, load = scene.server, scene.load
-    pools = " ".join(f"{one.count}{one.role[0].upper()}-TP{one.tp}" for one in server.pools)
+    pools = " ".join(f"{pool.count}{pool.role[0].upper()}-TP{pool.tp}" for pool in server.pools)
     return f"{deployment_key(server)}, {pools or server.num_instances}, {load.prompt}/{load.output}"
 
 
 def usual_pace(gpu: GpuDescription) -> float:
-    """The pace of a GPU that was not measured: overheads shrink with bandwidth and arithmetic alike."""
+    """Return the pace of a GPU that was not measured: overheads shrink with bandwidth and arithmetic alike."""
     base = gpu_description(REFERENCE_GPU)
     ratio = base.bandwidth_tbs / gpu.bandwidth_tbs * base.peak_tflops / gpu.peak_tflops
     return math.sqrt(ratio)
@@ -110,13 +110,13 @@ def usual_pace(gpu: GpuDescription) -> float:
 
 @functools.cache
 def learned(collection: str, model: str) -> Learned:
-    """What is shipped with the package for the runs of this collection; `model` is one of `MODELS`."""
+    """Load what is shipped with the package for the runs of this collection; `model` is one of `MODELS`."""
     text = resources.files(__package__).joinpath("served_fits.yaml").read_text("utf-8")
     return from_document(yaml.safe_load(text)[collection][model])
 
 
 def from_document(found: Mapping[str, Any]) -> Learned:
-    """The form of the file."""
+    """Read what was learned from the form of the file."""
     return Learned(
         tuple(found["beta"]) if found["beta"] else None,
         found["pace"],
@@ -131,20 +131,20 @@ def from_document(found: Mapping[str, Any]) -> Learned:
 
 
 def to_document(learned: Learned) -> dict[str, Any]:
-    """The inverse of `from_document`, with five digits."""
+    """Write what was learned in the form of the file, with five digits."""
 
     def short(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: short(one) for key, one in sorted(value.items())}
+            return {key: short(item) for key, item in sorted(value.items())}
         if isinstance(value, list | tuple):
-            return [short(one) for one in value]
+            return [short(item) for item in value]
         if isinstance(value, bool):
             return value
         return float(f"{value:.5g}")
 
     client = learned.client
     return {
-        "beta": [short(one) for one in learned.beta] if learned.beta else None,
+        "beta": [short(item) for item in learned.beta] if learned.beta else None,
         "pace": short(learned.pace),
         "client": {
             "first_token_ms": short(client.first_token_ms),
@@ -183,7 +183,9 @@ def features(load: ClosedLoad) -> tuple[float, ...]:
 
 
 def groups(server: RealServer) -> dict[str, str]:
-    """The groups of a server, by level, from the widest to the narrowest; levels differ in what they leave open."""
+    """Return the groups of a server, by level, from the widest to the narrowest; levels differ in what
+    they leave open.
+    """
     model = server.model.lower()
     base = base_model(model)
     split = "pools" if server.pools else "equal"
@@ -200,14 +202,14 @@ def groups(server: RealServer) -> dict[str, str]:
 
 
 def base_model(model: str) -> str:
-    """The model's name without the precision of its weights."""
+    """Return the model's name without the precision of its weights."""
     for suffix in ("-fp8", "-w4a16"):
         model = model.removesuffix(suffix)
     return model
 
 
 def factor(effects: Effects, figure: str, scene: Scene) -> float:
-    """The factor of a figure, `ttft` or `itl`; 1 where nothing is known."""
+    """Return the factor of a figure, `ttft` or `itl`; 1 where nothing is known."""
     if not isinstance(scene.load, ClosedLoad):
         return 1.0
     known = effects.get(figure, {})
@@ -215,5 +217,5 @@ def factor(effects: Effects, figure: str, scene: Scene) -> float:
     total = 0.0
     for level, group in groups(scene.server).items():
         numbers = known.get(f"{level}: {group}", ())
-        total += sum(one * value for one, value in zip(numbers, values, strict=False))
+        total += sum(number * value for number, value in zip(numbers, values, strict=False))
     return math.exp(total)

@@ -51,7 +51,7 @@ def predict(
 
 
 def with_configs(units: Sequence[Unit], folder: Path) -> list[Unit]:
-    """The units with the model descriptions that lie in a folder, by the last part of a model's name.
+    """Give the units the model descriptions that lie in a folder, by the last part of a model's name.
 
     Raises:
         ConfigError: there is no such folder.

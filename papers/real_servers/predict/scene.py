@@ -195,12 +195,12 @@ class Collection(Protocol):
     VALUES: tuple[str, ...]  # columns that predictions fill
 
     def units(self, rows: Sequence[Row]) -> list[Unit]:
-        """What the rows ask for; rows that cannot be predicted come with the reason."""
+        """Return what the rows ask for; rows that cannot be predicted come with the reason."""
         ...
 
 
 def gpu_name(text: Any) -> str:
-    """The name under which the GPU is described here.
+    """Return the name under which the GPU is described here.
 
     Raises:
         ConfigError: it is not known.
@@ -211,7 +211,7 @@ def gpu_name(text: Any) -> str:
 
 
 def whole(row: Row, column: str, usual: int | None = None) -> int:
-    """A whole number of the row; `usual` where its cell is empty.
+    """Read a whole number of the row; `usual` where its cell is empty.
 
     Raises:
         ConfigError: it is no whole number, or it is empty and there is no usual one.
@@ -225,7 +225,7 @@ def whole(row: Row, column: str, usual: int | None = None) -> int:
 
 
 def share(row: Row, column: str, usual: float) -> float:
-    """A share of the row, above 0 up to 1; `usual` where its cell is empty.
+    """Read a share of the row, above 0 up to 1; `usual` where its cell is empty.
 
     Raises:
         ConfigError: it is no such number.

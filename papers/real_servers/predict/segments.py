@@ -76,7 +76,7 @@ class LoopInstance:
         return len(self.waiting) + len(self.prompts) + len(self.decodes)
 
     def admits(self) -> bool:
-        """Whether the first in the queue may enter the batch."""
+        """Return whether the first in the queue may enter the batch."""
         return (
             bool(self.waiting)
             and len(self.prompts) + len(self.decodes) < self.max_running

@@ -50,7 +50,7 @@ class SimulatedRequests:
 
 
 def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig:
-    """The cluster of a server.
+    """Return the cluster of a server.
 
     Args:
         server: what serves.
@@ -59,7 +59,7 @@ def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig
     Raises:
         ConfigError: the model or the GPU is not known, or the model does not fit.
     """
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "model": server.model.lower(),
         "hardware": server.hardware,
         "tp": server.tp,
@@ -73,20 +73,20 @@ def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig
         "snapshot_refresh_interval": 0,
     }
     if server.total_kv_blocks:
-        given["total_kv_blocks"] = server.total_kv_blocks
+        settings["total_kv_blocks"] = server.total_kv_blocks
     if beta is None:
-        given |= _august_pools(server) if server.pools else {}
-        return ClusterConfig(revision="blis-2026-08", latency_model=PUBLISHED, **given)
-    given.setdefault("total_kv_blocks", max(kv_blocks_of(server), 1))
+        settings |= _august_pools(server) if server.pools else {}
+        return ClusterConfig(revision="blis-2026-08", latency_model=PUBLISHED, **settings)
+    settings.setdefault("total_kv_blocks", max(kv_blocks_of(server), 1))
     if server.pools:
-        del given["num_instances"]
-        given |= _pools(server)
+        del settings["num_instances"]
+        settings |= _pools(server)
     return ClusterConfig(
         corrected=True,
         latency_model=SERVED,
         alpha_coeffs=(0.0, 0.0, 0.0),
         beta_coeffs=tuple(beta),
-        **given,
+        **settings,
     )
 
 
@@ -131,7 +131,7 @@ def kv_blocks_of(server: RealServer) -> int:
 
 
 def deployment_of(server: RealServer) -> Deployment:
-    """What one instance serves.
+    """Return the model and GPUs of one instance.
 
     Raises:
         ConfigError: the model or the GPU is not known.
@@ -215,7 +215,7 @@ def _closed(config: ClusterConfig, scene: Scene) -> SimulatedRequests:
 
 
 def closed_loop(load: ClosedLoad) -> Any:
-    """The load as sessions without thought: the table of all requests, and who follows whom."""
+    """Return the load as sessions without think time: the table of all requests, and which request follows which."""
     number = load.concurrency * load.rounds
     arrival_us = np.full(number, NEVER_US, np.int64)
     arrival_us[: load.concurrency] = 0

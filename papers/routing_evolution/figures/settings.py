@@ -95,7 +95,7 @@ def ratios() -> list[RunSetting]:
 
 
 def ablation() -> list[RunSetting]:
-    """The parts of the compound on 2,000 bursty requests."""
+    """Return the settings that take the compound apart, on 2,000 bursty requests."""
     workload = {"name": "orth_gamma2", "num_requests": 2000}
     return [_made(name, groups, workload) for name, groups in ABLATION.items()]
 

@@ -43,7 +43,7 @@ LINE = ["strategy", "signal", "counts_in_flight", "rate"]
 
 
 def read(path: Path = DATA) -> pd.DataFrame:
-    """The saved cells, with an array of the metric by seed in `values`."""
+    """Read the saved cells, with an array of the metric by seed in `values`."""
     import pandas as pd
 
     table = pd.read_csv(path)
@@ -76,7 +76,9 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Of every line, the least age in ms from which on every one is worse than age 0; infinity if there is none."""
+    """Return of every line the least age in ms from which on every age is worse than age 0; infinity
+    if there is none.
+    """
     import pandas as pd
 
     rows = []
@@ -87,12 +89,12 @@ def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
                 break
             first = age
         rows.append(dict(zip(LINE, line, strict=True)) | {"first_ms": first})
-    found = pd.DataFrame(rows)
-    return found[~found["strategy"].isin(READS_NOTHING)]
+    table = pd.DataFrame(rows)
+    return table[~table["strategy"].isin(READS_NOTHING)]
 
 
 def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
-    """The change in % at each age, over all strategies and loads where in-flight requests count.
+    """Return the change in % at each age, over all strategies and loads where in-flight requests count.
 
     The mean of the logarithms of the ratios to age 0 on each seed; a 95 % interval by Student's t over seeds.
     """
@@ -157,7 +159,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     description = "Print what the staleness map says."
     return cli.print_page(NAME, description, lambda: f"{tables(read())}\n", arguments)
 

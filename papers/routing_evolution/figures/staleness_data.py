@@ -72,7 +72,7 @@ class Cell(NamedTuple):
     age_ms: int
 
     def config(self) -> ClusterConfig:
-        """The cluster, in which one signal has the age and the others are new, or all have it."""
+        """Return the cluster in which one signal has the age and the others are new, or all have the age."""
         old = {
             setting: 1000 * self.age_ms * (self.signal in (ALL, name))
             for name, setting in SIGNALS.items()
@@ -115,7 +115,7 @@ def cells(ages: Sequence[int] = AGES_MS, rates: Sequence[int] = RATES) -> list[C
 def measured(
     wanted: Sequence[Cell], seeds: Sequence[int] = SEEDS, num_requests: int = NUM_REQUESTS
 ) -> pd.DataFrame:
-    """A row for each cell: TTFT P99 in ms on every seed."""
+    """Simulate the cells; return a row for each with TTFT P99 in ms on every seed."""
     import pandas as pd
 
     rows = []
@@ -125,7 +125,7 @@ def measured(
         specs = [cell.workload(num_requests) for cell in mine]
         grid = run_grid(configs, specs, seeds, figures_of([METRIC]))
         for cell, runs in zip(mine, grid.rows, strict=True):
-            values = [one.metrics[METRIC] for one in runs]
+            values = [run.metrics[METRIC] for run in runs]
             rows.append((*cell, " ".join(f"{value:.3f}" for value in values)))
     return pd.DataFrame(rows, columns=[*Cell._fields, f"{METRIC} by seed"])
 
@@ -139,7 +139,7 @@ class StalenessOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(NAME, _run, arguments)
 
 

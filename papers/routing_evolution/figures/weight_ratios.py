@@ -37,7 +37,7 @@ def bounds(prefix_tokens: int) -> tuple[float, float]:
 
 
 def draw(data: Path, path: Path) -> None:
-    """A column for each length of the prefix: tails above, completed requests below."""
+    """Draw a column for each length of the prefix: tails above, completed requests below."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(4.4, 2, len(PREFIXES), sharex=True, sharey="row") as (figure, panels):

@@ -42,7 +42,7 @@ class RobustnessDataOptions(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     return cli.run_command(RobustnessDataOptions.command, _write, arguments)
 
 

@@ -72,7 +72,7 @@ def draw(data: Path, path: Path) -> None:
 
 
 def published_scores(name: str) -> list[float] | None:
-    """The record's scores by call, if its files lie beside the checkout; they are not ours to ship."""
+    """Read the record's scores by call, if its files lie beside the checkout; they are not ours to ship."""
     for folder in Path(__file__).resolve().parents:
         path = folder / "shared" / RECORD / f"{name}-optimization-results.json"
         if path.is_file():

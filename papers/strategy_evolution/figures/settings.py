@@ -55,9 +55,9 @@ def policies(names: Sequence[str]) -> list[RunSetting]:
 
 
 def gates() -> list[RunSetting]:
-    """The gate of iteration 3 at several thresholds, and iteration 1, which is the same without it."""
-    found = [of_arm(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
-    return [*found, of_arm(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
+    """Return the gate of iteration 3 at several thresholds, and iteration 1, which is the same without it."""
+    settings = [of_arm(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
+    return [*settings, of_arm(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
 
 
 def rates() -> list[RunSetting]:

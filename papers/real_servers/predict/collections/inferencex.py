@@ -49,7 +49,7 @@ def units(rows: Sequence[Row]) -> list[Unit]:
 
 
 def scene_of(row: Row) -> Scene:
-    """The deployment of a row and its load.
+    """Return the deployment of a row and its load.
 
     Raises:
         ConfigError: its GPU, precision or layout is not known.
@@ -97,6 +97,6 @@ def sharing(row: Row) -> tuple[int, int, int]:
 
 
 def named(model: str, precision: str) -> str:
-    """The model's name with the precision of its weights."""
+    """Return the model's name with the precision of its weights."""
     base = model.lower().removesuffix("-fp8").removesuffix("-fp4")
     return base + SUFFIX[precision]

@@ -45,7 +45,7 @@ def units(rows: Sequence[Row]) -> list[Unit]:
 
 
 def scene_of(row: Row) -> Scene:
-    """The cluster of a row and its load.
+    """Return the cluster of a row and its load.
 
     Raises:
         ConfigError: its layout or GPU is not known.
@@ -70,12 +70,12 @@ def scene_of(row: Row) -> Scene:
 
 
 def full_name(model: str) -> str:
-    """The model with its owner: that of the shipped model of this name, else Meta."""
+    """Return the model with its owner: that of the shipped model of this name, else Meta."""
     if "/" in model:
         return model
-    owners = [one.rpartition("/") for one in shipped_models()]
-    found = [owner for owner, _, name in owners if name == model.lower()]
-    return f"{found[0] if found else 'meta-llama'}/{model}"
+    owners = [shipped.rpartition("/") for shipped in shipped_models()]
+    known_owners = [owner for owner, _, name in owners if name == model.lower()]
+    return f"{known_owners[0] if known_owners else 'meta-llama'}/{model}"
 
 
 def layout_of(text: str, arch: str) -> tuple[int, int, tuple[ServerPool, ...]]:

@@ -42,7 +42,7 @@ def units(rows: Sequence[Row]) -> list[Unit]:
 
 
 def scene_of(row: Row) -> Scene:
-    """The run that a row belongs to.
+    """Return the run that a row belongs to: its server and load.
 
     Raises:
         ConfigError: its workload, GPU or a number is not known.
@@ -101,7 +101,7 @@ SHARED_PREFIX = {
 
 
 def shared_prefix_load(run: str) -> tuple[str, StagedLoad]:
-    """The workload that a run's name holds, and its load.
+    """Return the name of the workload that a run's name holds, and its load.
 
     Raises:
         ConfigError: it holds none that is known.
