@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.start.commands import MODEL, STARTS
+from benchmarks.start.commands import MODEL, STARTS, users_environment
 from papers.pages import ROOT
 
 ARMS = ("baseline=iter00_baseline", "mine=iter00_baseline:routing_policy=mine.py:fewest_waiting")
@@ -77,8 +77,7 @@ def clocked(words: Sequence[str], folder: Path) -> dict[str, list[float]]:
     """Return seconds of wall and CPU of a command by what was done; programs are kept in the folder."""
     work = Path(tempfile.mkdtemp(dir=folder))
     (work / "mine.py").write_text(POLICY)
-    # the options of this process do not belong to what a user starts
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    env = users_environment()
     path = os.pathsep.join((os.getcwd(), env.get("PYTHONPATH", "")))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.start.clock", str(work / "seconds.json"), *words],

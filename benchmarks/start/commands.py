@@ -27,16 +27,21 @@ STARTS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+def users_environment() -> dict[str, str]:
+    """Return the environment of this process without its XLA flags and its wish to compile modules at every start."""
+    foreign = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
 def _seconds(words: tuple[str, ...], folder: str) -> tuple[float, float]:
     """Return wall and CPU seconds of one command in a process of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    # the options of a benchmark's own process do not belong to what a user starts
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run(
         [sys.executable, "-m", *words],
         cwd=tempfile.mkdtemp(dir=folder),
-        env=env | {"JAX_COMPILATION_CACHE_DIR": f"{folder}/cache", "PYTHONPATH": os.getcwd()},
+        env=users_environment()
+        | {"JAX_COMPILATION_CACHE_DIR": f"{folder}/cache", "PYTHONPATH": os.getcwd()},
         check=True,
         capture_output=True,
     )

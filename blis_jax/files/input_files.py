@@ -1,4 +1,4 @@
-"""What a file must be before it is read, texts that no file could hold, and values from a user's Python file."""
+"""What a file must be before it is read, texts no file could hold, values of a user's Python file, and our own data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,28 @@ import sys
 import traceback
 import zlib
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.lazy import yaml
 
 # bytes of one packed file: far more than a recorded trace, less than a memory
 MOST_UNPACKED = 2**30
 PIECE = 2**20  # bytes of a packed file that are unpacked at once
 LONGEST_LINE = 2**26  # bytes of a line of one packed file
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")
+
+
+def shipped(name: str) -> Any:
+    """Return the content of a YAML file of this package's `data`."""
+    return loaded(resources.files("blis_jax").joinpath("data", name).read_text("utf-8"))
+
+
+def loaded(text: str) -> Any:
+    """Return the content of a YAML text that a program wrote, read by libyaml where PyYAML has it."""
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def check_regular(path: Path) -> Path:

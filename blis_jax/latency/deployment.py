@@ -6,13 +6,11 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
 
 from blis_jax.errors import ConfigError, choices, closest, shortened
-from blis_jax.files.input_files import read_json
+from blis_jax.files.input_files import read_json, shipped
 from blis_jax.latency.model_description import ModelDescription
-from blis_jax.lazy import yaml
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")
 ALL_TO_ALL = ("pplx", "deepep_high_throughput", "deepep_low_latency", "mori", "flashinfer_all2allv")
@@ -150,8 +148,7 @@ def _of_file(path: Path, name: str) -> GpuDescription:
 
 @functools.cache
 def _shipped() -> dict[str, GpuDescription]:
-    text = resources.files("blis_jax").joinpath("data/hardware.yaml").read_text("utf-8")
-    return {name: GpuDescription(name, **row) for name, row in yaml.safe_load(text).items()}
+    return {name: GpuDescription(name, **row) for name, row in shipped("hardware.yaml").items()}
 
 
 # --- KV blocks that fit beside a model's weights, as the 2026-08 revision of BLIS counts them -----

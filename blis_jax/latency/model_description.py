@@ -7,13 +7,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError, closest, shortened
-from blis_jax.files.input_files import read_json
-from blis_jax.lazy import yaml
+from blis_jax.files.input_files import read_json, shipped
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DTYPE_BYTES |= dict.fromkeys(("int8", "uint8", "fp8", "int4", "nf4"), 1)
@@ -284,10 +282,7 @@ def shipped_models() -> tuple[str, ...]:
 
 @functools.cache
 def _shipped() -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for name in ("models.yaml", "models_more.yaml"):
-        text = resources.files("blis_jax").joinpath(f"data/{name}").read_text("utf-8")
-        table |= yaml.safe_load(text)
+    table: dict[str, Any] = shipped("models.yaml") | shipped("models_more.yaml")
     return table
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, choices, closest
-from blis_jax.files.input_files import is_file, value_at
+from blis_jax.files.input_files import is_file, shipped, value_at
 from blis_jax.latency.contract import LatencyModel
 from blis_jax.latency.model_description import is_shipped
-from blis_jax.lazy import lax, yaml
+from blis_jax.lazy import lax
 
 if TYPE_CHECKING:
     import jax
@@ -131,8 +131,7 @@ def known_models() -> tuple[str, ...]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    text = resources.files("blis_jax").joinpath("data/coefficients.yaml").read_text("utf-8")
-    table: dict[str, Any] = yaml.safe_load(text)
+    table: dict[str, Any] = shipped("coefficients.yaml")
     return table
 
 

@@ -198,6 +198,7 @@ class Program:
         self.built_of, self.jitted = (build, statics), jax.jit(build(*statics))
         # by the shapes of arguments, where programs are kept
         self.ready: dict[Hashable, Any] = {}
+        self.returned: dict[Hashable, Any] = {}
         self.loaded: dict[Hashable, Path] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -227,22 +228,42 @@ class Program:
         if path is not None and kept is not None:
             self.ready[shapes], self.loaded[shapes] = kept, path
             return lambda: None
-        lowered = self.jitted.lower(*arguments)
+        if path is None:
+            lowered = self.jitted.lower(*arguments)
+        else:
+            lowered = jax.jit(_renamed(self.built_of, path.name)).lower(*arguments)
+        self.returned[shapes] = lowered.out_info
 
         def compile_and_keep() -> None:
-            program = lowered.compile()
-            self.ready[shapes] = program
-            if path is not None:
-                kept_programs.save(path, program)
+            if path is None:
+                self.ready[shapes] = lowered.compile()
+                return
+            with kept_programs.not_in_cache_of_jax():
+                self.ready[shapes] = lowered.compile()
+            kept_programs.save(path, self.ready[shapes])
 
         return compile_and_keep
 
     def shapes(self, *arguments: Any) -> Any:
         """Return shape and dtype of what the function returns for arguments of these shapes."""
-        shapes = kept_programs.shapes_of(arguments) if self.loaded else ()
+        if kept_programs.folder() is None:
+            return jax.eval_shape(self.jitted, *arguments)
+        shapes = kept_programs.shapes_of(arguments)
         if shapes in self.loaded:
             return self.ready[shapes].out_info
-        return jax.eval_shape(self.jitted, *arguments)
+        return self.returned.get(shapes) or jax.eval_shape(self.jitted, *arguments)
+
+
+def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Callable[..., Any]:
+    """Return the function under a name of its own, which no program in JAX's cache has."""
+    build, statics = built_of
+    function = build(*statics)
+
+    def program(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    program.__name__ = f"{build.__name__}_{name[:16]}"
+    return program
 
 
 @functools.lru_cache(maxsize=128)

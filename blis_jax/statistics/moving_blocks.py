@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.lazy import stats
+from blis_jax.lazy import special
 from blis_jax.metrics.metric import LOWER
 from blis_jax.statistics.intervals import (
     NO_INTERVAL,
@@ -254,7 +254,7 @@ def interval_of(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
     if np.ptp(draws) <= ROUNDING * max(abs(one.value), float(np.abs(draws).max())):
         return Estimate(one.value, one.value, one.value, num_blocks, NO_SPREAD)
     widened = math.sqrt(num_blocks / (num_blocks - 1)) * t_quantile(num_blocks, confidence)
-    tail = float(stats.norm.cdf(-widened))
+    tail = float(special.ndtr(-widened))
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Estimate(one.value, float(low), float(high), num_blocks, BLOCKS)
 
@@ -294,7 +294,7 @@ def p_value(change: Resampled, num_blocks: int) -> float:
     error = _standard_error(change.draws, num_blocks)
     if not math.isfinite(error) or error == 0 or not math.isfinite(change.value):
         return 1.0
-    return float(2 * stats.t.sf(abs(change.value) / error, num_blocks - 1))
+    return float(2 * special.stdtr(num_blocks - 1, -abs(change.value) / error))
 
 
 def _change(pair: ResampledPair) -> Resampled:

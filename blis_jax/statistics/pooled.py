@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.lazy import optimize, special, stats
+from blis_jax.lazy import optimize, special
 from blis_jax.metrics.run_summary import RANKS, Tails
 
 if TYPE_CHECKING:
@@ -162,11 +162,14 @@ class _Weights(NamedTuple):
 
 
 def _weights(size: int, level: float) -> _Weights:
-    law = stats.beta((size + 1) * level, (size + 1) * (1 - level))
-    first = max(math.floor(size * (level - REACH * law.std())), 0)
+    below, above = (size + 1) * level, (size + 1) * (1 - level)
+    first = max(math.floor(size * (level - REACH * math.sqrt(level * (1 - level) / (size + 2)))), 0)
     places: Int[np.ndarray, "edge"] = np.arange(first, size + 1)
     shares = places[1:-1] / size
-    return _Weights(first, np.diff(law.cdf(places / size)), law.pdf(shares), shares)
+    # of `scipy.stats`, which takes longer to import than a sweep to compare, to the ninth digit
+    logs = special.xlogy(below - 1, shares) + special.xlog1py(above - 1, -shares)
+    densities = np.exp(logs - special.betaln(below, above))
+    return _Weights(first, np.diff(special.betainc(below, above, places / size)), densities, shares)
 
 
 def _harrell_davis(

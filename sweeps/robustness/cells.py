@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.step_times import model_of
 from blis_jax.commands.parser import number_within
 from blis_jax.errors import ConfigError, closest
+from blis_jax.lazy import stats
 from sweeps.strategies.space import sobol_shares
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
     if design == "sobol":
         return sobol_shares(num_axes, count, seed)
     rng = np.random.default_rng([seed, round_index])
-    hypercube: np.ndarray = qmc.LatinHypercube(num_axes, rng=rng).random(count)
+    hypercube: np.ndarray = stats.qmc.LatinHypercube(num_axes, rng=rng).random(count)
     return hypercube
 
 

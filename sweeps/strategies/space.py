@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
 from blis_jax.cluster.named_policies import located, number_of
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
 from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError, closest
+from blis_jax.lazy import stats
 from blis_jax.policies.moved import ours, today
 from blis_jax.policies.numbers import Number
 from sweeps.strategies.file import Parameter, Strategy, converted
@@ -82,7 +82,7 @@ def sobol_shares(
     num_columns: int, count: int, random_state: int | Sequence[int]
 ) -> Float[np.ndarray, "point column"]:
     """Return the first points of a scrambled Sobol sequence in the unit cube; a longer one begins with them."""
-    sequence = qmc.Sobol(num_columns, rng=np.random.default_rng(random_state))
+    sequence = stats.qmc.Sobol(num_columns, rng=np.random.default_rng(random_state))
     points: Float[np.ndarray, "point column"] = sequence.random_base2((count - 1).bit_length())
     return points[:count]
 

@@ -22,6 +22,7 @@ import numpy as np
 import yaml
 
 from blis_jax.errors import ConfigError
+from blis_jax.files.input_files import loaded
 from sweeps.promote.promotion import Evidence
 
 AGGREGATE = "results.request_performance.aggregate"
@@ -168,7 +169,7 @@ def parse_report(text: str, source: str) -> BenchReport:
         MalformedReportError: it is none, or of a version that is unknown here.
     """
     try:
-        document = json.loads(text) if source.endswith(".json") else yaml.load(text, _loader())
+        document = json.loads(text) if source.endswith(".json") else loaded(text)
     except (
         ValueError,
         LookupError,
@@ -217,10 +218,6 @@ def _evidence(document: Mapping[str, Any]) -> Evidence:
     run = document.get("run")
     words = run.get("keywords") if isinstance(run, Mapping) else None
     return "simulated" if isinstance(words, list) and SIMULATED_MARK in words else "measured"
-
-
-def _loader() -> Any:
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 if TYPE_CHECKING:
