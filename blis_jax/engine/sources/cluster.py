@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from blis_jax.core.columns import Vector
 from blis_jax.core.types import LAST
 from blis_jax.engine.calendar import (
     ClusterSource,
@@ -30,7 +31,14 @@ from blis_jax.engine.phases.departures.movement import (
     stop,
     with_emptied,
 )
-from blis_jax.engine.phases.departures.stops import cooled, is_due, strange, torn_off
+from blis_jax.engine.phases.departures.stops import (
+    cooled,
+    has_queue,
+    is_due,
+    stopped,
+    strange,
+    torn_off,
+)
 from blis_jax.engine.phases.flow_control import route_again
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.writing import no_writes
@@ -258,9 +266,9 @@ class Stopping(InstanceSource):
 
     def ends_early(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
-    ) -> jax.Array | None:
+    ) -> tuple[jax.Array, ...]:
         """Return whether the members leave because the instance stops."""
-        return is_due(state, instance, work.lane.now)
+        return (is_due(state, instance, work.lane.now),)
 
     def leavers(
         self,
@@ -278,3 +286,19 @@ class Stopping(InstanceSource):
         """Return what becomes of the member, which is lost or begins again elsewhere."""
         work, past = torn_off(ctx, state, left.work, one, past, ends)
         return Left(work, ctx.memory.rows_of_stopped(left.rows, ends)), past
+
+    def closing(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        goes_on: jax.Array,
+        chains: Vector,
+    ) -> tuple[Work, jax.Array, Vector]:
+        """Return the instance without step events if it stops: it may be up again, and have a queue."""
+        now = work.lane.now
+        stops, slots = is_due(state, instance, now), SlotRows(state, instance)
+        goes_on = jnp.where(stops, has_queue(slots, now), goes_on)
+        chains = jax.tree.map(lambda one: jnp.where(stops, ctx.never, one), chains)
+        return stopped(work, instance, stops, ctx.never), goes_on, chains

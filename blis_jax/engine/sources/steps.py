@@ -14,6 +14,7 @@ from blis_jax.core.columns import choose
 from blis_jax.engine.calendar import Due, EventSource, InstanceSource, NextEvent, Outlook
 from blis_jax.engine.phases.departures.giving_up import (
     after_leaving,
+    by_standing,
     closed_early,
     idle,
     is_orphan,
@@ -28,6 +29,7 @@ from blis_jax.tables.context import Context, SlotRows, Work
 from blis_jax.tables.gateways import LatestTick
 from blis_jax.tables.joined import event_times, lane_of
 from blis_jax.tables.journeys import Exits, Reservations, Transfers, no_exits
+from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import Instance, Mode, Past, State
 from blis_jax.tables.writes import SlotWrite, Writes
 
@@ -103,18 +105,18 @@ class EarlyExits(EventSource):
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
     ) -> tuple[Work, jax.Array]:
         """Return the idle instance where the step that begins would find nobody."""
-        orphan = is_orphan(ctx, state, work, instance)
-        if orphan is None:
+        if by_standing(ctx) and RequestDeadlines not in ctx.requests:  # nobody ever gives up
             return work, begins
+        orphan = is_orphan(state, work, instance)
         finds_nobody, begins = begins & orphan, begins & ~orphan
         left_out = ctx.when(finds_nobody, lambda: idle(ctx, state, work, instance), lambda: work)
         return left_out, begins
 
     def ends_early(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
-    ) -> jax.Array | None:
+    ) -> tuple[jax.Array, ...]:
         """Return whether the member that leaves now gives up."""
-        return leaves_early(ctx, state)
+        return (leaves_early(ctx, state),)
 
     def leavers(
         self,

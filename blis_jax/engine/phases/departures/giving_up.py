@@ -121,15 +121,13 @@ def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instanc
     return is_there & (runs | (queued_times(state, rows) < now)) & stays[:, None]
 
 
-def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
-    """Return whether the step that begins finds no request, all having given up since; None where none ever gives up.
+def is_orphan(state: State, work: Work, instance: jax.Array) -> jax.Array:
+    """Return whether the step that begins finds no request, all having given up since.
 
     A batch whose last member was evicted is still there and makes an empty step, but in
     `blis-2026-08`. Where evicted requests may have moved, a step also counts that finds no request
     for another reason, as after an outage.
     """
-    if by_standing(ctx) and RequestDeadlines not in ctx.requests:
-        return None
     inst, now = work.inst, work.lane.now
     slots = SlotRows(state, instance)
     waits = jnp.any(waiting_mask(slots, now, steps_at(inst, now)))

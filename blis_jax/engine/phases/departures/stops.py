@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.core.columns import Vector, as_int
+from blis_jax.core.columns import as_int
 from blis_jax.memory.memory import Subject
 from blis_jax.prefix_index.news import cleared, forget
 from blis_jax.tables.context import Context, SlotRows, Work
@@ -64,27 +64,6 @@ def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> La
     )
 
 
-def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
-    """Return whether the members that leave now do so because their instance stops; None where instances never do."""
-    if ctx.mechanism.cluster is None:
-        return None
-    return is_due(state, instance, work.lane.now)
-
-
-def without(
-    inst: Instance, one: Subject, leaves: jax.Array, stops: jax.Array | None
-) -> dict[str, jax.Array]:
-    """Return the instance's counters without the member that leaves, which is in decode unless the instance stops."""
-    counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
-    if stops is None:
-        return counts
-    in_prefill = leaves * as_int(stops & ~one.in_decode)
-    return counts | {
-        "num_prefill": inst.num_prefill - in_prefill,
-        "num_decode": counts["num_decode"] + in_prefill,
-    }
-
-
 def restarted(journey: Journey) -> Journey:
     """Return the journey of a request whose KV and tokens are gone."""
     return journey.replace(
@@ -128,22 +107,13 @@ def torn_off(
     return work.having(JourneyWrite(request, kept)), row
 
 
-def without_steps(chains: Vector, stops: jax.Array | None, never: jax.Array) -> Vector:
-    """Return the instance's step events, none of them if it stops."""
-    if stops is None:
-        return chains
-    return jax.tree.map(lambda one: jnp.where(stops, never, one), chains)
-
-
 def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
     """Return whether requests were queued before now."""
     return jnp.any((slots.queued < now) & (slots.oversized == 0))
 
 
-def stopped(work: Work, instance: jax.Array, stops: jax.Array | None, never: jax.Array) -> Work:
-    """Everybody has left an instance that stops: its next return is cold."""
-    if stops is None:
-        return work
+def stopped(work: Work, instance: jax.Array, stops: jax.Array, never: jax.Array) -> Work:
+    """Return the work once everybody has left an instance that stops: its next return is cold."""
     before = work[Availability]
     at = jnp.arange(before.stop_at.shape[0], dtype=jnp.int32) == instance
     stop_at = jnp.where(at & stops, never, before.stop_at)

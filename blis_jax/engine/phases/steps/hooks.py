@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import jax
 
+from blis_jax.core.columns import Vector
 from blis_jax.memory.memory import Left, Subject, Visit
 from blis_jax.tables.context import Context, SlotRows, Work
 from blis_jax.tables.state import Instance, Past, State
@@ -35,9 +36,9 @@ class StepHooks:
 
     def ends_early(
         self, ctx: Context, state: State, work: Work, instance: jax.Array
-    ) -> jax.Array | None:
-        """Return whether the members that leave now do so before their end; None where it ends nobody."""
-        return None
+    ) -> tuple[jax.Array, ...]:
+        """Return whether the members that leave now do so before their end; nothing where it ends nobody."""
+        return ()
 
     def leavers(
         self,
@@ -60,6 +61,18 @@ class StepHooks:
     ) -> jax.Array:
         """Return whether a request that `leaves` its place has completed."""
         return leaves
+
+    def closing(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        goes_on: jax.Array,
+        chains: Vector,
+    ) -> tuple[Work, jax.Array, Vector]:
+        """Return the instance whose members have left, whether it has a next step, and its step events."""
+        return work, goes_on, chains
 
     def closed(
         self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array

@@ -103,7 +103,7 @@ def advance(
     left, news = tell_instance(ctx, state, left, instance, written, is_done)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
-    closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
+    closed = when(is_over, lambda: close(ctx, state, left, instance, hooks), lambda: left)
     for hook in hooks:
         closed = hook.closed(ctx, state, left, closed, is_over)
     return closed, written, record, news

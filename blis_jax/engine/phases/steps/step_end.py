@@ -16,17 +16,10 @@ from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
 from blis_jax.core.views import StepBatch
-from blis_jax.engine.phases.departures.stops import (
-    has_queue,
-    is_stopping,
-    stopped,
-    without,
-    without_steps,
-)
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_start import members_of, step_time
 from blis_jax.memory.block_tables.contents import nothing_found
-from blis_jax.memory.memory import Choice, Demand, Left
+from blis_jax.memory.memory import Choice, Demand, Left, Subject
 from blis_jax.tables.blocks import Asker
 from blis_jax.tables.context import (
     Context,
@@ -45,7 +38,7 @@ from blis_jax.tables.context import (
     with_chains,
 )
 from blis_jax.tables.requests import RequestDeadlines
-from blis_jax.tables.state import Mode, State, StepRecord
+from blis_jax.tables.state import Instance, Mode, State, StepRecord
 from blis_jax.tables.writes import SlotWrite, no_slot
 
 
@@ -182,8 +175,9 @@ def complete(
     """
     memory, hand_overs = ctx.memory, ctx.pools.steps
     slots, index = SlotRows(state, instance), work.inst.step_index
-    found = ((hook, hook.ends_early(ctx, state, work, instance)) for hook in hooks)
-    reasons = [(hook, ends) for hook, ends in found if ends is not None]
+    reasons = [
+        (hook, ends) for hook in hooks for ends in hook.ends_early(ctx, state, work, instance)
+    ]
     may_leave = slots.finish == index
     for hook, ends in reasons:
         may_leave = hook.leavers(state, slots, ends, may_leave)
@@ -192,8 +186,8 @@ def complete(
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
     moves = hand_overs.is_moving(ctx, state, one)
-    early = functools.reduce(operator.or_, [ends for _, ends in reasons]) if reasons else None
-    is_short = moves if early is None else moves | early
+    early = [functools.reduce(operator.or_, (ends for _, ends in reasons))] if reasons else []
+    is_short = functools.reduce(operator.or_, early, moves)
     is_free = hand_overs.needs_none(ctx, state, one, is_short)
     demand = Demand(
         asks=jnp.array(True),
@@ -210,7 +204,7 @@ def complete(
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst=without(inst, one, leaves, early),
+        inst=_without(inst, one, leaves, early),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
     work, past = hand_overs.moved_on(ctx, state, work, one, moves)
@@ -248,7 +242,21 @@ def next_event(
     return jnp.minimum(first_chain(chains), jnp.min(jnp.minimum(wakes, drops)))
 
 
-def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+def _without(
+    inst: Instance, one: Subject, leaves: jax.Array, early: Sequence[jax.Array]
+) -> dict[str, jax.Array]:
+    """The instance's counters without the member that leaves, which is in decode unless it leaves early."""
+    counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
+    for ends in early:
+        in_prefill = leaves * as_int(ends & ~one.in_decode)
+        counts["num_prefill"] = inst.num_prefill - in_prefill
+        counts["num_decode"] = counts["num_decode"] + in_prefill
+    return counts
+
+
+def close(
+    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
+) -> Work:
     """End the step: schedule the next one, or go idle at once if nothing is left.
 
     Idle means idle from the step's start on, as in the reference: a request queued before the step's
@@ -256,18 +264,15 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     """
     lane, inst = work.lane, work.inst
     members = inst.num_prefill + inst.num_decode
-    stops = is_stopping(ctx, state, work, instance)
     goes_on = (members > 0) | (lane.num_waiting > 0)
-    slots = SlotRows(state, instance)
-    if stops is not None:  # it may be up again, and have a queue
-        goes_on = jnp.where(stops, has_queue(slots, work.lane.now), goes_on)
-    next_step = work.lane.now + work.lane.duration
-    chains = without_steps(chains_of(work.inst), stops, ctx.never)
+    slots, next_step, chains = SlotRows(state, instance), lane.now + lane.duration, chains_of(inst)
+    for hook in hooks:
+        work, goes_on, chains = hook.closing(ctx, state, work, instance, goes_on, chains)
     chains, fits = add_chain(chains, next_step, goes_on.astype(jnp.int32), ctx.never)
     event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
     inst = with_chains(inst, chains).replace(is_idle=~goes_on, event=event, busy_until=next_step)
     return dataclasses.replace(
-        stopped(work, instance, stops, ctx.never),
+        work,
         lane=lane.replace(
             outcome=failing(lane.outcome, ~fits, Outcome.CHAINS_FULL),
             mode=jnp.int32(Mode.BETWEEN),

@@ -121,7 +121,7 @@ class SecondGivesUp(StepHooks):
     """The member in slot 3 leaves in place of the one that is done, in the middle of its output."""
 
     def ends_early(self, ctx, state, work, instance):
-        return jnp.array(True)
+        return (jnp.array(True),)
 
     def leavers(self, state, slots, ends, may_leave):
         return jnp.where(ends, jnp.arange(len(may_leave)) == 3, may_leave)
