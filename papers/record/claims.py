@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.metrics.metric import split_name
 from papers.record.settings import RunSetting, named
-from sweeps.claims.grammar import CHANGE, Claim, beyond
+from sweeps.claims.grammar import CHANGE, VALUE, Claim, beyond
 from sweeps.strategies.file import ClosedPart, Text
 
 CLAIMS_FILE = "claims.yaml"
@@ -218,6 +218,12 @@ class PublishedClaim:
     def is_change(self) -> bool:
         """Return whether the claim is about a change in percent against another setting."""
         return self.published.unit == "%" and not self.is_share
+
+    @property
+    def claim(self) -> Claim:
+        """Return the claim that the figure is the published one, within the tolerance."""
+        value, of = self.published.value, CHANGE if self.is_change else VALUE
+        return Claim("", self.of, of=of, low=value - self.tolerance, high=value + self.tolerance)
 
     def shown(self, value: float) -> str:
         """Write a number of the claim's kind with one decimal more than the published one, and its unit."""

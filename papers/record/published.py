@@ -296,17 +296,13 @@ def _judged(
     others = column(samples[condition.to].at(seeds), condition.of)
     mean, other = float(values.mean()), float(others.mean())
     words = f"{what} {mean:.1f} against {other:.1f} of {condition.to}"
-    if condition.relation == "below":
-        return mean < other, words
-    if condition.relation == "above":
-        return mean > other, words
-    if condition.relation == "not above":
-        return mean <= other * (1 + condition.within / 100), words
-    if condition.within == 0:
+    if condition.relation in ("below", "above"):
+        return condition.claim.holds(mean - other), words
+    if condition.relation == "near" and condition.within == 0:
         return bool((values == others).all()), f"{what} {mean:.1f} and {other:.1f}"
-    return abs(
-        mean / other - 1
-    ) * 100 <= condition.within, f"{words} ({100 * (mean / other - 1):+.1f} %)"
+    percent = 100 * (mean / other - 1) if other else math.copysign(math.inf, mean) if mean else 0.0
+    words += f" ({percent:+.1f} %)" if condition.relation == "near" else ""
+    return condition.claim.holds(percent), words
 
 
 def _judged_changes(
@@ -317,4 +313,4 @@ def _judged_changes(
         f"{metric_label(condition.of)} {one:+.1f} % against {other:+.1f} % of {condition.to}, "
         f"each to its {condition.against} and {condition.to_against}"
     )
-    return one < other if condition.relation == "below" else one > other, words
+    return condition.claim.holds(one - other), words

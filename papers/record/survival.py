@@ -28,6 +28,8 @@ from papers.record.claims import (
 from papers.record.measures import POOLED_METRICS
 from papers.record.quantities import Samples, changes, column, interval, runs_of, three_seed_range
 from papers.record.runs import SettingSample
+from sweeps.claims.grammar import Claim
+from sweeps.claims.judge import ClaimReading, ClaimVerdict, judge_reading
 from sweeps.claims.words import (
     DIRECTION,
     LOST,
@@ -47,100 +49,112 @@ VERDICTS = (
 
 
 @dataclass(frozen=True)
-class SurvivalVerdict:
-    """One claim at many seeds; the estimate is in the claim's unit, NaN for statements."""
+class SurvivalFinding:
+    """Hold one claim at many seeds; what was read of it is in its unit.
+
+    Attributes:
+        claim: what is published.
+        verdict: its word is one of VERDICTS; a statement has no reading, but seeds.
+        num_seeds: on which all runs came to their end.
+        spread: of 95 in 100 experiments with three seeds.
+    """
 
     claim: AnyClaim
-    estimate: Estimate
-    spread: tuple[float, float]  # of 95 in 100 experiments with three seeds
-    num_seeds: int
-    verdict: str  # one of VERDICTS
-    reason: str
+    verdict: ClaimVerdict
+    num_seeds: int = 0
+    spread: tuple[float, float] = (math.nan, math.nan)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the figure with its interval; NaN where there is none."""
+        reading = self.verdict.reading
+        return _NOTHING if reading is None else reading.mean
 
 
 def judged(
     claims: Sequence[AnyClaim], samples: Samples, missing: Mapping[str, str]
-) -> list[SurvivalVerdict]:
+) -> list[SurvivalFinding]:
     """Every claim with its verdict; `missing` says by setting which mechanism is lacking."""
-    return [_verdict(claim, samples, missing) for claim in claims]
+    return [_finding(claim, samples, missing) for claim in claims]
 
 
-def _verdict(claim: AnyClaim, samples: Samples, missing: Mapping[str, str]) -> SurvivalVerdict:
+def _finding(claim: AnyClaim, samples: Samples, missing: Mapping[str, str]) -> SurvivalFinding:
     lacking = [missing[name] for name in claim.settings if name in missing]
     if claim.lost or lacking:
-        kind = LOST if claim.lost else MISSING
+        word = LOST if claim.lost else MISSING
         reason = claim.lost or "; ".join(dict.fromkeys(lacking))
-        return SurvivalVerdict(claim, _NOTHING, (math.nan, math.nan), 0, kind, reason)
+        return SurvivalFinding(claim, ClaimVerdict(None, word, reason))
     if isinstance(claim, PublishedClaim):
         return _figure(claim, samples)
     return _statement(claim, samples)
 
 
-def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalVerdict:
+def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalFinding:
     runs = runs_of(claim, samples)
     found, spread = interval(runs), three_seed_range(runs)
     lost = _lost(runs.samples)
     if found.num_seeds < LEAST_SHARE * len(runs.at.seeds):
-        return SurvivalVerdict(
-            claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURES, lost
-        )
-    verdict, reason = _weighed(claim, found)
+        return SurvivalFinding(claim, ClaimVerdict(None, NO_FIGURES, lost), found.num_seeds)
+    verdict = judge_reading(claim.claim, AsPublished(claim), ClaimReading((), found))
+    further = ""
     if math.isfinite(spread[0]) and not math.isnan(claim.published.value):
         is_usual = spread[0] <= claim.published.value <= spread[1]
-        reason += "; three seeds " + ("often give it" if is_usual else "rarely give it")
-    if claim.unlike:
-        reason += f"; but {claim.unlike}"
-    if lost:
-        reason = f"{reason}; {lost}"
-    return SurvivalVerdict(claim, found, spread, found.num_seeds, verdict, reason)
+        further = "; three seeds " + ("often give it" if is_usual else "rarely give it")
+    further += f"; but {claim.unlike}" if claim.unlike else ""
+    further += f"; {lost}" if lost else ""
+    verdict = replace(verdict, reason=verdict.reason + further)
+    return SurvivalFinding(claim, verdict, found.num_seeds, spread)
 
 
-def _weighed(claim: PublishedClaim, found: Estimate) -> tuple[str, str]:
-    """The verdict on a figure, and why."""
-    published = claim.published
-    if math.isnan(published.value):
-        return UNPUBLISHED, "the record has no number"
-    unit = "points" if published.unit == "%" else published.unit
-    off = found.mean - published.value
-    words = f"{off:+.{published.decimals + 1 if published.decimals < 2 else 2}f} {unit}"
-    is_inside = found.low <= published.value <= found.high
-    is_close = abs(off) <= claim.tolerance or is_inside
-    if published.is_range:
-        is_close = max(found.high - published.value, published.value - found.low) <= claim.tolerance
-        where = "within" if is_close else "not within"
-        if not is_close and claim.is_change and _same_side(found, published.value):
-            return DIRECTION, f"{words}, more than the tolerance of {claim.tolerance:g}"
-        return (
-            SURVIVES if is_close else SURVIVES_NOT,
-            f"the interval is {where} ±{claim.tolerance:g}",
-        )
-    has_direction = not claim.is_change or _same_side(found, published.value)
-    if is_close and has_direction:
-        return SURVIVES, f"{words} from the published number"
-    if claim.is_change and has_direction:
-        return DIRECTION, f"{words}, more than the tolerance of {claim.tolerance:g}"
-    return SURVIVES_NOT, f"{words}, more than the tolerance of {claim.tolerance:g}"
+@dataclass(frozen=True)
+class AsPublished:
+    """Call a figure surviving where it is the published one, within the tolerance or the interval."""
+
+    published: PublishedClaim
+
+    def decide(self, claim: Claim, reading: ClaimReading) -> tuple[str, str, str]:
+        """Return the word, twice, and the reason."""
+        word, reason = self._weighed(claim, reading.mean)
+        return word, word, reason
+
+    def _weighed(self, claim: Claim, found: Estimate) -> tuple[str, str]:
+        published, is_change = self.published.published, self.published.is_change
+        if math.isnan(published.value):
+            return UNPUBLISHED, "the record has no number"
+        unit = "points" if published.unit == "%" else published.unit
+        off = found.mean - published.value
+        tolerance = self.published.tolerance
+        words = f"{off:+.{published.decimals + 1 if published.decimals < 2 else 2}f} {unit}"
+        far = f"{words}, more than the tolerance of {tolerance:g}"
+        is_on_side = _same_side(found, published.value)
+        if published.is_range:
+            if claim.truth(found):
+                return SURVIVES, f"the interval is within ±{tolerance:g}"
+            if is_change and is_on_side:
+                return DIRECTION, far
+            return SURVIVES_NOT, f"the interval is not within ±{tolerance:g}"
+        is_close = claim.holds(found.mean) or found.low <= published.value <= found.high
+        has_direction = not is_change or is_on_side
+        if is_close and has_direction:
+            return SURVIVES, f"{words} from the published number"
+        return (DIRECTION if is_change and has_direction else SURVIVES_NOT), far
 
 
 def _same_side(found: Estimate, published: float) -> bool:
     return found.high < 0 if published < 0 else published > 0 and found.low > 0
 
 
-def _statement(claim: Statement, samples: Samples) -> SurvivalVerdict:
+def _statement(claim: Statement, samples: Samples) -> SurvivalFinding:
     found = [_condition(condition, samples) for condition in claim.conditions]
     num_seeds = min(num for _, _, num in found)
     lost = _lost([samples[name] for name in claim.settings])
-    verdicts = [is_true for is_true, _, _ in found]
-    if num_seeds == 0:
-        verdict, words = NO_FIGURES, []
-    elif all(verdicts):
-        verdict, words = SURVIVES, [text for _, text, _ in found]
-    elif any(is_true is False for is_true in verdicts):
-        verdict, words = SURVIVES_NOT, [text for is_true, text, _ in found if is_true is False]
-    else:
-        verdict, words = UNDECIDED, [text for is_true, text, _ in found if is_true is None]
+    truths = {is_true for is_true, _, _ in found}
+    truth = False if False in truths else None if None in truths else True
+    words = [text for is_true, text, _ in found if is_true is truth and num_seeds]
     reason = "; ".join([*words, *([lost] if lost else [])])
-    return SurvivalVerdict(claim, _NOTHING, (math.nan, math.nan), num_seeds, verdict, reason)
+    word = {True: SURVIVES, False: SURVIVES_NOT, None: UNDECIDED}[truth]
+    verdict = ClaimVerdict(None, word if num_seeds else NO_FIGURES, reason)
+    return SurvivalFinding(claim, verdict, num_seeds)
 
 
 def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | None, str, int]:
@@ -206,12 +220,12 @@ def judged_pooled(
     samples: Samples,
     missing: Mapping[str, str],
     of_cluster: Mapping[str, str],
-) -> list[SurvivalVerdict | None]:
+) -> list[SurvivalFinding | None]:
     """Every claim with its verdict when its P99s are pooled; None where it is about nothing that can be.
 
     `of_cluster` names the cluster's metric for each of the record's own, whose requests are then pooled.
     """
-    found: list[SurvivalVerdict | None] = []
+    found: list[SurvivalFinding | None] = []
     for claim in claims:
         is_lacking = bool(claim.lost) or any(name in missing for name in claim.settings)
         pooled = {} if is_lacking else _pooled(claim, samples, of_cluster)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from papers.record.claims import AnyClaim, PublishedClaim
 from papers.record.published import CLASSES, PublishedRow
-from papers.record.survival import VERDICTS, SurvivalVerdict
+from papers.record.survival import VERDICTS, SurvivalFinding
 
 Record = Mapping[str, str]
 WIDTHS = {  # of printed columns
@@ -50,28 +50,28 @@ def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -
 
 
 def survival_records(
-    verdicts: Sequence[SurvivalVerdict], pooled: Sequence[SurvivalVerdict | None]
+    findings: Sequence[SurvivalFinding], pooled: Sequence[SurvivalFinding | None]
 ) -> list[Record]:
     """Return the verdicts at many seeds, by run and pooled, each a mapping from column to text."""
-    return [_survival_record(*both) for both in zip(verdicts, pooled, strict=True)]
+    return [_survival_record(*both) for both in zip(findings, pooled, strict=True)]
 
 
-def _survival_record(verdict: SurvivalVerdict, pooled: SurvivalVerdict | None) -> Record:
-    claim, found = verdict.claim, verdict.estimate
+def _survival_record(finding: SurvivalFinding, pooled: SurvivalFinding | None) -> Record:
+    claim, found = finding.claim, finding.estimate
     together = None if pooled is None else pooled.estimate
     numbers = {"mean": found.mean, "low": found.low, "high": found.high}
     for name in tuple(numbers):
         numbers[f"pooled_{name}"] = math.nan if together is None else getattr(together, name)
-    numbers |= {"three_seeds_low": verdict.spread[0], "three_seeds_high": verdict.spread[1]}
+    numbers |= {"three_seeds_low": finding.spread[0], "three_seeds_high": finding.spread[1]}
     return {
         **_claim_columns(claim),
         "published": claim.published.text if isinstance(claim, PublishedClaim) else "statement",
         **{name: _number(claim, value) for name, value in numbers.items()},
         "unit": claim.published.unit if isinstance(claim, PublishedClaim) else "",
-        "seeds": str(verdict.num_seeds),
-        "verdict": verdict.verdict,
-        "pooled_verdict": "" if pooled is None else pooled.verdict,
-        "reason": verdict.reason,
+        "seeds": str(finding.num_seeds),
+        "verdict": finding.verdict.word,
+        "pooled_verdict": "" if pooled is None else pooled.verdict.word,
+        "reason": finding.verdict.reason,
     }
 
 

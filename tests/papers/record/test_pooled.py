@@ -15,7 +15,7 @@ from blis_jax.workload.reference import draw
 from papers.record.claims import AnyClaim
 from papers.record.measures import POOLED_METRICS, record_figures, scalars
 from papers.record.runs import SettingSample
-from papers.record.survival import SurvivalVerdict, judged_pooled
+from papers.record.survival import SurvivalFinding, judged_pooled
 from sweeps.runs.workload_names import load_workload
 from tests.papers.record.made_up import TAIL, claim_of, sample_of, statement_of
 
@@ -50,7 +50,7 @@ def runs_of(name: str, slower: float = 1.0) -> SettingSample:
     return replace(by_run, names=NAMES, values=values)
 
 
-def pooled_of(claim: AnyClaim, ours: SettingSample, base: SettingSample) -> SurvivalVerdict | None:
+def pooled_of(claim: AnyClaim, ours: SettingSample, base: SettingSample) -> SurvivalFinding | None:
     samples = {"it05_best": ours, "it00_baseline": base}
     (verdict,) = judged_pooled([claim], samples, {}, {})
     return verdict
@@ -71,15 +71,15 @@ def test_a_change_is_paired_by_seed() -> None:
     found = pooled_of(claim_of("-50.0 %"), runs_of("it05_best", 0.5), runs_of("it00_baseline"))
     assert found is not None
     assert found.estimate.mean == pytest.approx(-50, abs=0.1)
-    assert found.verdict == "survives"
+    assert found.verdict.word == "survives"
 
 
 def test_statements_compare_pooled_figures() -> None:
     statement = statement_of('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}')
     found = pooled_of(statement, runs_of("it05_best", 0.9), runs_of("it00_baseline"))
     assert found is not None
-    assert found.verdict == "survives"
-    assert "-10.0" in found.reason
+    assert found.verdict.word == "survives"
+    assert "-10.0" in found.verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.core.outcome import Outcome
 from papers.record.claims import AnyClaim
-from papers.record.survival import SurvivalVerdict, judged
+from papers.record.survival import SurvivalFinding, judged
 from sweeps.claims import words
 from tests.papers.record.made_up import claim_of, sample_of, statement_of
 
@@ -18,7 +18,7 @@ NOISE = np.random.default_rng(5).normal(0, 20, len(SEEDS))
 BASE = sample_of("it00_baseline", SEEDS, ttft_p99_ms__critical=200 + NOISE)
 
 
-def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalVerdict:
+def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalFinding:
     ours = sample_of("it05_best", SEEDS, ttft_p99_ms__critical=critical)
     (verdict,) = judged([claim], {"it05_best": ours, "it00_baseline": BASE}, {})
     return verdict
@@ -37,12 +37,12 @@ def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalVerdict:
     ],
 )
 def test_verdict_of_a_figure(text: str, expected: str) -> None:
-    assert verdict_of(claim_of(text), 100 + NOISE / 2).verdict == expected
+    assert verdict_of(claim_of(text), 100 + NOISE / 2).verdict.word == expected
 
 
 def test_change_that_chance_explains_has_no_direction() -> None:
     noise = np.random.default_rng(6).normal(0, 30, len(SEEDS))
-    assert verdict_of(claim_of("-2.0 %"), 200 + NOISE + noise).verdict == words.SURVIVES_NOT
+    assert verdict_of(claim_of("-2.0 %"), 200 + NOISE + noise).verdict.word == words.SURVIVES_NOT
 
 
 def test_pairing_narrows_the_interval() -> None:
@@ -53,14 +53,18 @@ def test_pairing_narrows_the_interval() -> None:
 
 
 def test_near_numbers_need_the_whole_interval() -> None:
-    assert verdict_of(claim_of("~100 ms", within=3), 100 + NOISE / 2).verdict == words.SURVIVES
-    assert verdict_of(claim_of("~100 ms", within=0.5), 100 + NOISE).verdict == words.SURVIVES_NOT
+    assert verdict_of(claim_of("~100 ms", within=3), 100 + NOISE / 2).verdict.word == words.SURVIVES
+    assert (
+        verdict_of(claim_of("~100 ms", within=0.5), 100 + NOISE).verdict.word == words.SURVIVES_NOT
+    )
 
 
 def test_more_than_about_a_change_keeps_its_direction() -> None:
     verdict = verdict_of(claim_of("~-30 %", within=5), 100 + NOISE / 2)
-    assert verdict.verdict == words.DIRECTION
-    assert verdict_of(claim_of("~0 %", within=5), 100 + NOISE / 2).verdict == words.SURVIVES_NOT
+    assert verdict.verdict.word == words.DIRECTION
+    assert (
+        verdict_of(claim_of("~0 %", within=5), 100 + NOISE / 2).verdict.word == words.SURVIVES_NOT
+    )
 
 
 def test_spread_of_three_seeds_is_that_of_their_means() -> None:
@@ -74,12 +78,14 @@ def test_lost_runs_are_left_out_and_named() -> None:
     outcomes = [Outcome.REFERENCE_CRASH] * 40 + [Outcome.COMPLETED] * (len(SEEDS) - 40)
     ours = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
     (found,) = judged([claim_of("-50.0 %")], {"it05_best": ours, "it00_baseline": BASE}, {})
-    assert found.num_seeds == len(SEEDS) - 40 and "40 of 300 runs of it05_best" in found.reason
+    assert (
+        found.num_seeds == len(SEEDS) - 40 and "40 of 300 runs of it05_best" in found.verdict.reason
+    )
     num_left = len(SEEDS) // 2 - 1  # too few to stand for all
     outcomes = [Outcome.COMPLETED] * num_left + [Outcome.REFERENCE_CRASH] * (len(SEEDS) - num_left)
     crashed = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
     (found,) = judged([claim_of("-50.0 %")], {"it05_best": crashed, "it00_baseline": BASE}, {})
-    assert found.verdict == words.NO_FIGURES
+    assert found.verdict.word == words.NO_FIGURES
 
 
 @pytest.mark.parametrize(
@@ -100,21 +106,21 @@ def test_lost_runs_are_left_out_and_named() -> None:
     ],
 )
 def test_verdict_of_a_statement(condition: str, expected: str) -> None:
-    assert verdict_of(statement_of(condition), 100 + NOISE / 2).verdict == expected
+    assert verdict_of(statement_of(condition), 100 + NOISE / 2).verdict.word == expected
 
 
 def test_statement_within_chance_is_undecided() -> None:
     claim = statement_of('{of: "ttft_p99_ms[critical]", is: below, to: it00_baseline}')
     noise = np.random.default_rng(7).normal(0, 30, len(SEEDS))
     verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
-    assert verdict.verdict == words.UNDECIDED
+    assert verdict.verdict.word == words.UNDECIDED
 
 
 def test_near_is_undecided_where_the_interval_is_wide_around_it() -> None:
     claim = statement_of('{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline, within: 1}')
     noise = np.random.default_rng(9).normal(0, 60, len(SEEDS))
     verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
-    assert verdict.verdict == words.UNDECIDED
+    assert verdict.verdict.word == words.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_not_above_allows_what_is_within(factor: float, expected: str) -> None:
     claim = statement_of(
         '{of: "ttft_p99_ms[critical]", is: not above, to: it00_baseline, within: 1}'
     )
-    assert verdict_of(claim, factor * (200 + NOISE)).verdict == expected
+    assert verdict_of(claim, factor * (200 + NOISE)).verdict.word == expected
 
 
 def test_changes_are_compared_by_seed() -> None:
@@ -140,14 +146,14 @@ def test_changes_are_compared_by_seed() -> None:
         flat = sample_of("it06_sjf_best", SEEDS, ttft_p99_ms__critical=values)
         samples = {s.setting.name: s for s in (BASE, other, ours, flat)}
         (found,) = judged([statement_of(text)], samples, {})
-        assert found.verdict == expected and "points [" in found.reason
+        assert found.verdict.word == expected and "points [" in found.verdict.reason
 
 
 def test_claims_without_runs_are_not_judged() -> None:
     lost = replace(claim_of("100.0 ms"), lost="no code")
     missing = {"it05_best": "no scorer"}
     found = judged([lost, claim_of("100.0 ms")], {}, missing)
-    assert [(one.verdict, one.reason) for one in found] == [
+    assert [(one.verdict.word, one.verdict.reason) for one in found] == [
         (words.LOST, "no code"),
         (words.MISSING, "no scorer"),
     ]
