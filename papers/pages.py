@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blis_jax.commands import cli
 from blis_jax.files.atomic_write import replacing
-from blis_jax.reports.findings import Answer, Sentence
+from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 
 ROOT = Path(__file__).parent.parent
@@ -18,9 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:
     """Return the five lines with which a command begins, and an empty one."""
-    sentences = tuple(Sentence.of(text) for text in verdict)
-    said = Answer(asked, sentences, Sentence.of(sure), Sentence.of(price), next)
-    return [*answer_lines(said), ""]
+    return [*answer_lines(Answer.of(asked, verdict, sure, price, next)), ""]
 
 
 def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:

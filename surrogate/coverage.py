@@ -13,6 +13,8 @@ from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, w
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE
 
 if TYPE_CHECKING:
@@ -94,11 +96,14 @@ def _coverage(arguments: Sequence[str] | None) -> int:
         regions = regions_table(surrogate, data, confidence)
     if out is not None:
         write_table(table, out)
-    for line in lines(table, confidence, level):
-        print(line)
-    print("\n".join(region_lines(regions)))
-    if out is not None:
-        print(f"Written: {out}")
+    answer = Answer.of(
+        f"Do the intervals of {options.model} cover as often as they say?",
+        verdict_lines(table, confidence, level),
+        f"binomial tests on {int(table['points'].max())} points of test.",
+        "nothing was simulated.",
+        "--output FILE.csv keeps the table." if out is None else f"Written: {out}",
+    )
+    render.show_answer(answer, "\n".join(lines(table, level)), "\n".join(region_lines(regions)))
     return 0
 
 
@@ -182,33 +187,39 @@ def region_lines(table: pd.DataFrame) -> list[str]:
             f"{region}, {part['points'].iloc[0]} points, intervals of the {kind}: {share.min():.3f} to "
             f"{share.max():.3f} over the outputs, median {share.median():.3f}."
         )
-    return found
+    return rows
 
 
-def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
-    """Write the table in words, and how many intervals a test rejects."""
-    from blis_jax.statistics.paired import holm
-
-    words = [
+def lines(table: pd.DataFrame, level: float) -> list[str]:
+    """Return the table."""
+    rows = [
         f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
     ]
     for row in table.itertuples():
         mark = "rejected" if row.p_binomial < level else ""
         count = f"{row.covered}/{row.points}"
-        words.append(
+        rows.append(
             f"{row.output:28s} {row.interval:8s} {count:>12s} {row.share:7.3f} {row.p_binomial:9.4f} "
             f"{row.p_finite_calibration:9.4f} {mark}".rstrip()
         )
+    return rows
+
+
+def verdict_lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
+    """Return how many intervals of each kind cover too seldom or too often."""
+    from blis_jax.statistics.paired import holm
+
+    rows = []
     for kind, part in table.groupby("interval"):
         rejected = int((part["p_binomial"] < level).sum())
         finite = int((part["p_finite_calibration"] < level).sum())
         together = int((holm(part["p_binomial"].to_numpy()) < level).sum())
-        words.append(
+        rows.append(
             f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
             f"{100 * level:g} % each, {together} if all {len(part)} are one question (Holm), {finite} with the "
             "finite calibration set taken into account."
         )
-    return words
+    return rows
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:

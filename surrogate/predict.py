@@ -17,6 +17,8 @@ from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, see
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,8 +134,9 @@ def _predict(arguments: Sequence[str] | None) -> int:
         found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
     if out is not None:
         _write(found, out)
-        print(f"{len(points)} points. Written: {out}")
+        render.show_answer(_answer(found, confidence, f"Written: {out}"))
         return 0
+    render.show_answer(_answer(found, confidence, "the figures of each point are below."))
     for row in range(len(points)):
         one = found.isel(point=row)
         trusted = "" if bool(one["in_domain"]) else f" — do not trust this: {one['reason'].item()}"
@@ -247,10 +250,32 @@ def _metrics(listed: str | None, outputs: Sequence[str]) -> list[str]:
     return chosen
 
 
+def _answer(found: xr.Dataset, confidence: float, verdict: str) -> Answer:
+    """Return how many points are predicted, and how many of them can be trusted."""
+    trusted = found["in_domain"].values
+    return Answer.of(
+        f"What would the runs of {len(trusted)} points give?",
+        f"{len(trusted)} points. {verdict}",
+        f"{int(trusted.sum())} of {len(trusted)} points lie where the surrogate was trained; "
+        f"{100 * confidence:g} % intervals.",
+        "nothing was simulated.",
+        "simulate what you rely on: python -m sweeps.compare.",
+    )
+
+
 def _describe(document: Mapping[str, Any]) -> None:
     """What the surrogate asks for and gives."""
     about = document["about"]
-    print(f"Surrogate of {about.get('data', '')}, {about.get('num_points', '?')} training points.")
+    render.show_answer(
+        Answer.of(
+            "What can the surrogate be asked?",
+            f"Surrogate of {about.get('data', '')}, {about.get('num_points', '?')} training points.",
+            f"{len(document['outputs'])} outputs, each with its interval.",
+            "nothing was computed.",
+            "give POINTS, a .csv or .json with a column for each input below.",
+        )
+    )
+    print()
     for column in document["columns"]:
         values = (
             ", ".join(map(str, column["categories"]))

@@ -13,13 +13,15 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from surrogate import report_figures as figure
 from surrogate.coverage import (
     PairOptions,
     coverage_table,
-    lines,
     region_lines,
     regions_table,
+    verdict_lines,
     write_table,
 )
 
@@ -100,7 +102,15 @@ def _report(arguments: Sequence[str] | None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     with progress.phase(f"writing {folder}"):
         write_report(surrogate, data, folder, main_output, sizes, options.curve_steps, own)
-    print(f"Written: {folder / 'report.md'} with figures and tables")
+    render.show_answer(
+        Answer.of(
+            f"How good is the surrogate {options.model}?",
+            f"Written: {folder / 'report.md'} with figures and tables",
+            "points of test, which it was not trained on.",
+            f"{len(sizes)} surrogates of fewer points were trained for the learning curve.",
+            "report.md says what it can be asked, and what not.",
+        )
+    )
     return 0
 
 
@@ -250,7 +260,7 @@ def _markdown(
         "",
         f"Constant in the training data, and not learned: {', '.join(constant) or 'none'}.",
         "",
-        *lines(coverage, 0.9, 0.01)[-2:],
+        *verdict_lines(coverage, 0.9, 0.01)[-2:],
         "",
         *further,
         "",

@@ -13,6 +13,8 @@ from blis_jax.commands.options.outputs import output_path
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from sweeps.runs.options import ArmRequests
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         options.random_state,
         options.law,
     )
-    print(table(found))
+    render.show_answer(answer(arm.name, requests.seeds, found), table(found))
     if output is not None:
         write_json(output, document(arm.name, requests.seeds, found))
     return 0
@@ -148,6 +150,26 @@ def table(found: Mapping[str, SmoothedGradient]) -> str:
                 f"{100 * slope.share_changed:.1f} % |"
             )
     return "\n".join(rows)
+
+
+def answer(arm: str, seeds: Sequence[int], found: Mapping[str, SmoothedGradient]) -> Answer:
+    """Return which slopes are told from 0, and by how many runs."""
+    slopes = [
+        (f"{name} per {_unit(one)}", slope.gradient[at], slope.standard_error[at])
+        for name, slope in found.items()
+        for at, one in enumerate(slope.parameters)
+    ]
+    told = [f"{name} {value:.4g}" for name, value, error in slopes if abs(value) > 2 * error]
+    pairs = max((slope.num_pairs for slope in found.values()), default=0)
+    return Answer.of(
+        f"How do metrics of {arm} change with its settings?",
+        "; ".join(told) if told else "no slope is told from 0.",
+        f"slopes above two standard errors; {len(told)} of {len(slopes)}, each judged by itself.",
+        f"{2 * pairs * len(seeds)} runs: {pairs} pairs of draws on {len(seeds)} seeds.",
+        "more --pairs or --seeds narrow the errors."
+        if len(told) < len(slopes)
+        else "python -m sweeps.optimize searches for better settings.",
+    )
 
 
 def document(

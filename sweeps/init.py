@@ -17,6 +17,8 @@ from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, replacing, write_json, write_text
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from sweeps.ledger.entry import TrackOptions
 
 if TYPE_CHECKING:
@@ -82,8 +84,7 @@ def _init(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache=not options.no_cache)
     written = _refresh(folder, options) if options.refresh else _scaffold(folder, options)
     if not options.quiet:
-        for line in _lines(folder, written):
-            print(line)
+        render.show_answer(_answer(folder, written), "\n".join(_lines(written)))
     return 0
 
 
@@ -243,18 +244,28 @@ def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> N
     space_of(load_strategy(str(made / STRATEGY_FILE)))
 
 
-def _lines(folder: Path, baseline: Mapping[str, Any]) -> list[str]:
-    """What was measured, and what comes next, for people."""
+def _answer(folder: Path, baseline: Mapping[str, Any]) -> Answer:
+    """Return that the track stands, and what comes next."""
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    return Answer.of(
+        f"Is {folder} a track, with its baseline measured?",
+        f"Written: {folder}/ ({files})",
+        f"the baseline's figures below are means with 95 % intervals over {len(baseline['seeds'])} seeds.",
+        f"{len(baseline['seeds'])} runs.",
+        f"write {folder}/problem.md, then python -m sweeps.ledger add --track {folder} ID …",
+    )
+
+
+def _lines(baseline: Mapping[str, Any]) -> list[str]:
+    """Return what was measured, for people."""
     lines = []
     for row in baseline["intervals"]:
         if row["metric"].startswith(("ttft_p99_ms", "tokens_per_sec")) and row["mean"] is not None:
             around = "" if row["low"] is None else f" [{row['low']:,.1f}, {row['high']:,.1f}]"
             lines.append(f"  {row['label']}: {row['mean']:,.1f}{around}")
-    files = ", ".join(sorted(path.name for path in folder.iterdir()))
     return [
         f"Baseline {baseline['baseline']['text']}, seeds {', '.join(map(str, baseline['seeds']))}:",
         *lines,
-        f"Written: {folder}/ ({files})",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -101,6 +101,15 @@ class Answer:
     cluster: str = (
         ""  # what was simulated, see `cluster_line`; empty where that is nothing, or many things
     )
+
+    @classmethod
+    def of(
+        cls, asked: str, verdict: str | Iterable[str], sure: str, price: str, next: str
+    ) -> Answer:
+        """Return the answer in plain sentences, of which no number is compared or drawn."""
+        verdicts = [verdict] if isinstance(verdict, str) else verdict
+        said = tuple(Sentence.of(text) for text in verdicts)
+        return cls(asked, said, Sentence.of(sure), Sentence.of(price), next)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return a heading and a text for each line."""

@@ -25,6 +25,11 @@ def show(findings: Findings, has_all: bool = False) -> None:
     print(text(findings, has_all, width, has_colours=is_terminal))
 
 
+def show_answer(answer: Answer, *texts: str) -> None:
+    """Print an answer on standard output, and each text below an empty line."""
+    print("\n\n".join(["\n".join(answer_lines(answer)), *texts]))
+
+
 # --- text -----------------------------------------------------------------------------------------
 
 

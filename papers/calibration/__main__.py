@@ -19,6 +19,8 @@ from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 
 NAME = "papers.calibration"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_bench_llmservingsim"
@@ -99,8 +101,16 @@ def _command(arguments: Sequence[str] | None) -> int:
     rows = list(_rows(documents))
     with replacing(output / "errors.csv") as path:
         _frame(rows).to_csv(path, index=False, float_format="%.6g")
-    print(_tables(rows, documents, data, names))
-    print(f"Written: {output}/errors.csv, and a fit and a figure for each run")
+    render.show_answer(
+        Answer.of(
+            "How far are fitted step times from four measured runs of a real server?",
+            _verdicts(rows, names),
+            f"errors on requests that no fit saw: the first {NUM_FITTED} of each run were fitted.",
+            f"{len(documents)} fits; those that were kept are not made again.",
+            f"Written: {output}/errors.csv, and a fit and a figure for each run",
+        ),
+        _tables(rows, documents, data, names),
+    )
     return 0
 
 
@@ -159,7 +169,7 @@ def _tables(
         for model in TERMS:
             lines.append(_line(rows, name, model, "first", "held out"))
         lines.append(_line(rows, name, next(iter(TERMS)), "first", NAIVE, NAIVE))
-    lines += ["", *_verdicts(rows, names), "", "Fitted on all 300, errors on them, %:", _head()]
+    lines += ["", "Fitted on all 300, errors on them, %:", _head()]
     for name in names:
         for model in TERMS:
             lines.append(_line(rows, name, model, "all", "all"))

@@ -18,6 +18,8 @@ import numpy as np
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 
 if TYPE_CHECKING:
     import pandas
@@ -175,6 +177,11 @@ def _error(form: Form, prompts: Prompts, is_fitted: np.ndarray) -> float:
     return float(np.mean(form(prompts.take(is_fitted), others) / others.time_ms - 1.0))
 
 
+def median_sizes(rows: Sequence[Extrapolated]) -> dict[str, float]:
+    """Return by form the median over deployments of how far off it is."""
+    return {name: float(np.median([abs(row.prefill[name]) for row in rows])) for name in FORMS}
+
+
 def text(rows: Sequence[Extrapolated], largest: int) -> str:
     """Write the table in Markdown, with the median of the sizes of the errors."""
     lines = [
@@ -186,9 +193,7 @@ def text(rows: Sequence[Extrapolated], largest: int) -> str:
     for row in rows:
         cells = [*(row.prefill[name] for name in FORMS), row.decode]
         lines.append(f"| {row.deployment} | {' | '.join(f'{100 * c:+.0f}' for c in cells)} |")
-    sizes = [
-        np.median([abs(row.prefill[name]) for row in rows]) for name in FORMS
-    ] + [np.median([abs(row.decode) for row in rows])]  # fmt: skip
+    sizes = [*median_sizes(rows).values(), float(np.median([abs(row.decode) for row in rows]))]
     lines.append(f"| median size | {' | '.join(f'{100 * size:.0f}' for size in sizes)} |")
     return "\n".join([*lines, "", *(f"{name}: {WORDS[name]}" for name in FORMS)])
 
@@ -207,7 +212,19 @@ def _command(arguments: Sequence[str] | None) -> int:
         raise ConfigError(
             f"--largest-fitted: got {largest}; give a size between the smallest and the largest batch"
         )
-    print(text(extrapolated(table, largest), largest))
+    rows = extrapolated(table, largest)
+    sizes = median_sizes(rows)
+    nearest = min(FORMS, key=lambda name: sizes[name])
+    render.show_answer(
+        Answer.of(
+            "Which form of the prefill time goes on to batches that were not fitted?",
+            f"{nearest}: {100 * sizes[nearest]:.0f} % off, the median of {len(rows)} deployments.",
+            f"errors of batches above {largest}; fitted to the smaller ones.",
+            "nothing was simulated.",
+            "the table has each deployment; below zero is too fast.",
+        ),
+        text(rows, largest),
+    )
     return 0
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from blis_jax.latency.served_physics import BETA, COEFFICIENTS
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from papers.pages import write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
 from papers.real_servers.clusters import ClusterRun, ClusterStudy, coverage, read_clusters, study
@@ -61,8 +63,18 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
         tables["vllm"], fits["vllm_runs"] = _vllm(folder / "vllm_runs.csv", writes)
     for name, pair in _clusters(folder, parts).items():
         tables[name], fits[name] = pair
-    for text in tables.values():
-        print(f"{text}\n")
+    render.show_answer(
+        Answer.of(
+            "How far are predictions from measured runs of real servers?",
+            f"tables of {', '.join(tables)} below; each has the errors beside those of published estimates.",
+            "errors of runs that the fit had not seen: one model, hardware or load left out.",
+            f"fits of {', '.join(tables)}, and closed loops of each run.",
+            "--write puts tables, figure and fits into the package."
+            if not writes
+            else f"Written: {PAGE}, {FITS}",
+        ),
+        *tables.values(),
+    )
     if writes:
         for name, text in tables.items():
             write_between_markers(PAGE, f"real-servers-{name}", text)

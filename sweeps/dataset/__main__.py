@@ -18,6 +18,8 @@ from blis_jax.commands.options.seed_options import FIRST_SEED
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
 from blis_jax.metrics.metric import names_in
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from sweeps.runs.options import FOLDER, ArmRequests, StrategyWord
 
 if TYPE_CHECKING:
@@ -162,7 +164,15 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     experiment = Experiment(requests, targets_of(strategy), names)
     store = DatasetStore(path, plan, names)
     if options.plan:
-        print(f"{len(plan.codes)} points, {plan.is_planned.sum()} runs, {len(names)} metrics")
+        render.show_answer(
+            Answer.of(
+                "What would be run?",
+                f"{len(plan.codes)} points, {plan.is_planned.sum()} runs, {len(names)} metrics",
+                "the points are those that the same options run.",
+                "nothing was run.",
+                "leave out --plan to run them.",
+            )
+        )
         return 0
     about = _about(strategy, plan, experiment)
     about["command"] = cli.command_text(NAME, arguments)

@@ -19,6 +19,8 @@ from blis_jax.errors import reads_store
 from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
 from blis_jax.runs.driver import Runner
 from surrogate.columns import to_json
@@ -197,5 +199,13 @@ def fill(
             work.show(num_done)
     if is_told:
         seconds = time.monotonic() - started
-        print(f"{num_planned - num_before} runs in {seconds:.0f} s. Written: {store.path}")
+        render.show_answer(
+            Answer.of(
+                f"Runs of {len(plan.codes)} points, of which a surrogate can be learned?",
+                f"Written: {store.path}",
+                f"{num_planned} runs; points of training, calibration and test are drawn apart.",
+                f"{num_planned - num_before} runs in {seconds:.0f} s.",
+                f"python -m surrogate.train {store.path}",
+            )
+        )
     return 0

@@ -126,16 +126,18 @@ class _StatusOptions(
 
 def _render(arguments: list[str]) -> int:
     options = _RenderOptions.read(arguments)
+    from sweeps.ledger.answers import of_page
     from sweeps.ledger.render import page_text, rendered, write
 
     ledger = options.ledger()
     if options.check:
         if ledger.page.exists() and rendered(ledger) == page_text(ledger):
-            print(f"{ledger.page} matches the records")
+            render.show_answer(of_page(ledger, is_written=False))
             return 0
         cli.say(NAME, f"{ledger.page} does not match the records; run render")
         return EXIT_BROKEN
-    print(f"Written: {write(ledger)}")
+    write(ledger)
+    render.show_answer(of_page(ledger, is_written=True))
     return 0
 
 

@@ -212,6 +212,52 @@ def of_status(ledger: Ledger, objective: str, null_limit: int | None) -> Finding
     )
 
 
+def of_plan(ledger: Ledger, row: LedgerRow) -> Answer:
+    """Return that a hypothesis is written down."""
+    record = row.planned
+    return Answer.of(
+        f"Is the hypothesis of row {row.id} written down before it is run?",
+        f"Yes: {row.id}: written as record {record['number']} at {record['written']}, {record['hash']}",
+        "the record is chained to those before it, so that check finds a later change.",
+        "nothing was run.",
+        f"add {row.id} runs it; written: {ledger.path}, {ledger.page}",
+    )
+
+
+def of_note(ledger: Ledger, name: str, record: Record) -> Answer:
+    """Return that findings or a resolution are written down."""
+    return Answer.of(
+        f"Is the note on row {name} written down?",
+        f"Yes: {name}: noted as record {record['number']}, {record['hash'][:12]}",
+        "the note stands behind the result, which it cannot change.",
+        "nothing was run.",
+        f"check proves the records; written: {ledger.path}, {ledger.page}",
+    )
+
+
+def of_file(ledger: Ledger, num_added: int, num_rows: int) -> Answer:
+    """Return how many rows of a file are in the ledger now."""
+    return Answer.of(
+        "Which rows of the file were missing, and are there now?",
+        f"{num_added} of {num_rows} rows added; {ledger.page} is rendered",
+        "rows that were there already were not run again.",
+        f"the runs of {num_added} rows.",
+        "status says where the search stands.",
+    )
+
+
+def of_page(ledger: Ledger, is_written: bool) -> Answer:
+    """Return that the page is that of the records."""
+    page = f"{ledger.page} matches the records"
+    return Answer.of(
+        "Is the page that of the records?",
+        f"Written: {ledger.page}" if is_written else page,
+        "the page is made of the records alone.",
+        "nothing was run.",
+        "check proves that the records are as they were written.",
+    )
+
+
 def of_result(ledger: Ledger, record: Record) -> Findings:
     """Return what a new result says: its verdict, its predictions, figures, and the criteria."""
     predictions = record.get("predictions", ())

@@ -13,7 +13,7 @@ from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, see
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.parser import OneOf, number
 from blis_jax.errors import ConfigError
-from blis_jax.reports.render import show
+from blis_jax.reports.render import show, show_answer
 from sweeps.claims.words import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
 
 if TYPE_CHECKING:
@@ -197,14 +197,12 @@ def plan(arguments: list[str]) -> int:
     prepare_backend()
     from sweeps.ledger import render
     from sweeps.ledger.adding import hypothesis_from
+    from sweeps.ledger.answers import of_plan
 
     ledger = options.ledger(is_new_allowed=True)
     row = ledger.plan(hypothesis_from(options.values(ledger.problem.rng), ledger))
     render.write(ledger)
-    record = row.planned
-    print(
-        f"{row.id}: written as record {record['number']} at {record['written']}, {record['hash']}"
-    )
+    show_answer(of_plan(ledger, row))
     return 0
 
 
@@ -230,13 +228,14 @@ def add(arguments: list[str]) -> int:
 
 def _add_from(ledger: Ledger, file: Path) -> int:
     from sweeps.ledger.adding import add_file, read_rows
+    from sweeps.ledger.answers import of_file
 
     entries = read_rows(file)
     work = progress.begin("adding", len(entries), "rows")
 
     def tell(line: str) -> None:
         work.clear()
-        print(line, flush=True)
+        cli.say(NAME, line)
 
     try:
         added = add_file(ledger, entries, tell, work.show)
@@ -245,7 +244,7 @@ def _add_from(ledger: Ledger, file: Path) -> int:
         raise
     finally:
         work.clear()
-    print(f"{added} of {len(entries)} rows added; {ledger.page} is rendered")
+    show_answer(of_file(ledger, added, len(entries)))
     return 0
 
 
@@ -258,9 +257,10 @@ def note(arguments: list[str]) -> int:
     if not content:
         raise ConfigError("nothing to note; give --findings or --resolution")
     from sweeps.ledger import render
+    from sweeps.ledger.answers import of_note
 
     ledger = options.ledger()
     record = ledger.add_note(name, content)
     render.write(ledger)
-    print(f"{name}: noted as record {record['number']}, {record['hash'][:12]}")
+    show_answer(of_note(ledger, name, record))
     return 0

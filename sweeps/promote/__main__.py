@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.errors import ConfigError
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from sweeps.promote import DEFAULT_TARGET, options
 
 NAME = options.NAME
@@ -80,8 +83,17 @@ def _whole(words: list[str]) -> int:
     store = PromotionStore(folder)
     with store.writing():
         promotion = asked.promotion(store)
-        run_all(store, promotion, evidence, print, may_overwrite=asked.overwrite)
-    print(f"Done: {folder}/bundle is the change, {folder}/bundle/pr-body.md its text")
+        tell = functools.partial(cli.say, NAME)
+        run_all(store, promotion, evidence, tell, may_overwrite=asked.overwrite)
+    render.show_answer(
+        Answer.of(
+            f"Is {promotion.name} ready for {promotion.target}?",
+            f"Done: {folder}/bundle is the change, {folder}/bundle/pr-body.md its text",
+            "every gate is open; pr-body.md says what was measured, and what was simulated alone.",
+            "stages that were up to date were not made again.",
+            f"status --output {folder} says what each gate went by.",
+        )
+    )
     return 0
 
 
@@ -104,9 +116,17 @@ def _stage(name: str) -> Callable[[list[str]], int]:
         with store.writing():
             promotion = asked.promotion(store)
             made = run_stage(store, promotion, name, evidence, may_overwrite=asked.overwrite)
-        for path in made:
-            if not path.startswith("evidence/reports/"):
-                print(folder / path)
+        paths = [str(folder / path) for path in made if not path.startswith("evidence/reports/")]
+        render.show_answer(
+            Answer.of(
+                f"Is the stage {name} made?",
+                f"Yes: {len(made)} files in {folder}.",
+                "made of the stages before it, whose hashes it keeps.",
+                "this stage alone was made.",
+                f"status --output {folder} says which gate comes next.",
+            ),
+            "\n".join(paths),
+        )
         return 0
 
     return run
@@ -122,10 +142,18 @@ def _gate(words: list[str]) -> int:
     with store.writing():
         findings = check(store, options.promotion_of(store), gate)
         state = gate_state(store, gate)
-    for finding in findings:
-        print(described(finding))
-    print(f"gate {gate}: {counted(count_of(findings))}; {findings_path(gate)}")
-    print(f"gate {gate} is {state.word}: {state.detail}")
+    render.show_answer(
+        Answer.of(
+            f"Is gate {gate} open?",
+            f"gate {gate} is {state.word}: {state.detail}",
+            f"gate {gate}: {counted(count_of(findings))}; {findings_path(gate)}",
+            "nothing was run.",
+            "make the next stage."
+            if state.is_open
+            else "mend what is found, or accept the gate with a reason.",
+        ),
+        *(["\n".join(map(described, findings))] if findings else []),
+    )
     return 0 if state.is_open else EXIT_GATE_CLOSED
 
 
@@ -141,7 +169,15 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
         store.identity()
         with store.writing():
             decide(store, gate, decision, by, reason)
-        print(f"gate {gate}: {decision} by {by}; {store.path(decision_path(gate))}")
+        render.show_answer(
+            Answer.of(
+                f"Is the decision about gate {gate} written down?",
+                f"gate {gate}: {decision} by {by}; {store.path(decision_path(gate))}",
+                "it holds for what the gate looked at; a change closes the gate again.",
+                "nothing was run.",
+                "status says what comes next.",
+            )
+        )
         return 0
 
     return run
@@ -152,7 +188,19 @@ def _status(words: list[str]) -> int:
     from sweeps.promote.running import status_lines
     from sweeps.promote.store import PromotionStore
 
-    print("\n".join(status_lines(PromotionStore(asked.folder()))))
+    store = PromotionStore(asked.folder())
+    heading, *lines = status_lines(store)
+    closed = next((line.strip() for line in lines if ": closed, " in line), "")
+    render.show_answer(
+        Answer.of(
+            f"Where does the promotion of {heading} stand?",
+            closed or "every gate is open.",
+            "hashes of all files against those that each stage was made of.",
+            "nothing was run.",
+            "mend what that gate found." if closed else f"{asked.folder()}/bundle is the change.",
+        ),
+        "\n".join(lines),
+    )
     return 0
 
 
@@ -176,7 +224,15 @@ def _survival(words: list[str]) -> int:
     seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
     write_page(page, promotions, seeds, asked.num_requests, command, only)
-    print(page)
+    render.show_answer(
+        Answer.of(
+            f"Do the gains of {', '.join(one.name for one in promotions)} survive on a cluster?",
+            f"Written: {page}",
+            f"simulated alone, on {len(seeds)} seeds of every concern.",
+            f"{len(promotions)} strategies; the page has the runs of each concern.",
+            "the page says which gain is lost, and to what.",
+        )
+    )
     return 0
 
 

@@ -15,6 +15,8 @@ from blis_jax.commands.options.outputs import output_path, outputs_of
 from blis_jax.commands.options.seed_options import CountedRequests, given_seeds, seeds_option
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import plain, write_json
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer, Findings, Remarks
 
 if TYPE_CHECKING:
     from sweeps.review.candidates import Candidate, Opinion
@@ -99,8 +101,15 @@ def _check(record: str, texts: Sequence[str]) -> int:
 
     if texts:
         raise ConfigError("--check takes the candidates from the record; leave them out")
-    for line in check_record(Path(record)):
-        print(line)
+    render.show_answer(
+        Answer.of(
+            f"Does {record} still hold of its candidates?",
+            check_record(Path(record)),
+            "hashes of the candidates, and the rule of the consensus on the opinions again.",
+            "nothing was run.",
+            "judge the candidates again when they change.",
+        )
+    )
     return 0
 
 
@@ -110,7 +119,15 @@ def _template(template: str, overwrite: bool, candidates: Sequence[Candidate]) -
     path = output_path(template, "--template", (".yaml", ".yml"), overwrite)
     with cli.writing(path):
         write_template(path, candidates)
-    print(f"Written: {path}; give it back with --external when it is filled in")
+    render.show_answer(
+        Answer.of(
+            "Where can a reviewer of yours write an opinion?",
+            f"Written: {path}",
+            "the file names each candidate with its hash, so that it goes with no other.",
+            "nothing was run.",
+            "give it back with --external when it is filled in",
+        )
+    )
     return 0
 
 
@@ -146,8 +163,7 @@ def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
     with cli.writing(path):
         write_json(path, record)
     if not options.quiet:
-        for line in _lines(record):
-            print(line)
+        render.show(_findings(record, len(judges), len(seeds)))
         print(f"Written: {path}")
     return 0
 
@@ -162,25 +178,42 @@ def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
     return Valuation(strategy) if strategy is not None and is_valued else None
 
 
-def _lines(record: Mapping[str, Any]) -> list[str]:
-    """Opinions by candidate, the outcome with dissent, and the choice."""
-    lines = []
-    for entry in record["candidates"]:
-        name = entry["name"]
-        outcome = record["consensus"]["outcomes"][name]
-        score = "" if entry["score"] is None else f", score {entry['score']:.6g}"
-        lines.append(f"{name} ({entry['hash'][:21]}...): {outcome['outcome']}{score}")
-        lines += [f"  differs from the record: {text}" for text in entry["deviations"]]
-        for opinion in record["opinions"]:
-            if opinion["candidate"] == name:
-                reasons = "; ".join(opinion["reasons"]) or "no reason given"
-                lines.append(f"  {opinion['judge']:12} {opinion['verdict']:8} {reasons}")
-        if outcome["dissent"]:
-            lines.append(f"  dissent: {', '.join(outcome['dissent'])}")
-    chosen = record["consensus"]["chosen"]
-    lines.append(f"Chosen: {chosen}." if chosen else "No candidate is chosen: all are rejected.")
-    lines.append(record["consensus"]["rule"])
-    return lines
+def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Findings:
+    """Return the choice, and the opinions on each candidate with what they dissent in."""
+    chosen, entries = record["consensus"]["chosen"], record["candidates"]
+    outcomes = record["consensus"]["outcomes"]
+    count = len(entries)
+    answer = Answer.of(
+        f"Which of {count} candidates do the reviewers accept?" if count > 1
+        else f"Do the reviewers accept {entries[0]['name']}?",
+        f"Chosen: {chosen}." if chosen else "No candidate is chosen: all are rejected.",
+        record["consensus"]["rule"],
+        f"{num_judges} judges on {count} candidates; their runs are on {num_seeds} seeds each.",
+        f"python -m sweeps.compare sets {chosen} beside a baseline." if chosen
+        else "read the reasons below, change a candidate, and judge it again.",
+    )  # fmt: skip
+    sections = [
+        Remarks(_opinions(record, one, outcomes[one["name"]]), one["name"], is_brief=True)
+        for one in entries
+    ]
+    return Findings(answer, tuple(sections))
+
+
+def _opinions(
+    record: Mapping[str, Any], entry: Mapping[str, Any], outcome: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return what was said of one candidate."""
+    name = entry["name"]
+    score = "" if entry["score"] is None else f", score {entry['score']:.6g}"
+    lines = [f"{outcome['outcome']}{score} ({entry['hash'][:21]}...)"]
+    lines += [f"differs from the record: {text}" for text in entry["deviations"]]
+    for opinion in record["opinions"]:
+        if opinion["candidate"] == name:
+            reasons = "; ".join(opinion["reasons"]) or "no reason given"
+            lines.append(f"{opinion['judge']}: {opinion['verdict']}; {reasons}")
+    if outcome["dissent"]:
+        lines.append(f"dissent: {', '.join(outcome['dissent'])}")
+    return tuple(lines)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from papers.real_servers.predict.scene import FITTED, MODELS
 
 if TYPE_CHECKING:
@@ -92,8 +94,17 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     with cli.writing(output), replacing(output) as scratch:
         table.to_csv(scratch, index=False)
-    print(summary(file, table))
-    print(f"Written: {output}")
+    head, *errors = summary(file, table).splitlines()
+    render.show_answer(
+        Answer.of(
+            f"What would the runs of {source} measure?",
+            head,
+            "fitted to runs of that collection; errors below where the file has measured values.",
+            f"{len(units)} runs predicted.",
+            f"Written: {output}",
+        ),
+        *(["\n".join(errors)] if errors else []),
+    )
     return 0
 
 

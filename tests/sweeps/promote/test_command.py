@@ -76,7 +76,7 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "3")) == 3
     said = capsys.readouterr()
-    assert "validate: 2 files" in said.out
+    assert "validate: 2 files" in said.err
     assert "gate 3 is closed: evidence/one.txt was changed after A. Reviewer decided" in said.err
 
 
@@ -84,7 +84,8 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     assert main(words(folder, "maps", "iter00_baseline")) == 0
-    assert capsys.readouterr().out == f"{folder}/maps.yaml\n"
+    said = capsys.readouterr().out
+    assert said.startswith("Asked:") and said.endswith(f"\n\n{folder}/maps.yaml\n")
     assert main(words(folder, "hypothesise")) == 3
     assert "needs stage translate, which is not made" in capsys.readouterr().err
     assert main(words(folder, "gate", "1")) == 3
@@ -109,7 +110,7 @@ def test_a_critical_finding_cannot_be_approved(
     fakes.stand_in(monkeypatch, planted)
     folder = tmp_path / "out"
     assert main(words(folder, "iter00_baseline", *DRY)) == 3
-    assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().out
+    assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().err
     assert main(words(folder, "approve", "1", "--by", "A", "--reason", "B")) == 3
     assert "stays closed: 1 CRITICAL finding" in capsys.readouterr().err
 

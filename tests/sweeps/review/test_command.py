@@ -577,7 +577,7 @@ def test_review_record_and_check(
     words = [*files, "--judges", "bounds,proxy", "--external", str(template)]
     assert main([*words, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
-    assert "ada          pass" in shown and "Chosen: one." in shown
+    assert "ada: pass; " in shown and "Chosen: one." in shown
     record = json.loads(output.read_text())
     assert len(record["opinions"]) == 2 * 3
     assert "--judges proxy --rng reference --seeds 42,43" in record["opinions"][0]["repeat"]
