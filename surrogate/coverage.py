@@ -187,7 +187,7 @@ def region_lines(table: pd.DataFrame) -> list[str]:
             f"{region}, {part['points'].iloc[0]} points, intervals of the {kind}: {share.min():.3f} to "
             f"{share.max():.3f} over the outputs, median {share.median():.3f}."
         )
-    return rows
+    return found
 
 
 def lines(table: pd.DataFrame, level: float) -> list[str]:
