@@ -17,7 +17,7 @@ import numpy as np
 from surrogate.fitting import online
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, greedy, known_of
+from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, greedy, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.search.engines.smooth_model import fitted_outputs
 from sweeps.strategies.file import Search
@@ -63,7 +63,7 @@ class Ensemble:
         points += chosen
         return chosen + distinct(self.encoding, self.search, wide, points, num_wide)
 
-    def _wide(self, known: Known, count: int) -> list[np.ndarray]:
+    def _wide(self, known: KnownPoints, count: int) -> list[np.ndarray]:
         """Ends of the members' ways down with the largest expected improvement over all members."""
         random = generator(self.search, len(known.features), 1)
         ensemble = online.fit(known.features, known.targets, int(random.integers(2**31)))
@@ -79,7 +79,7 @@ class Ensemble:
         lowest = np.full(len(values), known.goal)
         return [candidates[place] for place in greedy(values, lowest, 3 * count)]
 
-    def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
+    def _local(self, known: KnownPoints, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
         random = generator(self.search, len(known.features), 2)
         distance = np.abs(known.features - known.centre).max(axis=1)
@@ -93,7 +93,9 @@ class Ensemble:
         lowest, hoped = scores[:, : len(tried)].min(axis=1), scores[:, len(tried) :]
         return [candidates[place] for place in greedy(hoped, lowest, 3 * count)]
 
-    def _candidates(self, known: Known, edge: float, random: np.random.Generator) -> np.ndarray:
+    def _candidates(
+        self, known: KnownPoints, edge: float, random: np.random.Generator
+    ) -> np.ndarray:
         """Most of them around the best point; some around other good ones, and from all over the space."""
         worth = np.asarray(online.merged(known.targets, known.errors))
         order = np.argsort(worth, kind="stable")[:ELSEWHERE]

@@ -45,7 +45,7 @@ class BranchedStart:
         return self.encoding.in_branch(point, number % len(self.encoding.branches))
 
 
-class Known(NamedTuple):
+class KnownPoints(NamedTuple):
     """What was tried, as the models see it."""
 
     features: np.ndarray  # [point, feature]
@@ -62,14 +62,14 @@ class Known(NamedTuple):
         return features
 
 
-def known_of(encoding: Encoding, told: Sequence[Told]) -> Known:
+def known_of(encoding: Encoding, told: Sequence[Told]) -> KnownPoints:
     """Points that were tried, of which not all have failed."""
     features = encoding.features([point.point for point in told])
-    return Known(features, *targets_of(told), np.array([point.num_runs for point in told]))
+    return KnownPoints(features, *targets_of(told), np.array([point.num_runs for point in told]))
 
 
 def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
-    """Compressed objectives and excesses `[point, output]`; then as in `Known`."""
+    """Compressed objectives and excesses `[point, output]`; then as in `KnownPoints`."""
     whole = [one for one in told if not one.has_failed]
     width = max(len(one.excesses) for one in whole)
     plain = [

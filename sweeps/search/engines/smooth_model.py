@@ -88,10 +88,10 @@ def fitted(
 
 
 class SmoothOutputs(NamedTuple):
-    """A process for each output of `Known.targets`; one that is the same at all points is a constant."""
+    """A process for each output of `KnownPoints.targets`; one that is the same at all points is a constant."""
 
     processes: tuple[SmoothModel | float, ...]
-    errors: np.ndarray | None  # [excess], see `Known`
+    errors: np.ndarray | None  # [excess], see `KnownPoints`
 
     def scores(self, features: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
         """Return merged scores `[draw, candidate]` of `count` joint draws at features `[candidate, feature]`."""
