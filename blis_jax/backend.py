@@ -33,7 +33,7 @@ _is_late = False  # JAX had started without the flag
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between runs."""
+    """Return the folder in which compiled programs are kept between runs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "blis_jax" / "xla"
 

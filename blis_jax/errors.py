@@ -88,7 +88,7 @@ def refusing_unwritable(path: Path) -> Iterator[None]:
 def reads_store(
     advice: str,
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """For a function that reads a store at its first argument, or at that one's `path`."""
+    """Guard a function that reads a store at its first argument, or at that one's `path`: damage becomes a sentence."""
 
     def decorate(read: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(read)

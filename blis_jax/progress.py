@@ -36,11 +36,11 @@ class Phase:
         self.compile_s, self.done_meanwhile, self.num_compilations = 0.0, 0, 0
 
     def advance(self, count: int = 1) -> None:
-        """So many more units are done."""
+        """Count `count` more units as done."""
         self.done += count
 
     def show(self, done: int, item: str = "") -> None:
-        """So many units are done in all; `item` is in the making."""
+        """Show that `done` units are done in all and that `item` is in the making."""
         self.done, self.item = done, item
         self.board.reopen(self)
 
@@ -49,7 +49,7 @@ class Phase:
         self.board.close(self)
 
     def seconds_each(self, now: float) -> float | None:
-        """Mean time of a unit while nothing was compiled; None as long as nothing honest can be said.
+        """Return the mean time of a unit while nothing was compiled; None as long as nothing honest can be said.
 
         Where about every unit compiles, as in an ablation, its compilation is part of its time. But runs that were
         made while another program was compiled say nothing about the pace of the others.
@@ -61,7 +61,7 @@ class Phase:
         return elapsed / num_done if 0 < num_done <= self.num_compilations else None
 
     def counted(self, now: float) -> str:
-        """`3 of 15 runs, 2.1 runs/s, 6 s left`; how long it has taken if there is nothing to count."""
+        """Say `3 of 15 runs, 2.1 runs/s, 6 s left`, or how long it has taken if there is nothing to count."""
         if self.total is None or self.total < 2:
             return f"{duration(now - self.began)} so far"
         words = f"{self.done:,} of {self.total:,} {self.unit}"
@@ -114,7 +114,7 @@ class Board:
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 
     def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
-        """Seconds of a phase in which something was compiled, and the units that were done meanwhile."""
+        """Return the seconds of a phase in which something was compiled, and the units that were done meanwhile."""
         if not self.num_compiling:
             return phase.compile_s, phase.done_meanwhile
         seconds = now - max(self.compiling_since, phase.began)
@@ -127,7 +127,7 @@ class Board:
             return self.phases[0].what if self.phases else "", self.num_compiling > 0
 
     def age(self) -> float:
-        """Seconds since the outermost phase began; 0 if none is open."""
+        """Return the seconds since the outermost phase began; 0 if none is open."""
         with self.lock:
             return self.clock() - self.phases[0].began if self.phases else 0.0
 
@@ -183,7 +183,7 @@ def phase(
 
 @contextlib.contextmanager
 def runs(count: int) -> Iterator[Callable[[int], None]]:
-    """Runs that a runner makes; a phase that counts runs takes them in, others show them beside."""
+    """Count the runs that a runner makes: a phase that counts runs takes them in, others show them beside."""
     around = board.phases[-1] if board.phases else None
     if around is not None and around.unit == "runs" and around.total is not None:
         yield around.advance

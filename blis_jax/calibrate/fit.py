@@ -73,7 +73,7 @@ class FitTarget:
             raise ConfigError("no request of the fit has measured latencies; fit on more requests")
 
     def residuals(self, found: Latencies) -> tuple[np.ndarray, np.ndarray]:
-        """Residuals [request, 3] and their derivatives [request, 3, term] of the requests in use."""
+        """Compute residuals `[request, 3]` and their derivatives `[request, 3, term]` of the requests in use."""
         used = self.has_both
         gaps = np.maximum(self.output_len[used] - 1.0, 1.0)
         ttft, e2e = found.ttft_us[used], found.e2e_us[used]
@@ -102,7 +102,7 @@ class FitTarget:
         return values, slopes
 
     def spreads(self, found: Latencies) -> np.ndarray:
-        """Robust standard deviation of each kind of residual: 1.4826 times the median size."""
+        """Return a robust standard deviation of each kind of residual: 1.4826 times the median size."""
         values, _ = self.residuals(found)
         return np.maximum(1.4826 * np.median(np.abs(values), axis=0), LEAST_SPREAD)
 
@@ -165,7 +165,7 @@ class FitProblem:
         return self._found
 
     def residuals(self, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Residuals [request, kind] and derivatives with respect to the scaled coefficients."""
+        """Compute residuals `[request, kind]` and their derivatives with respect to the scaled coefficients."""
         values, slopes = self.target.residuals(self.latencies(scaled * self.scale))
         return values, slopes * self.scale
 
@@ -239,7 +239,7 @@ def starting_points(
     seed: int,
     is_used: Bool[np.ndarray, " request"] | None = None,
 ) -> list[np.ndarray]:
-    """`num_starts` guesses in µs: the first with even shares, the others with drawn ones.
+    """Return `num_starts` guesses in µs: the first with even shares, the others with drawn ones.
 
     `is_used` says which requests' latencies may be looked at; all if None.
     """

@@ -91,7 +91,7 @@ _FIELDS = {
 
 
 def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a ClusterConfig: options first, then the run's own settings, then vLLM's defaults."""
+    """Return fields of a ClusterConfig: options first, then the run's own settings, then vLLM's defaults."""
     stated = {
         field: value
         for name, field in _FIELDS.items()
@@ -151,7 +151,7 @@ def tpot_of(
     e2e_us: Float[np.ndarray, "..."],
     output_len: Int[np.ndarray, "..."],
 ) -> Float[np.ndarray, "..."]:
-    """(E2E − TTFT) ÷ (output tokens − 1); NaN for a single token."""
+    """Return (E2E − TTFT) ÷ (output tokens − 1), in the unit of the latencies; NaN for a single token."""
     return (e2e_us - ttft_us) / np.where(output_len > 1, output_len - 1.0, np.nan)
 
 
@@ -167,7 +167,7 @@ class MeasuredRun:
 
     @property
     def tpot_us(self) -> Float[np.ndarray, " request"]:
-        """(E2E − TTFT) ÷ (output tokens − 1); NaN for a single token."""
+        """Return (E2E − TTFT) ÷ (output tokens − 1) in µs; NaN for a single token."""
         return tpot_of(self.ttft_us, self.e2e_us, self.rows.output_len)
 
     def __len__(self) -> int:

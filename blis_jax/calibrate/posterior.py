@@ -43,7 +43,7 @@ class Predictive:
     def intervals(
         self, model: Model, run: MeasuredRun, is_part: Bool[np.ndarray, " request"]
     ) -> dict[tuple[str, str], Interval]:
-        """Low and high of every figure of the requests of a part that were measured, ms.
+        """Return low and high, ms, of every figure of the requests of a part that were measured.
 
         `model` simulates the run with coefficients of the form of `fits`.
         """
@@ -64,7 +64,7 @@ class Predictive:
         return dict(zip(keys, pairs, strict=True))
 
     def document(self) -> dict[str, Any]:
-        """As plain data; `of_document` reads it back."""
+        """Return the predictive as plain data; `of_document` reads it back."""
         return {
             "terms": list(self.terms),
             "fits": [[float(f"{value:.6g}") for value in row] for row in self.fits.tolist()],
@@ -116,7 +116,7 @@ def noise_of(
 def redrawn(
     noise: Float[np.ndarray, "request kind"], count: int, random: np.random.Generator
 ) -> Float[np.ndarray, "draw request kind"]:
-    """Noise of `count` other requests, as alike among neighbours as the given one.
+    """Draw noise of `count` other requests, as alike among neighbours as the given noise.
 
     Mean, size and how alike neighbours are follow the given noise, and are drawn, since they are known only as
     well as so many requests tell them. Innovations are smoothed, since the largest have not been seen yet.
@@ -164,7 +164,7 @@ def disturbed(
     output_len: Int[np.ndarray, " request"],
     noise: Float[np.ndarray, "draw request 2"],
 ) -> tuple[Float[np.ndarray, "draw request"], Float[np.ndarray, "draw request"]]:
-    """TTFT and E2E as a server with such noise would have them; both stay at or above 0."""
+    """Return TTFT and E2E as a server with such noise would have them; both stay at or above 0."""
     ttft = np.maximum(ttft_us + noise[..., 0] * (TTFT_FLOOR_US + ttft_us), 0.0)
     decoding = np.maximum(e2e_us - ttft_us, 0.0) * np.where(
         output_len > 1, np.exp(noise[..., 1]), 1.0
@@ -219,7 +219,7 @@ class Posterior:
         return model_of({*self.terms, *self.fixed})
 
     def draws(self, num_draws: int, seed: int) -> Float[np.ndarray, "draw term"]:
-        """Normal draws, folded back at 0; the same for the same seed."""
+        """Draw coefficients from a normal law, folded back at 0; the same for the same seed."""
         if not self.terms:
             return np.zeros((num_draws, 0))
         standard = np.random.default_rng(seed).standard_normal((num_draws, len(self.terms)))
@@ -232,7 +232,7 @@ class Posterior:
     def coefficients(
         self, values: Float[np.ndarray, " term"] | None = None
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """α and β at the fit, or at one of its draws; β has a fourth term if the fit has it."""
+        """Return α and β at the fit, or at one of its draws; β has a fourth term if the fit has it."""
         given = {**self.fixed, **dict(zip(self.terms, self.values.tolist(), strict=True))}
         if values is not None:
             given |= dict(zip(self.terms, np.asarray(values).tolist(), strict=True))
@@ -265,7 +265,7 @@ def model_of(terms: Collection[str]) -> str:
 
 
 def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """α and β of named terms; those without a name are 0."""
+    """Return α and β of named terms; terms that are not named are 0."""
     alpha = tuple(float(values.get(f"alpha{place}", 0.0)) for place in range(3))
     beta = tuple(float(values.get(f"beta{place}", 0.0)) for place in range(3))
     return alpha, (*beta, float(values["beta3"])) if "beta3" in values else beta

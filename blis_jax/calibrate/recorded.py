@@ -58,7 +58,7 @@ def blocks_from_series(
     settings: ServerSettings,
     num_fitted: int | None = None,
 ) -> BlockEstimate:
-    """Median over ticks of blocks held ÷ logged use.
+    """Estimate the KV blocks of an instance: the median over ticks of blocks held ÷ logged use.
 
     What a request holds is worked out from its measured times: its prompt from the first token on,
     outputs at even gaps until the last. Prompts that are still in prefill are not counted, so
@@ -110,7 +110,7 @@ def _why_unknown(use: np.ndarray, until: float) -> str:
 def held_blocks(
     times: np.ndarray, columns: Mapping[str, np.ndarray], block_size: int
 ) -> np.ndarray:
-    """Blocks that all running requests hold at each time."""
+    """Count the blocks that all running requests hold at each time."""
     first, last = columns["first_token_ts"], columns["last_token_ts"]
     at = times[:, None]
     is_running = (at >= first) & (at <= last)
@@ -123,7 +123,7 @@ COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_tok
 
 
 def read_engine_log(path: Path, num_fitted: int | None) -> MeasuredRun:
-    """Arrivals are the times at which the engine queued a request, TTFT counts from there."""
+    """Read vLLM's engine log: a request arrives when the engine queues it, and its TTFT counts from there."""
     columns = _json_lines(path)
     first = columns["queued_ts"].min()
     rows = make_rows(
@@ -306,7 +306,7 @@ def read_measured(
 
 
 def no_requests(path: Path | str, found: Summary) -> str:
-    """Why nothing can be fitted to a summary, in words."""
+    """Say why nothing can be fitted to a summary."""
     return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
 
 

@@ -119,7 +119,7 @@ MEASURED, SIMULATED, SPAN_HELD_OUT = GREY, RED, "#f0e6d2"
 
 
 def draw(found: Calibration, path: Path) -> None:
-    """TTFT, TPOT and E2E over arrival; the requests held out are shaded."""
+    """Draw TTFT, TPOT and E2E over arrival; the requests held out are shaded."""
     run, simulation = found.run, found.latencies
     tpot_us = tpot_of(simulation.ttft_us, simulation.e2e_us, run.rows.output_len)
     panels = (
@@ -202,7 +202,11 @@ def by_fit(run: MeasuredRun, fit: Posterior, server: Mapping[str, Any], trace: s
 
 
 def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Prediction:
-    """Figures of a simulated run beside those that were measured."""
+    """Put figures of a simulated run beside those that were measured.
+
+    Raises:
+        ConfigError: the measured run states no latency.
+    """
     simulated, remarks = _simulated(results)
     if isinstance(measured, Summary):
         real, kind = measured.figures, f"figures of {measured.tool}"

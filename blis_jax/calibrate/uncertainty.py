@@ -81,7 +81,7 @@ def uncertainty(fit: Fit) -> Uncertainty:
 
 
 def beyond_groups(fit: Fit) -> float:
-    """Times that sums of slopes and residuals vary more in the long run than the groups show, at least 1.
+    """Return how many times more sums of slopes and residuals vary in the long run than the groups show; at least 1.
 
     Groups of a twelfth are too short where more distant neighbours are still alike. The long run is that of an
     autoregression of order one of each term (Andrews and Monahan, 1992).
@@ -216,7 +216,7 @@ def explore(
     terms: Sequence[str],
     wider_starts: Sequence[np.ndarray],
 ) -> Exploration:
-    """Descents of the wider form with `terms`, and along the path of every one of its coefficients.
+    """Descend in the wider form with `terms`, and along the path of every one of its coefficients.
 
     Args:
         model: latencies of the wider form.
@@ -267,7 +267,7 @@ class _Search:
         self.num_simulations = 0
 
     def end(self, start: np.ndarray, held: int | None = None) -> tuple[np.ndarray, float]:
-        """Where a descent ends, all coefficients free or one held."""
+        """Return where a descent ends, with all coefficients free or one held."""
         is_free = np.arange(len(start)) != (-1 if held is None else held)
         problem = FitProblem(_holding(self.model, start, is_free), self.target, self.scale[is_free])
         rounds = 2 * ROUNDS if held is None else ROUNDS
@@ -280,7 +280,7 @@ class _Search:
         return values, cost
 
     def path(self, place: int, share: float) -> None:
-        """Both ways from the best end, in growing steps, until two ends are clearly worse."""
+        """Follow a coefficient both ways from the best end, in growing steps, until two ends are clearly worse."""
         first = self.values[int(np.argmin(self.costs))]
         size = share * max(first[place], 0.1 * self.scale[place])
         for sign in (-1.0, 1.0):
@@ -309,7 +309,7 @@ def _holding(
 
 
 def widened(known: Uncertainty, fit: Fit, found: Exploration) -> Uncertainty:
-    """Intervals from the lowest to the highest end that is not excluded, each with the local half width.
+    """Widen the intervals from the lowest to the highest end that is not excluded, each with the local half width.
 
     The covariance is stretched to them, so that draws of the fit go as far. A coefficient is identified if
     it was so at the fit and half its interval is at most `LARGEST_HALF` of the interval's middle.

@@ -36,7 +36,7 @@ class ErrorRow(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative error of the simulation; NaN where one of the two is missing."""
+        """Return the relative error of the simulation; NaN where one of the two is missing."""
         return self.simulated / self.measured - 1.0 if self.is_there else float("nan")
 
     def document(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def by_request(
     e2e_us: Float[np.ndarray, " request"],
     is_fitted: Bool[np.ndarray, " request"],
 ) -> list[RequestErrors]:
-    """Mean absolute errors over the requests held out, of the simulation and of the training mean."""
+    """Compute mean absolute errors over the requests held out, of the simulation and of the training mean."""
     rows = []
     for latency, real, made in zip(
         LATENCIES,

@@ -194,7 +194,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
 
     @property
     def given(self) -> frozenset[str]:
-        """Settings that were given, whatever their values."""
+        """Return the names of the settings that were given, whatever their values."""
         found: frozenset[str] = self._given
         return found
 
@@ -214,14 +214,14 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         return not asks or model in ("", self.model.lower())
 
     def scorers(self) -> list[tuple[str, float]]:
-        """Scorers and weights in the order given; none unless routing is weighted."""
+        """Return scorers and weights in the order given; none unless routing is weighted."""
         if self.routing_policy != "weighted":
             return []
         default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
         return parse_scorers(self.routing_scorers or default)
 
     def decode_scorers(self) -> list[tuple[str, float]]:
-        """Likewise where requests are routed in the decode pool."""
+        """Return scorers and weights of the decode pool; none unless routing there is weighted."""
         policy, text = self.decode_routing_policy, self.decode_routing_scorers
         if self.is_august:
             return parse_scorers(text, "decode_routing_scorers") if text else []
@@ -233,7 +233,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         )
 
     def prefill_scorers(self) -> list[tuple[str, float]]:
-        """Likewise where blis-2026-08 routes in the prefill pool."""
+        """Return scorers and weights of the prefill pool, which only blis-2026-08 has."""
         text = self.prefill_routing_scorers
         return parse_scorers(text, "prefill_routing_scorers") if text else []
 

@@ -125,7 +125,8 @@ def _number(given: object) -> object:
 def groups_and_fleet(
     given: object, config: ClusterConfig
 ) -> tuple[tuple[InstanceGroup, ...], str, dict[str, Any]]:
-    """As `groups_of`, and the settings that follow where `given` has sections of a policy file of BLIS.
+    """Read groups as `groups_of` does, and the settings that follow where `given` has sections of a
+    policy file of BLIS.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -268,13 +269,13 @@ def has_cpu_tier(config: ClusterConfig) -> bool:
 
 
 def coefficients_of(config: ClusterConfig) -> tuple[float, ...]:
-    """β of the first instance; all have as many."""
+    """Return β of the first instance; all instances have as many coefficients."""
     first = config.instances[0].beta_coeffs if config.instances else None
     return config.beta_coeffs if first is None else first
 
 
 def instance_lines(config: ClusterConfig) -> list[str]:
-    """Coefficients and KV blocks of all instances, or of each group, in words."""
+    """Describe coefficients and KV blocks of all instances, or of each group."""
 
     def words(place: int) -> str:
         alpha, beta, blocks = (

@@ -192,7 +192,7 @@ def deployment(config: ClusterConfig, hardware: str, tp: int, dp: int) -> Deploy
 def blocks_of(
     config: ClusterConfig, hardware: str, tp: int, dp: int, memory: float | None = None
 ) -> int:
-    """KV blocks of an instance on such GPUs, or on some with so many GiB of memory.
+    """Return the KV blocks of an instance on such GPUs, or on GPUs with `memory` GiB.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.

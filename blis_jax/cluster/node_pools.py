@@ -58,7 +58,7 @@ class NodePool:
     cost_per_hour: float = 0.0  # of a machine; the first pool of a kind of GPU decides for all
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the pool as JSON has it."""
         return dict(vars(self))
 
 

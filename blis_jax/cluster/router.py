@@ -133,7 +133,11 @@ def check(config: ClusterConfig) -> None:
 
 
 def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str, float]]:
-    """`name:weight,name:weight` as a list; refusals name the setting."""
+    """Read `name:weight,name:weight`.
+
+    Raises:
+        ConfigError: a part has another form, or a scorer is given twice; `setting` is named.
+    """
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):
         name, colon, weight = part.strip().rpartition(":")

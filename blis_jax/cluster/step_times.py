@@ -148,13 +148,13 @@ def _have_time_after_decode(config: ClusterConfig) -> list[bool]:
 
 
 def alphas(config: ClusterConfig) -> list[tuple[float, float, float]]:
-    """µs of queueing, per prompt token of it, and per output token, on every instance."""
+    """Return for every instance µs of queueing, per prompt token of it, and per output token."""
     pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
     return [(alpha[0], 0.0 if has_time else alpha[1], alpha[2]) for alpha, has_time in pairs]
 
 
 def times_after_decode(config: ClusterConfig) -> list[int]:
-    """µs that a request with output takes once after its last token, on every instance, in BLIS's 2026-08 revision."""
+    """Return for every instance the µs that a request with output takes once after its last token, in August's BLIS."""
     pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
     return [int(alpha[1]) if has_time else 0 for alpha, has_time in pairs]
 

@@ -157,7 +157,7 @@ def _warnings_said(name: str) -> Iterator[None]:
 
 
 def silence_warnings(log_level: str) -> None:
-    """Inside a command, leave warnings and progress out if --log asks for more serious messages only."""
+    """Leave warnings and progress out of a command if --log asks for more serious messages only."""
     if LOG_LEVELS.index(log_level) > LOG_LEVELS.index("warn"):
         display.silence()
         warnings.simplefilter("ignore", ConfigWarning)
@@ -171,7 +171,7 @@ def command_text(name: str, arguments: Sequence[str] | None) -> str:
 
 
 def say(name: str, message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr, after the command's name."""
     display.make_way()
     words = (word if len(word) <= LONGEST_WORD else f"{word[:57]}..." for word in message.split())
     print(f"{as_called(name)}: {' '.join(words)}", file=sys.stderr, flush=True)
@@ -195,7 +195,7 @@ class Notes:
             say(self.name, f"note: {message}")
 
     def block(self, lines: Sequence[str]) -> None:
-        """Several lines that belong together, the first as a note."""
+        """Print several lines that belong together, the first as a note."""
         if lines and self.level <= LOG_LEVELS.index("warn"):
             display.make_way()
             rest = "".join(f"\n{line}" for line in lines[1:])

@@ -27,7 +27,7 @@ KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coeffi
 
 
 def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
+    """Return model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
 
     None stands for what a model that computes from sizes finds by itself.
     """
@@ -43,8 +43,8 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": model.lower(), "tp": tp or None, **_of_sizes(settings)}
     if any(beta):
         blocks = settings.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
-        found = {"hardware": gpu or "", "tp": tp or 0}
-        found |= {"alpha_coeffs": alpha, "beta_coeffs": beta, "total_kv_blocks": blocks}
+        chosen = {"hardware": gpu or "", "tp": tp or 0}
+        chosen |= {"alpha_coeffs": alpha, "beta_coeffs": beta, "total_kv_blocks": blocks}
     elif any(alpha):
         raise ConfigError(
             "--alpha-coeffs without --beta-coeffs would give steps that take no time; "
@@ -53,9 +53,9 @@ def latency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     else:
         fit = lookup(model, gpu or None, tp or None, settings.get("vllm_version") or None)
         blocks = settings.get("total_kv_blocks", fit.total_kv_blocks)
-        found = {"hardware": fit.gpu, "tp": fit.tp}
-        found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
-    return {"model": model.lower(), **found, **fitted}
+        chosen = {"hardware": fit.gpu, "tp": fit.tp}
+        chosen |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
+    return {"model": model.lower(), **chosen, **fitted}
 
 
 def _of_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:

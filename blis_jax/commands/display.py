@@ -129,6 +129,6 @@ def silence() -> None:
 
 
 def make_way() -> None:
-    """Something else is about to be printed."""
+    """Hide the progress, since something else is about to be printed."""
     if _shown is not None:
         _shown.hide()

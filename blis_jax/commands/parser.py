@@ -56,12 +56,12 @@ def at_least(
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them."""
+    """Read numbers with commas between them."""
     return tuple(number(part.strip()) for part in text.split(","))
 
 
 def wholes(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
+    """Read whole numbers with commas between them."""
     return tuple(whole(part.strip()) for part in text.split(","))
 
 
@@ -131,7 +131,7 @@ def as_called(module: str) -> str:
 
 @contextlib.contextmanager
 def called_as(module: str, words: str) -> Iterator[None]:
-    """Inside, usage lines and errors of the module's command begin with these words."""
+    """Let usage lines and errors of the module's command begin with these words while the block lasts."""
     before = dict(_called)
     _called[module] = words
     try:
@@ -238,14 +238,14 @@ class Parser(argparse.ArgumentParser):
             del self._option_string_actions[word]
 
     def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
-        """Options of the reference that end in a sentence; some ask for a mechanism that is not here."""
+        """Declare options of the reference that end in a sentence; some ask for a mechanism that is not here."""
         self.unsupported = {name.replace("-", "_") for name in unsupported}
         for name, sentence in flags.items():
             self.refused[name.replace("-", "_")] = sentence
             self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 
     def drop_empty(self, but: Collection[str]) -> None:
-        """From here on, a word or a file given as '' counts as not given, as in BLIS; not for the options `but`."""
+        """Count a word or a file given as '' as not given from here on, as in BLIS; not for the options `but`."""
         self.droppable = {
             f"--{name}"
             for flag in self.flags

@@ -44,7 +44,7 @@ class Store:
         return {words: attributes.get(name) for name, words in self.decisive.items()}
 
     def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
-        """Refuses to go on with what does not belong to the dataset that is wanted."""
+        """Refuse to go on with what does not belong to the dataset that is wanted."""
         self._refuse_other_kind(found)
         before, now = self.content(found.attrs), self.content(wanted.attrs)
         refuse_other_work(self.path, before, now, self.advice)
@@ -62,13 +62,13 @@ class Store:
         return dataset
 
     def save(self, dataset: xr.Dataset) -> None:
-        """Puts a dataset in place, whole or not at all."""
+        """Put a dataset in place, whole or not at all."""
         datasets.save(dataset, self.path)
 
     # --- part by part ---
 
     def begin(self, empty: xr.Dataset, is_resumed: bool) -> xr.Dataset:
-        """Makes the store, whose chunks are its parts, or opens that of the same dataset."""
+        """Make the store, whose chunks are its parts, or open that of the same dataset."""
         if is_resumed and self.path.exists():
             return self.resume(lambda found: self.refuse_other(found, empty), empty)
         with cli.writing(self.path):
@@ -106,7 +106,7 @@ class Store:
         return dataset
 
     def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
-        """Fills rows from `first` on, the outcomes last; then the manifest counts them in."""
+        """Fill rows from `first` on, the outcomes last; then the manifest counts them in."""
         import zarr
 
         with refusing_unwritable(self.path):

@@ -33,13 +33,13 @@ def stacked(*leaves: ArrayLike) -> np.ndarray:
 
 
 def clipped(values: Values, most: int) -> Any:
-    """Whole numbers brought into [0, most]; `np.clip` takes three times as long."""
+    """Bring whole numbers into [0, most]; `np.clip` takes three times as long."""
     xp = namespace(values)
     return xp.minimum(xp.maximum(values, 0), most)
 
 
 def sums(index: Values, values: Values, size: int) -> Any:
-    """Sums of the values of each index in [0, size); entries with another index count nowhere.
+    """Sum the values of each index in [0, size); entries with another index count nowhere.
 
     Whole numbers stay whole (int64), numbers that are not are summed in float64.
     """

@@ -62,7 +62,7 @@ def selected(vector: Vector) -> jax.Array:
 
 
 def get(vector: Vector | np.ndarray, column: int) -> Any:
-    """One entry, as a scalar; of a table of vectors, one column."""
+    """Return one entry, as a scalar; of a table of vectors, one column."""
     if isinstance(vector, Columns):
         entry: jax.Array = vector.entries[int(column)]
         return entry
@@ -85,7 +85,7 @@ def put(vector: Vector, changes: Mapping[int, jax.Array]) -> Vector:
 
 
 def choose(predicate: jax.Array, one: T, other: T) -> T:
-    """`one` where the predicate holds, else `other`; a vector with entries apart on either side stays apart."""
+    """Return `one` where the predicate holds, else `other`; a vector with entries apart on either side stays apart."""
 
     def pick(a: Vector, b: Vector) -> Vector:
         if is_apart(a) or is_apart(b):
@@ -112,7 +112,7 @@ def with_tail(vector: Vector, start: int, entries: Vector) -> Vector:
 
 
 def as_int(mask: jax.Array) -> jax.Array:
-    """1 where true, else 0."""
+    """Return 1 where true, else 0."""
     return mask.astype(jnp.int32)
 
 
@@ -180,7 +180,7 @@ When = Callable[[jax.Array, Callable[[], T], Callable[[], T]], T]
 
 
 def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
-    """`compute()` if the predicate holds, as a branch that is not entered otherwise."""
+    """Return `compute()` if the predicate holds, as a branch that is not entered otherwise."""
 
     def whole(side: Callable[[], T]) -> Callable[[], T]:
         return lambda: jax.tree.map(together, side(), is_leaf=is_apart)
@@ -189,13 +189,13 @@ def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[
 
 
 def masked(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
-    """`compute()` always; its results are kept where the predicate holds."""
+    """Compute both sides always; keep the results of `compute()` where the predicate holds."""
     chosen: T = choose(predicate, compute(), otherwise())
     return chosen
 
 
 def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-    """`change(value, True)` if the predicate holds; a loop of at most one turn, so tables change in place."""
+    """Return `change(value, True)` if the predicate holds; a loop of at most one turn, so tables change in place."""
     done = jnp.array(False)
 
     def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
@@ -207,7 +207,7 @@ def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) ->
 def repeated(
     holds: Callable[[T], jax.Array], change: Callable[[T, jax.Array], T], value: T, most: int
 ) -> T:
-    """`change(value, True)` as long as `holds(value)`, at most so often; tables change in place here, too."""
+    """Apply `change(value, True)` as long as `holds(value)`, at most `most` times; tables change in place here, too."""
 
     def goes_on(carry: tuple[jax.Array, T]) -> jax.Array:
         return (carry[0] < most) & holds(carry[1])
@@ -219,5 +219,5 @@ def repeated(
 
 
 def always(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-    """`change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
+    """Return `change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
     return change(value, predicate)

@@ -29,7 +29,7 @@ _RUNTIME_INFINITY: ContextVar["jax.Array | None"] = ContextVar("runtime_infinity
 
 @contextlib.contextmanager
 def runtime_infinity(infinity: jax.Array) -> Iterator[None]:
-    """While the block is traced, `exact_product` uses this traced +inf, which the compiler cannot know.
+    """Let `exact_product` use this traced +inf, which the compiler cannot know, while the block is traced.
 
     The engine opens the block around a scan step, so no policy or latency model has to pass it on.
     """
@@ -41,7 +41,7 @@ def runtime_infinity(infinity: jax.Array) -> Iterator[None]:
 
 
 def exact_product(a: Number, b: Number) -> jax.Array:
-    """Product rounded on its own, so that a sum it enters cannot absorb it.
+    """Return a product rounded on its own, so that a sum it enters cannot absorb it.
 
     Outside the engine, see `runtime_infinity`, that holds unless a factor is a constant.
     """
@@ -61,7 +61,7 @@ def exact_chain(first: Number, second: Number, *others: Number) -> jax.Array:
 
 
 def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
-    """Correctly rounded quotient, whatever the shapes and however it is vectorised.
+    """Return a correctly rounded quotient, whatever the shapes and however it is vectorised.
 
     The divisor is made to depend on the numerator, so that it has its shape, lanes included, before the
     barrier hides it; a constant or shared divisor would otherwise be broadcast after the barrier.
@@ -76,7 +76,7 @@ def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
 
 
 def full_blocks(tokens: jax.Array, size: int) -> jax.Array:
-    """Blocks that the tokens fill."""
+    """Return the number of blocks that the tokens fill."""
     whole = tokens.dtype.type(size)
     if size & (size - 1):
         return lax.div(tokens, jnp.full_like(tokens, whole))
@@ -85,12 +85,12 @@ def full_blocks(tokens: jax.Array, size: int) -> jax.Array:
 
 
 def ceil_div(tokens: jax.Array, size: int) -> jax.Array:
-    """Blocks that the tokens need."""
+    """Return the number of blocks that the tokens need."""
     return full_blocks(tokens + tokens.dtype.type(size - 1), size)
 
 
 def in_last_block(tokens: jax.Array, size: int) -> jax.Array:
-    """Tokens beyond the full blocks."""
+    """Return the number of tokens beyond the full blocks."""
     if size & (size - 1):
         return lax.rem(tokens, jnp.full_like(tokens, tokens.dtype.type(size)))
     return tokens & tokens.dtype.type(size - 1)
@@ -112,7 +112,7 @@ def _truncate_float() -> Callable[[jax.Array], jax.Array]:
 
 
 def truncate(value: jax.Array, dtype: jnp.dtype | type) -> jax.Array:
-    """Whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
+    """Cut to whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
     if jnp.issubdtype(dtype, jnp.floating):
         return _truncate_float()(value).astype(dtype)
     return value.astype(dtype)

@@ -121,7 +121,7 @@ class Row:
         return type(self)(*parts)
 
     def with_rest_of(self, wider: Self) -> Self:
-        """This row, and behind its fields what lies behind those of another one; see joined.py."""
+        """Return this row, and behind its fields what lies behind those of another one; see joined.py."""
         if not is_apart(wider.numbers):
             return self
         return type(self)(

@@ -182,13 +182,13 @@ class Mechanism(OfEachKind):
 
     @property
     def common_places(self) -> range:
-        """Places in `of_gateway` of what several gateways have in common: what happens to the cluster."""
+        """Return the places in `of_gateway` of what several gateways have in common: what happens to the cluster."""
         first, common = 3 + len(self.scorers), (self.cluster, self.hand_over, self.source)
         return range(first, first + sum(policy is not None for policy in common))
 
     @property
     def num_indices(self) -> int:
-        """Prefix indices: one for each gateway, or one that the KV caches feed."""
+        """Return the number of prefix indices: one for each gateway, or one that the KV caches feed."""
         return 1 if self.is_precise else self.num_gateways
 
     @property
@@ -269,12 +269,12 @@ class PolicyParams(NumbersOfEachKind):
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
-        """In the order of `Mechanism.of_gateway`."""
+        """Return the numbers of the policies in the order of `Mechanism.of_gateway`."""
         return _of_gateway(self)
 
     @property
     def of_instance(self) -> tuple[Any, ...]:
-        """In the order of `Mechanism.of_instance`."""
+        """Return the numbers of the policies in the order of `Mechanism.of_instance`."""
         return tuple(at_place(self, INSTANCE))
 
 
@@ -351,7 +351,9 @@ class EngineShape:
 
     @property
     def windows_a_step(self) -> int:
-        """Windows that an operation on blocks may move in one scan step, where it need not wait for other lanes."""
+        """Return how many windows an operation on blocks may move in one scan step, where it need not
+        wait for other lanes.
+        """
         return max(BLOCKS_A_STEP // self.window, 1)
 
     @property

@@ -203,12 +203,12 @@ class Sources:
 
     @property
     def of_cluster(self) -> list[ClusterSource]:
-        """Those of the cluster's events."""
+        """Return the sources of the cluster's events."""
         return [source for source in self.all if isinstance(source, ClusterSource)]
 
     @property
     def of_instances(self) -> list[InstanceSource]:
-        """Those of events on instances."""
+        """Return the sources of events on instances."""
         return [source for source in self.all if isinstance(source, InstanceSource)]
 
 

@@ -120,7 +120,7 @@ def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
 
 
 def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
-    """Phases are drawn of the policies' seed, so that every seed has its own and all strategies have them in common."""
+    """Draw the phases of the policies' seed, so that every seed has its own and all strategies have them in common."""
     phase: Any = np.random.default_rng([seed, int(RandomSource.PHASES.origin)]).random(rows)
     return dataclasses.replace(signals, phase=phase)
 
@@ -153,10 +153,12 @@ NO_TARGET = np.iinfo(np.int64).max
 
 
 def class_priorities(priority: object) -> np.ndarray:
-    """Each class's priority at the gateway, int32[slo_class]: the priority policy's if it has one, else BLIS's."""
-    given = priority if isinstance(priority, ClassPriorities) else None
+    """Return each class's priority at the gateway, int32[slo_class]: the priority policy's if it has
+    one, else BLIS's.
+    """
+    policy = priority if isinstance(priority, ClassPriorities) else None
     names = [field.name for field in dataclasses.fields(ClassPriorities)]
-    values = {name: getattr(given or ClassPriorities, name) for name in names}
+    values = {name: getattr(policy or ClassPriorities, name) for name in names}
     of_class = [values["standard"] if name == "" else values[name] for name in SLO_CLASSES]
     return np.asarray(of_class, np.float64).astype(np.int32)
 
@@ -197,7 +199,7 @@ MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
 
 
 def rows_to_begin_with(config: ClusterConfig) -> int:
-    """Rows of the instance table; instances that an autoscaler makes take rows of their own."""
+    """Return the rows of the instance table; instances that an autoscaler makes take rows of their own."""
     if not config.node_pools or config.cluster_policy == "none":
         return config.num_instances
     gpus = gpus_of_instance(config)

@@ -72,8 +72,8 @@ PARTS = ("", "_prefill", "_decode")  # behind the id of a request and of its two
 
 
 def ranks_of_parts(ids: Sequence[str]) -> np.ndarray:
-    """`Order.part_texts` of requests with these ids."""
-    texts = np.array([one + part for part in PARTS for one in ids])
+    """Return `Order.part_texts` of requests with these ids."""
+    texts = np.array([request_id + part for part in PARTS for request_id in ids])
     ranks = np.empty(len(texts), np.int32)
     ranks[np.argsort(texts, kind="stable")] = np.arange(len(texts), dtype=np.int32)
     return ranks.reshape(len(PARTS), len(ids))
@@ -292,7 +292,7 @@ def run_row(
     requests: Requests,
     max_scan_steps: jax.Array,
 ) -> Raw:
-    """One run, with real branches."""
+    """Make one run, with real branches."""
     ctx = context_of(shape, mechanism, params, requests)
     start = first_state(shape, mechanism, params, requests)
     return raw_of(mechanism, *_chunks(ctx, start, max_scan_steps // CHUNK))
@@ -325,7 +325,9 @@ def _has_room(shape: EngineShape, state: State) -> jax.Array:
 def beginning_of(
     shape: EngineShape, mechanism: Mechanism
 ) -> Callable[[Params, RequestTable, Order], tuple[Requests, State]]:
-    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches."""
+    """Return `(params, table, order) -> (Requests, State)`: what is there before the first event of a
+    run in stretches.
+    """
 
     def begin(params: Params, table: RequestTable, order: Order) -> tuple[Requests, State]:
         requests = requests_of(shape, mechanism, params, table, order)
@@ -337,16 +339,16 @@ def beginning_of(
 def stretch_of(
     shape: EngineShape, mechanism: Mechanism
 ) -> Callable[[Params, Requests, State, jax.Array], tuple[State, jax.Array]]:
-    """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
+    """Return `(params, Requests, State, max_chunks) -> (State, chunks)`, which makes the next stretch.
 
-    It ends with the run, with an outcome, or before the log or the preemptions of a run whose log is taken out have
-    no room left.
+    The stretch ends with the run, with an outcome, or before the log or the preemptions of a run
+    whose log is taken out have no room left.
     """
 
     def go_on(
         params: Params, requests: Requests, state: State, most: jax.Array
     ) -> tuple[State, jax.Array]:
-        """At most so many chunks of scan steps; and how many there were."""
+        """Make at most `most` chunks of scan steps; return how many there were, too."""
         return _chunks(context_of(shape, mechanism, params, requests), state, most)
 
     return go_on

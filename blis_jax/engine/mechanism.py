@@ -195,7 +195,7 @@ def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
 
 
 def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
-    """Why `precise_kv_routing` does not do here what it says, as a sentence; None if it does, or is off.
+    """Say why `precise_kv_routing` does not do here what its name says; None if it does, or is off.
 
     BLIS goes on without it too.
     """

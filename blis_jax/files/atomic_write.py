@@ -28,7 +28,7 @@ NO_LOCK = -1  # in place of a descriptor where the file system has no locks
 
 
 def take(path: Path) -> int | None:
-    """Locks a file, made if need be, and returns its descriptor; `let_go` ends the lock.
+    """Lock a file, made if need be, and return its descriptor; `let_go` ends the lock.
 
     None: another process holds the lock or has removed the file or its folder meanwhile. NO_LOCK:
     locks do not work there.
@@ -57,15 +57,16 @@ def take(path: Path) -> int | None:
 
 
 def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
-    """Locks an open file, for reading only if `is_shared`, as soon as others let it go; closing ends it."""
+    """Lock an open file, for reading only if `is_shared`, as soon as others let it go; closing ends the lock."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
 
 
 def take_over(path: Path) -> int | None:
-    """Locks a file unless it was locked on another machine, whose locks may not be seen here.
+    """Lock a file unless it was locked on another machine, whose locks may not be seen here.
 
-    None: that is so, the process that locked it is alive, or locks do not work there.
+    Returns None if that is so, if the process that locked it is alive, or if locks do not work
+    there.
     """
     _, machine = _holder(path)
     if machine not in ("", platform.node()):
@@ -75,7 +76,7 @@ def take_over(path: Path) -> int | None:
 
 
 def let_go(descriptor: int) -> None:
-    """Ends a lock."""
+    """End a lock."""
     if descriptor != NO_LOCK:
         os.close(descriptor)
 
@@ -90,7 +91,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing `path` in the same way; refuses if one does already.
+    """Keep other processes from writing `path` in the same way; refuse if one does already.
 
     The lock is a hidden file beside `path`. A killed process leaves it behind, and the next one
     takes it over.
@@ -281,7 +282,7 @@ ADVICE = "give --overwrite or another --output"
 
 
 def fingerprint(content: object) -> str:
-    """Sixteen digits, equal for equal content."""
+    """Return sixteen digits, equal for equal content."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -50,7 +50,7 @@ def canonical(content: object) -> str:
 
 
 def digest(content: object) -> str:
-    """SHA-256 of the canonical text."""
+    """Return the SHA-256 of the canonical text."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
@@ -193,7 +193,7 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def append(path: Path, kind: str, make: Make) -> Record:
-    """Appends what `make` gives for the records so far, and returns it as written.
+    """Append what `make` gives for the records so far, and return it as written.
 
     `make` is called while other writers wait, so what it checks still holds when its record is in.
     """
@@ -237,7 +237,7 @@ def _whole(descriptor: int) -> bytes:
 
 
 def write_through(descriptor: int, data: bytes, size: int) -> None:
-    """Appends all of it to a file of this size or, on a full disk, nothing."""
+    """Append all of the data to a file of this size or, on a full disk, nothing."""
     try:
         left = memoryview(data)
         while left:

@@ -90,7 +90,7 @@ class Unpacked(io.RawIOBase):
         self._total = self._since_newline = 0
 
     def readable(self) -> bool:
-        """As a file says it."""
+        """Return True, as a file does."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -46,7 +46,7 @@ class Journal:
 
     @contextmanager
     def held(self, is_resumed: bool) -> Iterator[None]:
-        """Keeps other processes from writing it; goes on with what is there, or removes it.
+        """Keep other processes from writing the journal; go on with what is there, or remove it.
 
         Raises:
             ConfigError: another process writes it, or what is there is of other work.

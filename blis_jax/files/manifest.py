@@ -60,7 +60,7 @@ def seal(folder: Path, filled: Sequence[str] = (), command: str = "") -> None:
 
 
 def reseal(folder: Path, below: Iterable[str]) -> None:
-    """Brings the manifest up to date after the pieces below some paths were written."""
+    """Bring the manifest up to date after the pieces below some paths were written."""
     record = read(folder)
     if record is None:
         seal(folder)
@@ -214,7 +214,7 @@ def _text(record: Manifest) -> str:
 
 
 def seal_file(path: Path) -> None:
-    """Appends the line with the checksum to a file that is complete."""
+    """Append the line with the checksum to a file that is complete."""
     checksum = _checksum(path)
     with path.open("ab") as file:
         file.write(f"\nblis_jax sha256 {checksum}\n".encode())

@@ -47,7 +47,7 @@ class _StrictLoader(yaml.SafeLoader):
             raise _refusal(problem, node) from None
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replaces `<<` by the entries that it names: keys beside it win, then mappings named first."""
+        """Replace `<<` by the entries that it names: keys beside it win, then mappings named first."""
         if id(node) in self._is_flat:
             if not self._is_flat[id(node)]:
                 raise _refusal("<< puts a mapping into itself; leave it out", node)

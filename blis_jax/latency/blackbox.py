@@ -18,7 +18,7 @@ PER_BATCH = ("µs per step", "µs per prefill token", "µs per decode token")
 
 @latency_model(PER_BATCH)
 def blackbox(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array:
-    """Constant plus a cost per prefill token plus a cost per decode token, added in that order."""
+    """Add a constant, a cost per prefill token and a cost per decode token, in that order."""
     prefill = exact_product(beta[1], batch.num_prefill_tokens.astype(jnp.float64))
     decode = exact_product(beta[2], batch.num_decode_tokens.astype(jnp.float64))
     return (beta[0] + prefill) + decode

@@ -164,7 +164,7 @@ GATED = ("silu", "swiglu", "geglu", "situ", "")  # three matrices in a feed-forw
 
 
 def kv_bytes_per_token(deployment: Deployment) -> float:
-    """Bytes of one token in the KV cache of one GPU."""
+    """Return the bytes of one token in the KV cache of one GPU."""
     model = deployment.model
     if model.kv_lora_rank > 0:  # one latent vector for all heads, which no GPU can take a part of
         return (
@@ -190,7 +190,7 @@ def kv_blocks(
     memory_utilization: float = 0.9,
     reserved_bytes: float = 0.0,
 ) -> int | None:
-    """KV blocks of one instance.
+    """Return the number of KV blocks of one instance.
 
     Args:
         deployment: the model and its GPUs.

@@ -90,12 +90,12 @@ class ModelDescription:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of one weight."""
+        """Return the bytes of one weight."""
         return self.quantised_weight_bytes or self.activation_bytes
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers with experts; the others are dense."""
+        """Return the number of layers with experts; the others are dense."""
         if not self.is_moe:
             return 0
         if self.interleave_moe_layer_step > 0:
@@ -104,12 +104,12 @@ class ModelDescription:
 
     @property
     def expert_size(self) -> int:
-        """Width of one expert."""
+        """Return the width of one expert."""
         return self.moe_intermediate_size or self.intermediate_size
 
     @property
     def dense_size(self) -> int:
-        """Width of the feed-forward part of a dense layer."""
+        """Return the width of the feed-forward part of a dense layer."""
         return self.intermediate_size_mlp or self.intermediate_size
 
 

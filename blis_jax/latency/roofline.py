@@ -50,7 +50,8 @@ class RooflineNumbers(NamedTuple):
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
-    """`RooflineNumbers` of a deployment, then the share of experts that a token leaves out, to the powers 1, 2, 4, ….
+    """Return `RooflineNumbers` of a deployment, then the share of experts that a token leaves out, to
+    the powers 1, 2, 4, ….
 
     Args:
         beta: not used; nothing is fitted.

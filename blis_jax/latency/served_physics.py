@@ -55,7 +55,7 @@ class ServedNumbers(NamedTuple):
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
-    """`ServedNumbers` of a deployment.
+    """Return `ServedNumbers` of a deployment.
 
     Args:
         beta: the ten coefficients.
@@ -69,7 +69,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 
 def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
-    """`ServedNumbers` of a deployment, of coefficients that may be traced by JAX."""
+    """Return `ServedNumbers` of a deployment, of coefficients that may be traced by JAX."""
     weights, kv, layer, sharing, logits, activations, expert_layer, prompt, arithmetic, pace = beta
     model, dp = deployment.model, float(deployment.dp)
     gpus = deployment.tp * dp

@@ -98,7 +98,7 @@ class PhysicsNumbers(NamedTuple):
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
-    """`PhysicsNumbers` of a deployment.
+    """Return `PhysicsNumbers` of a deployment.
 
     Args:
         beta: 7 to 11 coefficients; more are ignored, as in the reference.

@@ -79,7 +79,7 @@ class AnswerOfTier(Answer):
 
 
 def no_tokens() -> Any:
-    """Columns of the task that every new allocation sets anew."""
+    """Return the columns of the task that every new allocation sets anew."""
     zero = jnp.int32(0)
     return {"done": zero, "cursor": zero, "has_reloaded": zero}
 
@@ -97,7 +97,7 @@ def after_release(ctx: Context) -> jax.Array:
 
 
 def asked_by(one: Tenant) -> dict[str, jax.Array]:
-    """Columns of the task that say for whom blocks are allocated."""
+    """Return the columns of the task that say for whom blocks are allocated."""
     return {
         "asker": one.asker,
         "slot": one.slot,

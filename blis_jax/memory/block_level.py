@@ -77,7 +77,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     victims: Victims
 
     def no_rows(self, ctx: Context) -> BlockRows:
-        """Nothing changed."""
+        """Return rows that change nothing."""
         return no_block_rows(ctx)
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> BlockRows:
@@ -85,7 +85,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return dataclasses.replace(no_block_rows(ctx), left=request)
 
     def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
-        """Its first token stays, which a preempted request has made before."""
+        """Return what to write when a request gives up in the queue; a first token made before a preemption stays."""
         life = BlockLife(ctx.vector(row(state[Blocks].life, request)))
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
 
@@ -96,7 +96,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return tenant(ctx, state, work, choice)
 
     def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
-        """Leading blocks of the prompt that the instance's table names, where it may matter."""
+        """Look up the leading blocks of the prompt that the instance's table names, where they may matter."""
         prompt_blocks = full_blocks(self.preempted.prompt_len(ctx, one), ctx.shape.block_size)
         at = (ctx, state[Blocks], one.instance, one.slot, one.request)
         return ctx.when(
@@ -168,7 +168,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return dataclasses.replace(rows, priority=jnp.where(is_asked, one.priority, stored))
 
     def rows_of_stored(self, rows: BlockRows) -> BlockRows:
-        """No step has visited the request yet."""
+        """Return the rows of a request that no step has visited yet."""
         return dataclasses.replace(rows, life=rows.life.replace(visited_at=jnp.int32(0)))
 
     def release(
@@ -179,7 +179,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return grant, rows
 
     def rows_of_stopped(self, rows: BlockRows, stops: jax.Array) -> BlockRows:
-        """Its first token is gone with its KV."""
+        """Return the rows of a request whose first token is gone with its KV."""
         life = rows.life
         first = jnp.where(stops, 0, life.first_token)
         return dataclasses.replace(rows, life=life.replace(first_token=first))
@@ -205,7 +205,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     # --- who is visited -------------------------------------------------------------------------
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Leading prompt blocks that the instance's table names."""
+        """Count the leading prompt blocks that the instance's table names."""
         input_len, blocks = self.preempted.prompts_in(ctx, slots), slots.state[Blocks]
 
         def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
@@ -220,7 +220,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return registered_blocks(ctx, state[Blocks])
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-        """Decode members whose next token is more than one in their last block."""
+        """Return the decode members whose next token is more than one in their last block."""
         return is_due(ctx, slots, step_index)
 
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
@@ -266,7 +266,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         )
 
     def admits(self, work: Work) -> jax.Array:
-        """Not after an eviction."""
+        """Return whether no eviction has ended admission in this step."""
         return work.task.has_preempted == 0
 
     # --- what follows ---------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """Reloads are paid for, and steps without progress are counted.
+        """Pay for reloads, and count steps without progress.
 
         Progress is the sum of tokens computed over the requests that stay; requests computed beyond
         their end decode for ever and make none.
@@ -344,7 +344,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return task.replace(do=jnp.int32(Do.MIRROR), **dict.fromkeys(names, jnp.int32(0)))
 
     def is_settled(self, state: State) -> jax.Array:
-        """Not while blocks are listed or taken."""
+        """Return whether no blocks are being listed or taken."""
         do = MemoryTask(state[Blocks].task).do
         return (do != Do.PIN) & (do != Do.TAKE)
 

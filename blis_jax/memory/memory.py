@@ -101,12 +101,12 @@ class Subject:
 
     @property
     def position(self) -> jax.Array:
-        """Where the next tokens of a request in decode are, if its memory keeps account of that."""
+        """Return the position of the next tokens of a request in decode, if its memory keeps account of that."""
         return self.past.progress
 
     @property
     def held(self) -> jax.Array:
-        """Tokens in its block list."""
+        """Return the number of tokens in the request's block list."""
         steps = self.step - 1 + as_int(self.is_again | self.has_token)
         return self.row.alloc_offset + jnp.where(self.row.finish != LAST, steps, 0)
 
@@ -188,7 +188,7 @@ class Memory(ABC, Generic[S, R]):
 
     @abstractmethod
     def no_rows(self, ctx: Context) -> R:
-        """Nothing changed."""
+        """Return rows that change nothing."""
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> R:
         """Return what to write when a request leaves that holds nothing."""
@@ -204,11 +204,11 @@ class Memory(ABC, Generic[S, R]):
 
     @abstractmethod
     def look_up(self, ctx: Context, state: State, work: Work, one: S) -> Found:
-        """Leading blocks of the prompt that are in the cache; it matters for a request without a list."""
+        """Look up the leading blocks of the prompt that are in the cache; this matters for a request without a list."""
 
     @abstractmethod
     def allocate(self, ctx: Context, state: State, work: Work, one: S, demand: Demand) -> Grant:
-        """Room for the demand's tokens, in the request's list behind the blocks that it found."""
+        """Give room for the demand's tokens, in the request's list behind the blocks that it found; or refuse it."""
 
     @abstractmethod
     def rows_of_visit(
@@ -250,24 +250,26 @@ class Memory(ABC, Generic[S, R]):
 
     @abstractmethod
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Leading prompt blocks in the cache for the request in every slot."""
+        """Count the leading prompt blocks in the cache for the request in every slot."""
 
     @abstractmethod
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """Leading blocks of every shared content that each instance's table names; the spare one has none."""
+        """Count the leading blocks of every shared content that each instance's table names; the spare one has none."""
 
     @abstractmethod
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-        """Decode members that must be visited by themselves in the next step."""
+        """Return the decode members that must be visited by themselves in the next step."""
 
     @abstractmethod
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
-        """Who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
+        """Plan who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Blocks that members take which are counted, over the next steps, and their sum over these steps."""
+        """Return the blocks that counted members take over the next steps, and the sum of these blocks
+        over the steps.
+        """
         return jnp.int32(0), jnp.int32(0)
 
     @property
@@ -276,7 +278,7 @@ class Memory(ABC, Generic[S, R]):
         return False
 
     def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
-        """Somebody else to visit first."""
+        """Choose somebody else to visit first, if memory sends anybody."""
         return choice
 
     def is_redirected(self, work: Work) -> jax.Array:

@@ -65,7 +65,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         )
 
     def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
-        """Leading blocks of the prompt that the instance's table names."""
+        """Count the leading blocks of the prompt that the instance's table names."""
         prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
         return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
 
@@ -118,7 +118,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def release(
         self, ctx: Context, work: Work, one: OnPath, grant: Grant
     ) -> tuple[Grant, PathRows]:
-        """Blocks that nobody else holds are free again."""
+        """Free the blocks that nobody else holds."""
         freed = shared_blocks.release(grant.own)
         private = ceil_div(grant.held, ctx.shape.block_size) - freed.num_held
         cluster = ctx.params.cluster
@@ -159,7 +159,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         return state.having(SharedBlocks(tables, reset(shared.held, -1)))
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Leading prompt blocks that the instance's table names."""
+        """Count the leading prompt blocks that the instance's table names."""
         if ctx.shape.num_nodes == 0:
             return jnp.zeros_like(slots.input_len)
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
@@ -167,17 +167,17 @@ class NoEviction(Memory[OnPath, PathRows]):
         return shared_blocks.cached_for_all(*at, prompt_blocks)
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
-        """No registration is lost, so those that are there are the leading ones."""
+        """Count the registered blocks of each content: none is lost, so they are the leading ones."""
         named, rows = state[SharedBlocks].named, ctx.shape.num_instances
         count = jnp.sum(named[:rows] >= 0, axis=2, dtype=jnp.int32)
         return count.at[:, ctx.shape.num_nodes].set(0)
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-        """Members whose next token fills a block that others may look up."""
+        """Return the members whose next token fills a block that others may look up."""
         return _steps_to_fill(ctx, slots, step_index) == 0
 
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
-        """Only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
+        """Plan a step: only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
         sequential = work.inst.is_sequential
         left = _steps_to_fill(ctx, slots, work.inst.step_index)
         due = left == 0
@@ -190,7 +190,7 @@ class NoEviction(Memory[OnPath, PathRows]):
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Blocks follow from the tokens held, so members that are counted take theirs all at once."""
+        """Return the blocks that follow from the tokens held: members that are counted take theirs all at once."""
         size, is_decode = ctx.shape.block_size, slots.finish != LAST
         held = step_index + slots.alloc_offset
         in_last = in_last_block(held, size)
@@ -213,7 +213,9 @@ class NoEviction(Memory[OnPath, PathRows]):
         finish: Int[Array, "slot"],
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
-        """Exact while blocks never used before remain, or if no content can be looked up again."""
+        """Check that blocks never used before remain, or that no content can be looked up again: else
+        the counts are not exact.
+        """
         total = ctx.params.cluster.total_kv_blocks[instance]
         is_over = work.inst.used_blocks > total
         is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)

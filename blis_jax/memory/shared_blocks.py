@@ -42,7 +42,7 @@ def read_path(
     slot: jax.Array,
     request: jax.Array,
 ) -> PathRows:
-    """Rows of the request's nodes; one contiguous read each."""
+    """Read the rows of the request's nodes, one contiguous read each."""
     zero, depth = jnp.int32(0), requests.path.shape[1]
     path, start, length = nodes_of(requests, request)
     _, _, copies, blocks = shared.copies[0].shape
@@ -80,7 +80,7 @@ def write_path(
 
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
-    """Leading blocks of the prompt that the table holds."""
+    """Count the leading blocks of the prompt that the table holds."""
     found = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
     found = jnp.where(rows.start < num_prompt_blocks, found, 0)
     is_whole = (found == rows.length).astype(jnp.int32)
@@ -95,7 +95,7 @@ def cached_for_all(
     request: Int[Array, "slot"],
     num_prompt_blocks: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
-    """Leading prompt blocks that the instance's table holds, for every slot at once."""
+    """Count the leading prompt blocks that the instance's table holds, for every slot at once."""
     table = shared.copies[-1]
     named = table[instance, :, -1] if shared.is_joined else table[instance]
     registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
@@ -177,7 +177,7 @@ def release(rows: PathRows) -> Release:
 
 
 def no_path(shape: EngineShape) -> PathRows:
-    """Rows of a request without shared blocks, at the spare node."""
+    """Return the rows of a request without shared blocks, at the spare node."""
     depth, blocks = shape.path_depth, shape.node_blocks
     nothing = jnp.zeros((depth,), jnp.int32)
     empty = jnp.full((depth, blocks), -1, jnp.int32)

@@ -44,12 +44,12 @@ class Batch:
         return self.order != LAST
 
     def num_ahead(self, order: jax.Array, lane: Lane, visit_all: jax.Array) -> jax.Array:
-        """Members still to be visited, if the batch is in this order."""
+        """Count the members still to be visited, if the batch is in this order."""
         is_ahead = self.is_ahead(order, lane)
         return count_of(is_ahead & (self.in_prefill | self.is_due | visit_all))
 
     def is_ahead(self, order: jax.Array, lane: Lane) -> jax.Array:
-        """Members behind the one that is visited now."""
+        """Return the members behind the one that is visited now."""
         is_behind = order > lane.cursor
         return is_behind & (order <= lane.order_limit)
 

@@ -114,7 +114,7 @@ def percentile_ms(sample: Sample, percent: float) -> float:
 
 
 def summary_us(sample: Sample) -> dict[str, float]:
-    """Mean, P50, P95, P99, least, greatest and count; zeros for an empty sample."""
+    """Return mean, P50, P95, P99, least, greatest and count; zeros for an empty sample."""
     count = sample.count
     return {
         "mean": mean(sample),
@@ -136,7 +136,7 @@ TIMES = ("e2e_us", "ttft_us", "sched_delay_us")
 def times_of_parts(
     record: RunRecord, splits: SplitRecords, instance: int | None
 ) -> list[Int[np.ndarray, "recorded"]]:
-    """E2E, TTFT and scheduling delay in µs: of whole requests in the cluster, of their parts on an instance."""
+    """Return E2E, TTFT and scheduling delay in µs: of whole requests in the cluster, of their parts on an instance."""
     requests = record.requests
     if instance is None:
         return [recorded(getattr(requests, name), splits.is_ended) for name in TIMES]

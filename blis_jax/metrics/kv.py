@@ -103,7 +103,7 @@ def cached_tokens(record: RunRecord) -> CachedTokens:
 
 
 def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    """Hits ÷ (hits + misses) of every instance, as in the reference; 0 where nothing was looked up.
+    """Return hits ÷ (hits + misses) of every instance, as in the reference; 0 where nothing was looked up.
 
     Hits are the blocks found in the cache and those reloaded from the CPU tier; misses the blocks newly taken
     and the failed allocations for which that tier had nothing. In August 2026 blocks are reloaded before they are
@@ -131,7 +131,7 @@ def printed_hit_rate(record: RunRecord) -> float:
 
 
 def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    """Reloads within 1,000 µs of their offload ÷ offloads of every instance; 0 without offloads.
+    """Return reloads within 1,000 µs of their offload ÷ offloads of every instance; 0 without offloads.
 
     In August 2026: blocks that gave way on the CPU ÷ blocks copied there.
     """
@@ -164,7 +164,7 @@ def peak_utilization(record: RunRecord) -> float:
 
 @_metric("kv_mean_utilization", LOWER)
 def mean_utilization(record: RunRecord) -> float:
-    """Used ÷ all KV blocks of the cluster, weighted by time; 0 if no time passed."""
+    """Return used ÷ all KV blocks of the cluster, weighted by time; 0 if no time passed."""
     table = record.instances
     all_blocks = table.total_kv_blocks.sum().astype(np.float64)
     return ratio(table.kv_blocks_used_integral.sum(), latest_us(record) * all_blocks)
@@ -172,7 +172,7 @@ def mean_utilization(record: RunRecord) -> float:
 
 @_metric("phantom_hit_rate", LOWER)
 def phantom_hit_rate(record: RunRecord) -> float:
-    """Predicted cached tokens that were not found ÷ predicted ones; NaN if none was predicted."""
+    """Return predicted cached tokens that were not found ÷ predicted ones; NaN if none was predicted."""
     tokens = cached_tokens(record)
     return ratio(tokens.phantom.sum(), tokens.predicted.sum(), math.nan)
 

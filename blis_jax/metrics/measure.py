@@ -118,7 +118,11 @@ def _milliseconds(text: str, value: str) -> float:
 
 
 def read_window(text: str | None, spec: RequestSource) -> tuple[float, float]:
-    """`WARM_UP,COOL_DOWN` in seconds; the workload's own if not given."""
+    """Read `WARM_UP,COOL_DOWN` in seconds; the workload's own if not given.
+
+    Raises:
+        ConfigError: the text is not two finite times of at least 0.
+    """
     if text is None:
         return spec.measure.warm_up_s, spec.measure.cool_down_s
     try:

@@ -28,7 +28,7 @@ class MeasuredRequests(Protocol):
 
     @property
     def is_chosen(self) -> Any:
-        """Which requests are measured `[request]`."""
+        """Return which requests are measured `[request]`."""
 
     @property
     def num_requests(self) -> Number:

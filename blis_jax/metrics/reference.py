@@ -183,7 +183,7 @@ def _block(
 
 
 def aggregates(record: RunRecord) -> dict[str, Any]:
-    """Totals of the cluster, as in the golden data's `aggregates`."""
+    """Return totals of the cluster, as in the golden data's `aggregates`."""
     instances = record.instances
     counts = {name: _total(instances, name) for name in COUNTERS}
     per_second = rates(record)
@@ -225,7 +225,7 @@ def aggregates(record: RunRecord) -> dict[str, Any]:
 
 
 def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
-    """TTFT and E2E in µs of every class that has any, in order of the classes' names."""
+    """Return TTFT and E2E in µs of every class that has any, in order of the classes' names."""
     requests = record.requests
     is_counted = True if record.splits is None else record.splits.is_ended
     result = {}

@@ -211,13 +211,15 @@ def kept_of(values_us: Int[np.ndarray, "value"]) -> list[int]:
 
 
 def kept_tails(everything: Selection, classes: Sequence[str]) -> dict[str, dict[str, list[int]]]:
-    """By latency, then by class and for all requests, from the measured requests of a run."""
-    found: dict[str, dict[str, list[int]]] = {name: {} for name in POOLED_LATENCIES}
+    """Return what is kept of latencies, by latency, then by class and for all requests, from the
+    measured requests of a run.
+    """
+    kept: dict[str, dict[str, list[int]]] = {name: {} for name in POOLED_LATENCIES}
     for slo_class in (ALL, *classes):
         chosen = everything.of_name(slo_class)
         for name in POOLED_LATENCIES:
-            found[name][slo_class] = kept_of(chosen.sample(name).values)
-    return found
+            kept[name][slo_class] = kept_of(chosen.sample(name).values)
+    return kept
 
 
 # --- who was scheduled first while another class waited -------------------------------------------
@@ -245,16 +247,16 @@ ROWS_AT_A_TIME = 256
 
 
 def overtaking(record: RunRecord, lower: str, higher: str) -> Overtaking:
-    """Who was scheduled first while the other waited, on each instance; only first schedulings count."""
+    """Count who was scheduled first while the other waited, on each instance; only first schedulings count."""
     requests = record.requests
     codes = [class_code(name) for name in (lower, higher)]
-    found = [NOTHING]
+    counts = [NOTHING]
     for instance in range(len(record.instances.step_count)):
         here = (requests.instance == instance) & (requests.queued_at_us >= 0)
         below, above = (_waits(record, here & (requests.slo_class == code)) for code in codes)
         for at in range(0, len(below.arrival_us), ROWS_AT_A_TIME):
-            found.append(_between(below.part(at), above))
-    return together(found)
+            counts.append(_between(below.part(at), above))
+    return together(counts)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Selection:
 
     @cached_property
     def is_completed(self) -> Bool[np.ndarray, "request"]:
-        """Which of all requests are in it and completed."""
+        """Return which of all requests are chosen and completed."""
         return self.is_chosen & (self.record.requests.status == Status.COMPLETED)
 
     def count(self, status: Status) -> int:
@@ -171,7 +171,7 @@ class Selection:
 
     @property
     def attainment(self) -> float:
-        """Good ÷ all: a request rejected, dropped or unfinished has missed its targets."""
+        """Return good ÷ all: a request rejected, dropped or unfinished has missed its targets."""
         return ratio(self.num_good, self.num_requests, math.nan)
 
     def rate(self, name: str) -> float:
@@ -239,7 +239,7 @@ def latencies_us(record: RunRecord, latency: str) -> tuple[Any, Bool[np.ndarray,
 
 
 def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
-    """(E2E - TTFT) ÷ max(tokens made - 1, 1); 0 without output tokens; junk where not completed."""
+    """Return (E2E − TTFT) ÷ max(tokens made − 1, 1); 0 without output tokens; junk where not completed."""
     requests = record.requests
     xp = namespace(requests.status)
     gaps = requests.after_first_us / xp.maximum(requests.made_len - 1, 1)
@@ -282,7 +282,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def ttft_parts_ms(selection: Selection) -> dict[str, list[float]]:
-    """Per view of `VIEWS` the parts in the order of `TTFT_PARTS`, ms; empty without a first token.
+    """Return per view of `VIEWS` the parts in the order of `TTFT_PARTS`, ms; empty without a first token.
 
     `p99` belongs to `ttft_p99_ms`: it is interpolated between the same two requests, and where several
     share a TTFT, between their averages.
@@ -304,7 +304,7 @@ def ttft_parts_ms(selection: Selection) -> dict[str, list[float]]:
 
 
 def grouped(parts: Float[np.ndarray, "... part"]) -> dict[str, Float[np.ndarray, "..."]]:
-    """Parts in the order of `TTFT_PARTS` as the sums of `GROUPS`."""
+    """Add up parts in the order of `TTFT_PARTS` to the sums of `GROUPS`."""
     places = {name: place for place, name in enumerate(TTFT_PARTS)}
     return {
         group: parts[..., [places[name] for name in names]].sum(axis=-1)

@@ -26,13 +26,13 @@ Decision = tuple["jax.Array", Any]
 
 @admission_policy()
 def always_admit(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
-    """Everything is admitted."""
+    """Admit everything."""
     return jnp.array(True), state
 
 
 @admission_policy()
 def reject_all(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
-    """Nothing is admitted."""
+    """Admit nothing."""
     return jnp.array(False), state
 
 
@@ -159,7 +159,9 @@ class PredictiveParams(WrittenTimes):
 def least_expected_us(
     params: PredictiveParams, context: GatewayContext, matched: Int[Array, "instance"]
 ) -> jax.Array:
-    """Expected time to first token on the best instance, with `matched` blocks of the prompt cached."""
+    """Return the expected time to first token on the best instance, with `matched` blocks of the
+    prompt cached, in µs.
+    """
     seen = context.snapshots
     free = jnp.maximum(params.places - seen.batch_size.astype(jnp.float64), 1.0)
     num_steps = jnp.ceil(exact_quotient(seen.queue_depth.astype(jnp.float64), free))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
-    """Sheddable, batch and background."""
+    """Return whether the class is sheddable, batch or background."""
     return slo_class > STANDARD
 
 

@@ -100,7 +100,7 @@ class NoState:
 
 
 def no_state(params: object, shape: EngineShape | None) -> NoState:
-    """Initial state of a policy without memory."""
+    """Return the first state of a policy without memory."""
     return NoState()
 
 

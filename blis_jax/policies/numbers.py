@@ -55,7 +55,7 @@ class Number:
 
     @property
     def searched(self) -> tuple[float, float] | None:
-        """Bounds of a search: those declared, or what is allowed if that is finite."""
+        """Return the bounds of a search: those declared, or what is allowed if that is finite."""
         if self.search is not None:
             return self.search
         is_finite = math.isfinite(self.low) and math.isfinite(self.high)
@@ -75,7 +75,7 @@ def number(
     is_whole: bool = False,
     setting: str | None = None,
 ) -> Any:
-    """Declares a field of a params class, such as `depth: Float[Array, ""] = number(8.0, "requests", "…")`.
+    """Declare a field of a params class, such as `depth: Float[Array, ""] = number(8.0, "requests", "…")`.
 
     Args:
         default: the value where none is given.

@@ -33,7 +33,7 @@ def age_us(context: QueueContext) -> jax.Array:
 
 @priority_policy()
 def constant(params: NoParams, state: NoState, context: QueueContext) -> Urgency:
-    """Everyone alike."""
+    """Give every request the same priority."""
     return jnp.zeros(context.request.slo_class.shape, jnp.float64), state
 
 
@@ -49,13 +49,13 @@ class AgeParams:
 
 @priority_policy(AgeParams)
 def slo_based(params: AgeParams, state: NoState, context: QueueContext) -> Urgency:
-    """Older is more urgent."""
+    """Give older requests a higher priority."""
     return params.base + exact_product(params.age_weight, age_us(context)), state
 
 
 @priority_policy(AgeParams)
 def inverted_slo(params: AgeParams, state: NoState, context: QueueContext) -> Urgency:
-    """Younger is more urgent: a deliberately bad policy."""
+    """Give younger requests a higher priority: a deliberately bad policy."""
     return params.base - exact_product(params.age_weight, age_us(context)), state
 
 
@@ -76,7 +76,7 @@ class ClassParams:
 
 @priority_policy(ClassParams)
 def slo_class(params: ClassParams, state: NoState, context: QueueContext) -> Urgency:
-    """Base score of the class plus age; the routing track's policy."""
+    """Add the base score of the class and the age; the routing track's policy."""
     code = context.request.slo_class
     base = of_class(params, code, "base_{}")
     base = jnp.where(code == STANDARD_NONE, params.base_none, base)
@@ -130,7 +130,7 @@ def _gained(params: TieredParams, context: QueueContext) -> jax.Array:
 
 @priority_policy(TieredParams)
 def slo_tiered(params: TieredParams, state: NoState, context: QueueContext) -> Urgency:
-    """Base score of the class plus urgency that grows with age after the class's grace period."""
+    """Add the base score of the class and urgency that grows with age after the class's grace period."""
     base = by_tier(
         context.request.slo_class, params.base_critical, params.base_standard, params.base_sheddable
     )
@@ -153,7 +153,7 @@ class LoadAdaptiveParams(TieredParams):
 
 @priority_policy(LoadAdaptiveParams)
 def load_adaptive(params: LoadAdaptiveParams, state: NoState, context: QueueContext) -> Urgency:
-    """Class tiers whose gap opens with the length of the wait queue."""
+    """Rank by class tiers whose gap opens with the length of the wait queue."""
     waiting = context.queue_depth.astype(jnp.float64)
     span = params.high_depth - params.low_depth
     share = exact_quotient(waiting - params.low_depth, jnp.where(span > 0, span, jnp.float64(1.0)))
@@ -177,23 +177,23 @@ Order = tuple[tuple["jax.Array", "jax.Array"], Any]
 
 @scheduler()
 def fcfs(params: NoParams, state: NoState, context: QueueContext) -> Order:
-    """In order of entry into the queue, which is not order of arrival."""
+    """Serve in order of entry into the queue, which is not order of arrival."""
     return (context.queued_us, context.request.queue_rank), state
 
 
 @scheduler()
 def priority_fcfs(params: NoParams, state: NoState, context: QueueContext) -> Order:
-    """Highest priority first, then by arrival."""
+    """Serve the highest priority first, then by arrival."""
     return (-context.priority, context.request.tie_rank), state
 
 
 @scheduler()
 def reverse_priority(params: NoParams, state: NoState, context: QueueContext) -> Order:
-    """Lowest priority first: a deliberately bad policy."""
+    """Serve the lowest priority first: a deliberately bad policy."""
     return (context.priority, context.request.tie_rank), state
 
 
 @scheduler()
 def sjf(params: NoParams, state: NoState, context: QueueContext) -> Order:
-    """Shortest prompt first, then by arrival."""
+    """Serve the shortest prompt first, then by arrival."""
     return (context.request.input_len, context.request.tie_rank), state

@@ -35,25 +35,25 @@ def prefix_share(context: GatewayContext) -> jax.Array:
 
 
 def free_share(context: GatewayContext) -> jax.Array:
-    """Free share of the KV blocks, as old as the snapshot."""
+    """Return the free share of the KV blocks, as old as the snapshot."""
     return jnp.float64(1.0) - context.snapshots.kv_utilization
 
 
 @scorer()
 def prefix_affinity(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Share of the prompt's full blocks that the router has sent to the instance before."""
+    """Score by the share of the prompt's full blocks that the router has sent to the instance before."""
     return prefix_share(context), state
 
 
 @scorer()
 def kv_utilization(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Free share of the KV blocks, as old as the snapshot; a capacity signal, not affinity."""
+    """Score by the free share of the KV blocks, as old as the snapshot; a capacity signal, not affinity."""
     return free_share(context), state
 
 
 @scorer()
 def kv_pressure(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Free KV blocks, as old as the snapshot, ÷ the most that an instance has; 0 if none has any."""
+    """Score by free KV blocks, as old as the snapshot, ÷ the most that an instance has; 0 if none has any."""
     seen = context.snapshots
     most = jnp.max(jnp.where(seen.is_active, seen.free_kv_blocks, 0.0))
     share = exact_quotient(seen.free_kv_blocks, jnp.maximum(most, 1.0))
@@ -65,7 +65,7 @@ def kv_pressure(params: NoParams, state: NoState, context: GatewayContext) -> Sc
 
 @scorer()
 def precise_prefix_cache(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Leading prompt blocks in the copy of each cache, scaled between the least and the most; 1 if all are equal."""
+    """Score by leading prompt blocks in the copy of each cache, scaled between least and most; 1 if all are equal."""
     seen = context.snapshots
     hits = seen.cached_prompt_blocks
     least = jnp.min(jnp.where(seen.is_active, hits, LAST))
@@ -83,7 +83,7 @@ class LastUse:
 
 
 def never_used(params: NoParams, shape: EngineShape) -> LastUse:
-    """No instance has got one."""
+    """Return the state in which no instance has got a request without a hit."""
     return LastUse(jnp.zeros((shape.num_instances,), jnp.int32))
 
 
@@ -102,7 +102,7 @@ def _sent(
 
 @scorer(start=never_used, routed=_sent)
 def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Scores:
-    """0.5 where some cache has the prompt; else the longer ago an instance got such a request, the better."""
+    """Score 0.5 where some cache has the prompt; else the longer ago an instance got such a request, the better."""
     active, last = context.snapshots.is_active, state.last
     number = lax.iota(jnp.int32, last.shape[0])
     # those never used first, in the order of instances; then the least recent
@@ -120,7 +120,7 @@ def no_hit_lru(params: NoParams, state: LastUse, context: GatewayContext) -> Sco
 
 
 def scaled_down(count: Int[Array, "instance"], seen: Snapshots) -> jax.Array:
-    """Counts scaled between the least and the most of the active instances, least best; 1 if all are equal."""
+    """Scale counts between the least and the most of the active instances, least best; 1 if all are equal."""
     least = jnp.min(jnp.where(seen.is_active, count, LAST))
     most = jnp.max(jnp.where(seen.is_active, count, 0))
     spread = jnp.maximum(most - least, 1).astype(jnp.float64)
@@ -139,13 +139,13 @@ def scaled_load(load: Float[Array, "instance"], seen: Snapshots) -> jax.Array:
 
 @scorer()
 def queue_depth(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Effective load scaled between the least and most loaded instance; 1 if all are equal."""
+    """Score by effective load, scaled between the least and most loaded instance; 1 if all are equal."""
     return scaled_down(context.snapshots.effective_load, context.snapshots), state
 
 
 @scorer()
 def load_balance(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """1 / (1 + effective load)."""
+    """Score 1 / (1 + effective load)."""
     load = context.snapshots.effective_load.astype(jnp.float64)
     return exact_quotient(jnp.ones_like(load), jnp.float64(1.0) + load), state
 
@@ -186,26 +186,26 @@ LONGEST_QUEUE = 128  # BLIS: queueThresholdDefault
 
 @scorer()
 def waiting_requests(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Length of the wait queue, scaled; August's `queue-depth`."""
+    """Score by the length of the wait queue, scaled; August's `queue-depth`."""
     return scaled_down(context.snapshots.queue_depth, context.snapshots), state
 
 
 @scorer()
 def running_requests(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Size of the running batch, scaled."""
+    """Score by the size of the running batch, scaled."""
     return scaled_down(context.snapshots.batch_size, context.snapshots), state
 
 
 @scorer()
 def vllm_dp(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Four times the wait queue plus the batch, scaled: what vLLM's data-parallel load balancer compares."""
+    """Score by four times the wait queue plus the batch, scaled: what vLLM's data-parallel load balancer compares."""
     seen = context.snapshots
     return scaled_down(4 * seen.queue_depth + seen.batch_size, seen), state
 
 
 @scorer()
 def active_requests(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """1 - requests in flight ÷ the most that an instance has."""
+    """Score 1 − requests in flight ÷ the most that an instance has."""
     seen, flying = context.snapshots, context.snapshots.num_pending
     most = jnp.max(jnp.where(seen.is_active, flying, 0))
     share = exact_quotient(
@@ -216,7 +216,7 @@ def active_requests(params: NoParams, state: NoState, context: GatewayContext) -
 
 @scorer()
 def load_aware(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """0.5 without a wait queue, falling to 0 at 128 waiting requests."""
+    """Score 0.5 without a wait queue, falling to 0 at 128 waiting requests."""
     queue = jnp.minimum(context.snapshots.queue_depth, LONGEST_QUEUE).astype(jnp.float64)
     share = exact_quotient(queue, jnp.full_like(queue, float(LONGEST_QUEUE)))
     falling = exact_product(jnp.float64(0.5), jnp.float64(1.0) - share)
@@ -240,7 +240,7 @@ class CapabilityParams:
 def capability_load(
     params: CapabilityParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """(Effective load + the request) × time for this prompt ÷ that of the fastest instance, scaled, least best."""
+    """Score by (effective load + the request) × time for this prompt ÷ that of the fastest, scaled, least best."""
     seen = context.snapshots
     times = seen.prompt_us
     fastest = jnp.min(jnp.where(seen.is_active, times, jnp.inf))
@@ -275,7 +275,7 @@ class CostBenefitParams(WrittenTimes):
 def cost_benefit(
     params: CostBenefitParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """Prefill time saved ÷ (saved + delay by load above the least); 0.5 where both are 0."""
+    """Score by prefill time saved ÷ (saved + delay by load above the least); 0.5 where both are 0."""
     seen, input_len = context.snapshots, context.request.input_len
     cached = seen.prefix_match_blocks * context.block_size
     to_compute = jnp.maximum(input_len - cached, 0).astype(jnp.float64)
@@ -307,7 +307,7 @@ class HeadroomParams(WrittenTimes):
 def slo_headroom(
     params: HeadroomParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """1 − expected time to first token ÷ budget of the class; background has no budget and scores 1."""
+    """Score 1 − expected time to first token ÷ budget of the class; background has no budget and scores 1."""
     slo_class, load = context.request.slo_class, context.snapshots.effective_load
     # background does not count
     budget = of_class(params, slo_class, "budget_{}_us", 1.0)

@@ -59,7 +59,7 @@ class NewsKind(IntEnum):
 
 
 def no_news(late: LateNews) -> LateWrite:
-    """Nothing is told."""
+    """Return a write that tells nothing."""
     return LateWrite(
         place=jnp.int32(_size(late)),
         told_us=jnp.zeros((), late.told_us.dtype),
@@ -110,7 +110,7 @@ def with_news(late: LateNews, done: LateWrite) -> LateNews:
 
 
 def next_place(late: LateNews, num_heard: jax.Array) -> Int[Array, ""]:
-    """Where the message is that is heard after so many."""
+    """Return the place of the message that is heard after `num_heard` others."""
     return lax.rem(num_heard, jnp.int32(_size(late)))
 
 

@@ -63,7 +63,7 @@ def matched_blocks(
     num_prompt_blocks: jax.Array,
     now: jax.Array,
 ) -> Int[Array, "instance"]:
-    """Leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
+    """Count the leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
 
     Where the index is delayed, entries younger than the delay do not count.
     """
@@ -333,7 +333,7 @@ def _blocks_there(
 
 
 def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Where the index keeps private blocks: by request, and where requests move by instance, too.
+    """Return where the index keeps private blocks: by request, and where requests move by instance, too.
 
     The spare instance has the row of the last one.
     """
@@ -351,7 +351,7 @@ def own_blocks_there(
     num_prompt_blocks: jax.Array,
     instance: jax.Array,
 ) -> Int[Array, ""]:
-    """Prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
+    """Count the prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
     first, at = _shared_prompt_blocks(nodes, num_prompt_blocks), own_row(ctx, request, instance)
     touched, count = router[PrivateBlocks].touched[at], num_prompt_blocks - first
     if Gaps in router:

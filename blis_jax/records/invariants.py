@@ -57,7 +57,7 @@ ALIVE = (Status.WAITING, Status.RUNNING)
 
 
 def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """1. Every request has one known status, and each instance's counters count those it holds."""
+    """Count violations of 1: every request has one known status, and each instance's counters count those it holds."""
     known = (requests.status >= 0) & (requests.status < len(Status))
     differences = count(~known)
     counters = {
@@ -73,7 +73,7 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 
 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """2. Rejected requests have no instance; all others past routing were admitted and have one.
+    """Count violations of 2: rejected requests have no instance; all others past routing were admitted and have one.
 
     Those that left the gateway's queue for good, are in it, or found no instance were admitted and have none.
     """
@@ -94,7 +94,7 @@ def status_matches_decisions(requests: RequestRecords, instances: InstanceRecord
 
 
 def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """3. A time exists exactly when its event happened, as far as the status tells."""
+    """Count violations of 3: a time exists exactly when its event happened, as far as the status tells."""
     is_completed = requests.status == Status.COMPLETED
     has_run = is_completed | (requests.status == Status.RUNNING)
     has_queued = has_run | (requests.status == Status.WAITING)
@@ -117,7 +117,7 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
 
 
 def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """4. Arrival ≤ queued ≤ first scheduled ≤ last scheduled ≤ first token, and scheduled ≤ left.
+    """Count violations of 4: arrival ≤ queued ≤ first ≤ last scheduled ≤ first token, and scheduled ≤ left.
 
     The first token leaves its step's end plus the output processing time; a later preemption may
     schedule the request again after its first token. On two step chains, a defect of the reference, a
@@ -140,7 +140,7 @@ def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Cou
 
 
 def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """5. Scheduled ≤ first-token ≤ finished step, none beyond the instance's last step."""
+    """Count violations of 5: scheduled ≤ first-token ≤ finished step, none beyond the instance's last step."""
     xp = namespace(requests.status)
     last_step = of_instance(instances.step_count, requests)
     has_token = requests.token_step_idx >= 0
@@ -156,7 +156,7 @@ def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Coun
 
 
 def e2e_covers_ttft(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """6. E2E ≥ TTFT ≥ scheduling delay, of completed requests that were not preempted."""
+    """Count violations of 6: E2E ≥ TTFT ≥ scheduling delay, of completed requests that were not preempted."""
     # that of one that started again goes by the clock, and it can leave before its first token, see 4
     is_wrong = (requests.e2e_us < requests.ttft_us) & (requests.restarts == 0)
     is_wrong |= requests.ttft_us < requests.sched_delay_us
@@ -164,14 +164,14 @@ def e2e_covers_ttft(requests: RequestRecords, instances: InstanceRecords) -> Cou
 
 
 def ttft_parts_add_up(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """7. The parts of a TTFT are not negative and sum to it."""
+    """Count violations of 7: the parts of a TTFT are not negative and sum to it."""
     parts = requests.ttft_parts_us
     is_exact = (parts.sum(axis=-1) == requests.ttft_us) & (parts >= 0).all(axis=-1)
     return count((requests.ttft_us >= 0) & ~is_exact)
 
 
 def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """8. A completed request has processed its prompt and all output tokens but one.
+    """Count violations of 8: a completed request has processed its prompt and all output tokens but one.
 
     It has one inter-token latency per output token, the last step counted twice, and at least one; in all
     runs of the corrected profile one less.
@@ -190,7 +190,8 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
 
 
 def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """9. Totals: prompts of requests that were queued; inter-token latencies less completions.
+    """Count violations of 9: an instance's tokens are the prompts queued, and the inter-token
+    latencies less completions.
 
     The corrected profile does not record the last latency of a completion twice, so nothing is taken off. The
     revision of August 2026 counts the outputs of completed requests.
@@ -218,7 +219,7 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """13. No counter of an instance or a request is below 0."""
+    """Count violations of 13: no counter of an instance or a request is below 0."""
     negative = sum(count(values < 0) for values in vars(instances).values())
     for values in (
         requests.preemptions,
@@ -231,12 +232,12 @@ def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) 
 
 
 def cached_tokens_within_prompt(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """14. A request finds at most its whole prompt in the prefix cache."""
+    """Count violations of 14: a request finds at most its whole prompt in the prefix cache."""
     return count(requests.cached_tokens_first_sched > requests.input_len)
 
 
 def e2e_parts_add_up(record: RunRecord) -> int:
-    """25. The parts of the E2E of a request that was handed over are not negative: nothing comes before its cause."""
+    """Count violations of 25: the parts of the E2E of a request that was handed over are not negative."""
     requests = record.requests
     is_moved = (requests.status == Status.COMPLETED) & (requests.hand_overs > 0)
     return int(np.count_nonzero(is_moved & (e2e_parts_us(requests) < 0).any(axis=-1)))
@@ -336,7 +337,7 @@ class _Stacked:
 
 
 def cheap_violations(records: Sequence[RunRecord]) -> list[dict[str, int]]:
-    """Per run, the violations of `CHEAP_CHECKS`: conservation, causality, order; for every batch."""
+    """Count, per run, the violations of `CHEAP_CHECKS`: conservation, causality, order; for every batch."""
     requests: Any = _Stacked([record.requests for record in records])
     instances: Any = _Stacked([record.instances for record in records])
     counts = [check(requests, instances) for check in CHEAP_CHECKS]

@@ -134,7 +134,7 @@ class Observation(HasParts):
         return self.rules.keeps_output and BlockRecords in self.raw
 
     def record_of(self, column: int, offset: int = 0) -> np.ndarray:
-        """Index of a step record per request, clipped to the log."""
+        """Return the index of a step record per request, clipped to the log."""
         return self.in_log(self.dyn[:, column] + offset)
 
     def in_log(self, record: Values) -> np.ndarray:
@@ -147,7 +147,7 @@ class Observation(HasParts):
 
     @cached_property
     def status(self) -> np.ndarray:
-        """Where every request was at the end."""
+        """Return where every request was at the end."""
         xp = self.xp
         is_scheduled = self.lives.in_batch
         is_there = self.is_queued
@@ -180,7 +180,9 @@ class Observation(HasParts):
 
     @cached_property
     def last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
+        """Return duration and end of a request's last step, and the steps' sum since its first token;
+        junk if not done.
+        """
         at_end = self.record_of(Dyn.FINISH_RECORD, -1)
         last = self.time_of(LogTime.DURATION, at_end)
         total = self.time_of(LogTime.TOTAL_DURATION, at_end)
@@ -189,16 +191,16 @@ class Observation(HasParts):
         return last, self.time_of(LogTime.START, at_end) + num_steps * last, total
 
     def ends(self, record: Values) -> np.ndarray:
-        """End of the step in a record of one step, per request; junk where there is none."""
+        """Return the end of the step in a record of one step, per request; junk where there is none."""
         at = self.in_log(record)
         return self.time_of(LogTime.START, at) + self.time_of(LogTime.DURATION, at)
 
     def starts(self, record: Values) -> np.ndarray:
-        """Start of the step in a record, likewise."""
+        """Return the start of the step in a record, per request; junk where there is none."""
         return self.time_of(LogTime.START, self.in_log(record))
 
     def last_index(self) -> np.ndarray:
-        """Steps that each instance has begun."""
+        """Return the number of steps that each instance has begun."""
         inst: np.ndarray = self.xp.asarray(self.raw.inst)
         return inst[:, Inst.STEP_INDEX].astype(np.int64)
 
@@ -213,7 +215,7 @@ class Observation(HasParts):
     def first_token_parts(
         self, has_token: Values, token_us: Values, output_time: Values
     ) -> np.ndarray:
-        """TTFT split into records.TTFT_PARTS; waiting is what the others leave.
+        """Split TTFT into records.TTFT_PARTS; waiting is what the others leave.
 
         Service is the time from the last scheduling before the first token to that token: the durations of the
         steps in between, which follow each other without a gap (on two overlapping step chains their sum would
@@ -269,14 +271,14 @@ class Observation(HasParts):
         return Outcome.COMPLETED if is_settled else Outcome.HORIZON
 
     def num_open_ties(self) -> int:
-        """Events of one microsecond whose order nobody has verified."""
+        """Count the events of one microsecond whose order nobody has verified."""
         if self.rules.has_order:  # the engine's own
             return 0
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
     @property
     def last_step_us(self) -> int:
-        """When the last recorded steps began: everything before that has happened."""
+        """Return when the last recorded steps began: everything before that has happened."""
         return int(self.log_time[:, LogTime.START].max(initial=0))
 
     def histories(self) -> list[InstanceHistory]:

@@ -135,7 +135,7 @@ class RequestRecords:
 
     @property
     def made_len(self) -> Int[np.ndarray, "request"]:
-        """Output tokens of each request once it has completed."""
+        """Return the output tokens of each request once it has completed."""
         return self.output_len if self.answer_len is None else self.answer_len
 
     @property
@@ -271,7 +271,7 @@ class RunRecord:
 
     @property
     def num_instances(self) -> int:
-        """Instances that were part of the cluster."""
+        """Return the number of instances that were part of the cluster."""
         return len(self.instances.step_count)
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
@@ -294,13 +294,13 @@ class RunRecord:
 
 
 def e2e_parts_us(requests: RequestRecords) -> np.ndarray:
-    """E2E of each request split into `E2E_PARTS` `[request, part]`, µs; −1 for requests that have not completed.
+    """Split the E2E of each request into `E2E_PARTS` `[request, part]`, µs; −1 for requests that have not completed.
 
     `first_token` is TTFT; `decode` is what the others leave. A request that is not handed over has no transfer.
     """
     first, transfer, wait = (
-        np.maximum(one, 0)
-        for one in (requests.ttft_us, requests.transfer_us, requests.handed_wait_us)
+        np.maximum(time, 0)
+        for time in (requests.ttft_us, requests.transfer_us, requests.handed_wait_us)
     )
     if requests.handed_us is not None:  # TTFT is that of the step after the transfer
         first = np.where(requests.handed_us >= 0, requests.handed_us, first)

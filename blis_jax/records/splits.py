@@ -124,7 +124,7 @@ def last_position(seen: Observation, output_len: Values) -> Values:
 
 
 def first_latencies(seen: Observation, joined: Values) -> Values:
-    """Duration of the step that made each request's first inter-token latency, -1 if none was made."""
+    """Return the duration of the step that made each request's first inter-token latency, −1 if none was made."""
     xp, log = seen.xp, seen.log
     if not len(log):
         return np.full(seen.num_requests, -1)

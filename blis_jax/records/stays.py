@@ -80,7 +80,7 @@ def gateway_waits(
 
 
 def routed_later(raw: Raw, routed_us: Values, xp: ModuleType = np) -> Values:
-    """When each request is routed, given when it would be if some instance were always up."""
+    """Return when each request is routed, given when it would be if some instance were always up."""
     if FirstRoutings not in raw:
         return routed_us
     routed_at = raw[FirstRoutings].at[: len(routed_us)]
@@ -102,7 +102,9 @@ def final_status(raw: Raw, dyn: Values, status: Values, xp: ModuleType = np) -> 
 
 
 def ended_steps(raw: Raw, size: int, xp: ModuleType = np) -> Values | None:
-    """Steps of its instance when each request left the batch early, 0: it did not; None where nobody does."""
+    """Return the step of its instance at which each request left the batch early, 0: it did not; None
+    where nobody does.
+    """
     if Exits not in raw:
         return None
     return xp.maximum(raw[Exits].step_index[:size].astype(np.int64), 0)
@@ -111,7 +113,7 @@ def ended_steps(raw: Raw, size: int, xp: ModuleType = np) -> Values | None:
 def orphaned_us(
     raw: Raw, rows: int, time_type: np.dtype | type[np.number], xp: ModuleType = np
 ) -> Any:
-    """When each instance was last to begin a step and found nobody, 0: not since its last step."""
+    """Return when each instance was last to begin a step and found nobody, 0: not since its last step."""
     if Exits not in raw:
         return 0
     busy_until = raw.inst_time[:rows, InstTime.BUSY_UNTIL].astype(time_type)

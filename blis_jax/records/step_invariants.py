@@ -55,11 +55,11 @@ def per_instance(
     instances: InstanceRecords,
     values: Int[np.ndarray, "*row request"] | None = None,
 ) -> Int[np.ndarray, "*row instance"]:
-    """Sums over the counted requests of each instance: of ones, or of the values."""
+    """Sum over the counted requests of each instance: ones, or the values."""
     shape = instances.completed_requests.shape
     if namespace(is_counted) is not np:  # one lane of a compiled call
-        one = is_counted if values is None else is_counted * values
-        return sums(requests.instance, one, shape[-1])
+        amount = is_counted if values is None else is_counted * values
+        return sums(requests.instance, amount, shape[-1])
     run = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     is_counted = is_counted & (requests.instance >= 0) & (requests.instance < shape[-1])
     cell = (run * shape[-1] + requests.instance)[is_counted]
@@ -85,7 +85,7 @@ def per_status(
 
 
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """10. Requests' preemptions sum to their instance's; each leads to one more scheduling, as does a restart.
+    """Count violations of 10: preemptions of requests sum to their instance's; each leads to one more scheduling.
 
     So nothing is served twice. A request that was handed over and has not joined its other instance was scheduled too.
     """
@@ -120,7 +120,7 @@ def _has_moves(requests: RequestRecords, instances: InstanceRecords) -> Any:
 
 
 def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """11. Used blocks stay in [0, all blocks], at the peak and at the end."""
+    """Count violations of 11: used blocks stay in [0, all blocks], at the peak and at the end."""
     capacity = instances.total_kv_blocks
     is_right = (instances.peak_kv_blocks_used <= capacity) & (instances.used_blocks_at_end >= 0)
     is_right &= instances.used_blocks_at_end <= capacity
@@ -128,7 +128,7 @@ def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRec
 
 
 def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """12. An instance without requests at the end uses no block, unless a roll-back orphaned some.
+    """Count violations of 12: an instance without requests at the end uses no block, unless a roll-back orphaned some.
 
     Orphans take a preemption or a failed allocation first; such instances are left out.
     """
@@ -138,7 +138,7 @@ def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Cou
 
 
 def cpu_tier_conserved(record: RunRecord) -> int:
-    """15. No more blocks thrash than were reloaded, nor are reloaded than were offloaded.
+    """Count violations of 15: no more blocks thrash than were reloaded, nor are reloaded than were offloaded.
 
     In August 2026 a copy stays and may be reloaded again, and what thrashes are copies. Without reloads no step waits
     for one.
@@ -155,7 +155,8 @@ def cpu_tier_conserved(record: RunRecord) -> int:
 
 
 def blocks_conserved(record: RunRecord) -> int:
-    """22. After an instance's last step, the blocks used are those of the step, less what completions release.
+    """Count violations of 22: after its last step an instance uses the blocks of that step, less what
+    completions release.
 
     Requests that are handed over, and an instance that stops or comes back, release blocks too.
     An instance without steps uses none, and no more are used at once than were found or newly taken.
@@ -177,7 +178,7 @@ def blocks_conserved(record: RunRecord) -> int:
 
 
 def preemptions_located(record: RunRecord) -> int:
-    """23. Every preemption of a request is recorded once, in order, at a step of the request's instance.
+    """Count violations of 23: every preemption is recorded once, in order, at a step of the request's instance.
 
     The inter-token latencies of the lives that ended are among the request's, unless the profile forgets them.
     """
@@ -197,7 +198,7 @@ def preemptions_located(record: RunRecord) -> int:
 
 
 def no_pressure_without_eviction(record: RunRecord) -> int:
-    """24. Only block-level memory preempts, fails to allocate, loses blocks or has a CPU tier that acts."""
+    """Count violations of 24: only block-level memory preempts, fails to allocate, loses blocks or has a CPU tier."""
     if record.kv_model != NO_EVICTION:
         return 0
     table = record.instances
@@ -214,7 +215,7 @@ def no_pressure_without_eviction(record: RunRecord) -> int:
 
 
 def step_counts_conserved(record: RunRecord) -> int:
-    """16. Records sum to their instance's steps, waiting requests and block-time, and its peak."""
+    """Count violations of 16: records sum to their instance's steps, waiting requests and block-time, and its peak."""
     steps, instances = record.steps, record.instances
     size = len(instances.step_count)
     num_steps = steps.num_steps.astype(np.float64)
@@ -233,7 +234,7 @@ def step_counts_conserved(record: RunRecord) -> int:
 
 
 def step_events_conserved(record: RunRecord) -> int:
-    """17. Records count every completion, and every inter-token latency of every request.
+    """Count violations of 17: records count every completion, and every inter-token latency of every request.
 
     August's revision forgets the latencies of a life that a preemption ends.
     """
@@ -248,7 +249,7 @@ def step_events_conserved(record: RunRecord) -> int:
 
 
 def steps_follow_each_other(record: RunRecord) -> int:
-    """18. On one instance the step counter has no gap and time never goes back."""
+    """Count violations of 18: on one instance the step counter has no gap and time never goes back."""
     order, is_next = _neighbours(record)
     steps = record.steps
     index, start = steps.last_index[order], steps.start_us[order]
@@ -260,7 +261,7 @@ def steps_follow_each_other(record: RunRecord) -> int:
 
 
 def no_idling_while_requests_wait(record: RunRecord) -> int:
-    """19. After a step that left requests waiting, the next begins by the time it ends.
+    """Count violations of 19: after a step that left requests waiting, the next begins by the time it ends.
 
     On an instance that goes down, what waits may leave, and so may requests that give up.
     """
@@ -276,7 +277,7 @@ def no_idling_while_requests_wait(record: RunRecord) -> int:
 
 
 def steps_not_negative(record: RunRecord) -> int:
-    """20. Figures of steps are not negative, and no step uses more than all blocks."""
+    """Count violations of 20: figures of steps are not negative, and no step uses more than all blocks."""
     steps = record.steps
     is_wrong = steps.used_blocks > record.instances.total_kv_blocks[steps.instance]
     for values in (
@@ -292,7 +293,7 @@ def steps_not_negative(record: RunRecord) -> int:
 
 
 def latencies_of_completed_requests(record: RunRecord) -> int:
-    """21. Without those of unfinished requests, inter-token latencies are the completed ones'.
+    """Count violations of 21: without those of unfinished requests, inter-token latencies are the completed ones'.
 
     Where requests move they sum to E2E less TTFT, unless steps overlap.
     """

@@ -102,7 +102,7 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
     from_start, to_before, to_last = xp.searchsorted(places, xp.stack([start, before, last]))
 
     def open_until(at: Values, step: Values) -> Values:
-        """Σ (step - place) over the decodes that began on the instance before the step, less those that ended."""
+        """Sum (step − place) over the decodes that began on the instance before the step, less those that ended."""
         num = num_open[at] - num_open[from_start]
         return num * step - (sum_open[at] - sum_open[from_start])
 

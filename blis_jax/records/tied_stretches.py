@@ -47,7 +47,7 @@ def entry_times(
     instance: Values,
     xp: ModuleType = np,
 ) -> tuple[Any, Any]:
-    """When each request is routed, and how long it then takes into the queue, in the type of the arrivals.
+    """Return when each request is routed, and how long it then takes into the queue, in the type of the arrivals.
 
     Args:
         cluster: its numbers, `ClusterParams`.
@@ -157,7 +157,7 @@ def stretches(
 
 
 def tied_us(history: InstanceHistory) -> Int[np.ndarray, "tie"]:
-    """Times at which the order matters: several requests queued, or one as a step follows on another."""
+    """Return the times at which the order matters: several requests queued, or one as a step follows on another."""
     starts, steps, spans = history.start_us, history.num_steps, history.duration_us
     times, counts = np.unique(history.queued_us, return_counts=True)
     if not len(starts):

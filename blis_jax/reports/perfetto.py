@@ -34,7 +34,7 @@ class TracedRun(NamedTuple):
 
 
 def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) -> None:
-    """Writes all runs to one file, whole or not at all."""
+    """Write all runs to one file, whole or not at all."""
     document = {
         "traceEvents": trace_events(runs),
         "displayTimeUnit": "ms",

@@ -145,7 +145,7 @@ class Picture:
 
     @property
     def marks(self) -> list[Mark]:
-        """All marks, row by row."""
+        """Return all marks, row by row."""
         return [
             mark
             for row in self.panels

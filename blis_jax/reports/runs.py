@@ -20,7 +20,7 @@ USUAL_SPANS, LEAST_SPANS = 60, 20
 
 
 def num_spans(num_instances: int, num_runs: int) -> int:
-    """Spans of time that a timeline is divided into."""
+    """Return the number of spans of time that a timeline is divided into."""
     spans = MOST_CELLS // max(1, 3 * num_instances * num_runs)
     return min(SPANS.get(num_runs, USUAL_SPANS), max(LEAST_SPANS, spans))
 
@@ -36,7 +36,7 @@ def timelines_of(records: Mapping[str, RunRecord], seed: int) -> tuple[Timeline,
 
 
 def timeline(record: RunRecord, strategy: str, seed: int, edges_us: np.ndarray) -> Timeline:
-    """Means over each span of time between the edges; outside of steps everything counts as 0."""
+    """Return means over each span of time between the edges; outside of steps everything counts as 0."""
     steps, num_instances = record.steps, len(record.instances.step_count)
     shape = num_instances, len(edges_us) - 1
     running, waiting, kv_percent = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -85,8 +85,8 @@ def parts_of(
     classes: Sequence[str],
     window_of: Callable[[RunRecord], Window],
 ) -> tuple[TtftShare, ...]:
-    """Parts of TTFT of every class under every strategy, mean over the runs that have some."""
-    found = []
+    """Return the parts of TTFT of every class under every strategy, mean over the runs that have some."""
+    shares = []
     for strategy, runs in records.items():
         for slo_class in classes:
             tables: dict[str, list[list[float]]] = {}
@@ -96,8 +96,8 @@ def parts_of(
                     tables.setdefault(view, []).append(parts)
             for view, rows in tables.items():
                 means = grouped(np.array(rows).mean(axis=0))
-                found += [
+                shares += [
                     TtftShare(strategy, slo_class, view, group, float(value))
                     for group, value in means.items()
                 ]
-    return tuple(found)
+    return tuple(shares)

@@ -39,7 +39,7 @@ class RunWords(NamedTuple):
         return f"{self.one}s"
 
     def counted(self, count: int) -> str:
-        """`1 seed`, `3 windows`."""
+        """Say `1 seed`, `3 windows`."""
         return f"{count} {self.one if count == 1 else self.many}"
 
     def listed(self, numbers: Sequence[int], has_kind: bool = True) -> str:
@@ -279,17 +279,17 @@ class Study:
 
     @property
     def colours(self) -> dict[str, str]:
-        """By strategy."""
+        """Return the colour of each strategy."""
         return strategy_colours(self.strategies, self.kinds)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """In the order of the differences."""
-        return tuple(dict.fromkeys(one.metric for one in self.differences))
+        """Return the metrics in the order of the differences."""
+        return tuple(dict.fromkeys(difference.metric for difference in self.differences))
 
     @property
     def source(self) -> str:
-        """`Workload`, or `Trace`."""
+        """Return the word `Workload`, or `Trace`."""
         return "Workload" if self.runs is SEEDS else "Trace"
 
     @property

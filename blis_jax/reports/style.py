@@ -76,7 +76,7 @@ PARTS: Mapping[str, tuple[str, str]] = {
 def strategy_colours(
     names: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """One colour a strategy: its own if the ledger knows it, else one by its place that is free.
+    """Return one colour per strategy: its own if the ledger knows it, else one by its place that is free.
 
     `kinds` says which strategy a label stands for. Beyond the palette colours come again.
     """
@@ -229,7 +229,7 @@ def columns_of(legend: Sequence[Any], width: float) -> int:
 
 
 def class_style(slo_class: str) -> dict[str, Any]:
-    """Colour, line and mark of a class; of all requests where it is empty."""
+    """Return colour, line and mark of a class; of all requests where it is empty."""
     name = slo_class or ALL_REQUESTS
     return {
         "color": CLASS_COLOURS.get(name, BLACK),
@@ -244,7 +244,7 @@ def class_words(slo_class: str) -> str:
 
 
 def class_handles(classes: Iterable[str], **further: Any) -> list[Any]:
-    """One line with its mark a class, for a legend."""
+    """Return one line with its mark per class, for a legend."""
     from matplotlib.lines import Line2D
 
     return [

@@ -81,7 +81,7 @@ def target_line(targets: Mapping[str, Mapping[str, float]], classes: Sequence[st
 
 
 def joined(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join words as `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

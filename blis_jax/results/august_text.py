@@ -46,7 +46,7 @@ GATEWAY_COUNTS = {
 
 
 def anomaly_lines(record: RunRecord) -> list[str]:
-    """Counters, if one of them is above 0; a shed request without a class counts as standard."""
+    """Return the lines of anomaly counters, if one is above 0; a shed request without a class counts as standard."""
     status = record.requests.status
     counts = {
         "Priority Inversions": int(priority_inversions(record)),
@@ -72,7 +72,7 @@ def anomaly_lines(record: RunRecord) -> list[str]:
 
 
 def class_lines(record: RunRecord, shows_one: bool = False) -> list[str]:
-    """Latencies by SLO class, if there are two or more, or one is to be shown."""
+    """Return the lines of latencies by SLO class, if there are two or more, or one is to be shown."""
     requests, is_told = record.requests, is_reported(record)
     itl_us = mean_itl_us(record)
     lines = []
@@ -92,7 +92,7 @@ def class_lines(record: RunRecord, shows_one: bool = False) -> list[str]:
 
 
 def label_lines(record: RunRecord, labels: Labels) -> list[str]:
-    """Figures by model, by tenant and of sessions, where requests have such labels."""
+    """Return the lines of figures by model, by tenant and of sessions, where requests have such labels."""
     return [
         *_model_lines(record, labels.model),
         *_tenant_lines(record, labels.tenant),

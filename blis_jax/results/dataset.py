@@ -97,7 +97,7 @@ def to_dataset(
 
 
 def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Dataset:
-    """Figures of one run, over SLO classes, quantiles and instances; see `RunRecord.to_dataset`."""
+    """Return the figures of one run, over SLO classes, quantiles and instances; see `RunRecord.to_dataset`."""
     dataset = to_dataset(
         [record],
         {"run": [0]},

@@ -71,7 +71,7 @@ class Call(NamedTuple):
         return self.runs[0].sizes.options.form == "rows"
 
     def given(self) -> list[Any]:
-        """Numbers and source of each run, filled up to the size."""
+        """Return numbers and source of each run, filled up to the size."""
         shape, num_spare = self.group.shape, self.size - len(self.runs)
         members = [*self.runs, self.runs[-1].filler()] if num_spare else self.runs
         rows = [(run.numbers(shape), run.source(shape)) for run in members]

@@ -154,13 +154,15 @@ def _mirror_size(config: ClusterConfig) -> int:
 
 
 def guessed_slots(num_requests: int, num_instances: int) -> int:
-    """Slots per instance: more than an even share, but not all requests of a long workload."""
+    """Guess the slots per instance: more than an even share, but not all requests of a long workload."""
     share = -(-num_requests * 5 // (4 * num_instances))
     return rounded(min(max(64, share + 16), 512), 64)
 
 
 def slots_for(config: ClusterConfig, table: RequestTable) -> int:
-    """Slots per instance for a table: of a long one that the cluster can keep up with, by how many requests overlap."""
+    """Choose the slots per instance for a table; for a long one that the cluster keeps up with, by how
+    many requests overlap.
+    """
     arrival = np.asarray(table.arrival_us)
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
@@ -253,7 +255,7 @@ class Sizes:
 
 
 def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes:
-    """Bucketed guesses; those that turn out too small are grown."""
+    """Guess sizes, rounded to the grid; those that turn out too small are grown."""
     shape = EngineShape(
         num_instances=demand.num_instances,
         num_slots=demand.num_slots,
@@ -293,7 +295,7 @@ def _is_pressed(demand: Demand) -> bool:
 
 
 def pressed(sizes: Sizes) -> Sizes:
-    """Block-level memory, where a step stands by itself whenever a member needs a block."""
+    """Return the sizes with block-level memory, where a step stands by itself whenever a member needs a block."""
     shape, options = sizes.shape, sizes.options
     if not options.log_capacity:
         records = shape.log_capacity + 2 * sizes.demand.output_blocks

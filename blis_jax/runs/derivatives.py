@@ -104,7 +104,7 @@ def jvp(
     options: Options | None = None,
     seed: int = 0,
 ) -> Derivatives:
-    """One run and its slopes along one direction, such as `{"beta0": 1.0, "beta1": -0.2}`."""
+    """Make one run and its slopes along one direction, such as `{"beta0": 1.0, "beta1": -0.2}`."""
     return Differentiator([direction], options).run(config, table, seed)
 
 
@@ -129,18 +129,20 @@ class Differentiator:
         self.runner = Runner(self.options, num_rows=1)
 
     def expect(self, rows: Iterable[Row]) -> None:
-        """Takes in the sizes of runs that will come, so that one program may serve all of them."""
+        """Take in the sizes of runs that will come, so that one program may serve all of them."""
         self.runner.expect(rows)
 
     def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
-        """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
-        named = {name for one in self.directions for name in one}
+        """Make one run, repaired like any other, and its slopes; `seed` as in `simulate`."""
+        named = {name for direction in self.directions for name in direction}
         if model_of(config).sizes is not None and named & {"alpha1", *BETA}:
             raise ConfigError(
                 f"{min(named & {'alpha1', *BETA})}: step times of latency_model {config.latency_model} come "
                 "from sizes, and nothing is differentiated through them; name other directions"
             )
-        if len(coefficients_of(config)) < 4 and any("beta3" in one for one in self.directions):
+        if len(coefficients_of(config)) < 4 and any(
+            "beta3" in direction for direction in self.directions
+        ):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
         last: list[_Slopes] = []
 
@@ -287,7 +289,7 @@ def _slopes(
 
 
 def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
-    """`(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
+    """Return `(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
 
     def differentiated(
         params: Params,
@@ -296,7 +298,7 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         slopes: _Numbers,
         max_scan_steps: jax.Array,
     ) -> tuple[Raw, jax.Array]:
-        """One run and its slopes along every direction."""
+        """Make one run and its slopes along every direction."""
         requests = requests_of(shape, mechanism, params, table, order)
         cluster = params.cluster
 
@@ -347,7 +349,7 @@ class _Slopes(Observation):
         return np.zeros((len(has_token), 0))
 
     def ended(self, record: RunRecord) -> float:
-        """Slope of the time of the last event."""
+        """Return the slope of the time of the last event."""
         requests, slopes = record.requests, request_records(self)[0]
         log, steps = self.log, record.steps
         further = steps.num_steps - 1

@@ -183,7 +183,9 @@ class Runner:
                 yield Call(group, members[at : at + each], size, measured(kind))
 
     def rows_per_call(self, num_runs: int, num_requests: int = 0) -> int:
-        """Enough calls for every worker, and one size of calls for any number of runs that are not long."""
+        """Return the rows of a call: enough calls for every worker, and one size for any number of
+        runs that are not long.
+        """
         if self.options.form == "lanes":
             num_lanes = self.options.num_lanes
             most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL

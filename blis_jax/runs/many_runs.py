@@ -107,7 +107,7 @@ def run_given(
     on_row: Callable[[int, int, T], None] | None = None,
     placed: Callable[[RequestTable, int, ClusterConfig], RequestTable] | None = None,
 ) -> Grid[T]:
-    """Every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`.
+    """Run every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`.
 
     `placed(table, seed, configuration)` gives the requests what the cluster goes by besides.
     """

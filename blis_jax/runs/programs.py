@@ -70,7 +70,7 @@ class Lanes:
     state: State
 
     def is_open(self, max_scan_steps: jax.Array) -> jax.Array:
-        """Which lanes are not done with their row."""
+        """Return which lanes are not done with their row."""
         is_running: jax.Array = self.state.lane.numbers[:, Reg.IS_DONE] == 0
         return is_running & (self.chunks < max_scan_steps // CHUNK)
 
@@ -302,7 +302,7 @@ def rows_of(
         return _lanes_of(shape, mechanism, plan, compute, width)
 
     def rows(params: Params, sources: tuple[Any, Any], max_scan_steps: jax.Array) -> Ran:
-        """One row after the other, with real branches."""
+        """Run one row after the other, with real branches."""
 
         def one(row: tuple[Params, tuple[Any, Any]]) -> Raw:
             requests = requests_of(shape, mechanism, row[0], *row[1])
@@ -375,7 +375,7 @@ def drawn_of(plan: PlanShape) -> Callable[..., Any]:
 
 
 def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Callable[..., Report]:
-    """`(raw[row], table[row], params[row], numbers) -> Report[row]` of rows that another program has made.
+    """Return `(raw[row], table[row], params[row], numbers) -> Report[row]` of rows that another program has made.
 
     Two programs compile side by side, and the one that makes the rows serves whole records, too.
     """

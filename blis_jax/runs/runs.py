@@ -88,7 +88,7 @@ class Run(ABC):
 
     @abstractmethod
     def inputs(self, shape: EngineShape) -> Inputs:
-        """Numbers, requests and order on the host."""
+        """Return numbers, requests and order on the host."""
 
     @abstractmethod
     def filler(self) -> Run:
@@ -103,7 +103,7 @@ class Run(ABC):
         """Whether ties before a time came in the reference's order; else it is corrected for the next time."""
 
     def numbers(self, shape: EngineShape) -> Params:
-        """Everything numeric that the run depends on besides its requests."""
+        """Return everything numeric that the run depends on besides its requests."""
         sizes = shape.num_requests, shape.num_changes
         given = self.config, shape.num_instances, self.policy_seed, self.policies
         return params(*given, *sizes)
@@ -211,17 +211,19 @@ class GivenRun(Run):
 
     @property
     def kind(self) -> Hashable:
-        """Runs under pressure apart from the others, whose program is faster."""
+        """Return what the run's program depends on: runs under pressure stand apart from the others,
+        whose program is faster.
+        """
         shape = self.sizes.shape
         return self.functions, type(self.table), shape.block_size, shape.num_blocks > 0
 
     @property
     def plan(self) -> None:
-        """Nothing is drawn."""
+        """Return None, since nothing is drawn."""
         return None
 
     def source(self, shape: EngineShape) -> tuple[RequestTable, EngineOrder]:
-        """Requests and order in the sizes of `shape`, which must hold the run's own."""
+        """Return requests and order in the sizes of `shape`, which must hold the run's own."""
         table = self.table
         if shape.num_nodes == 0:
             empty = np.full((table.num_rows, 1), -1, np.int32)
@@ -304,7 +306,7 @@ class Point:
         self._plans: dict[float, DrawPlan] = {}
 
     def plan(self, headroom: float = 1.0) -> DrawPlan:
-        """More headroom means more draws, which extend the same streams."""
+        """Return the plan of the draws; more headroom means more draws, which extend the same streams."""
         if headroom not in self._plans:
             block_size = self.config.block_size_in_tokens
             self._plans[headroom] = compile_plan(
@@ -337,23 +339,23 @@ class DrawnRun(Run):
 
     @property
     def kind(self) -> Hashable:
-        """That of its point, under pressure or not."""
+        """Return the kind of the point, under pressure or not."""
         return self.point.kind
 
     @property
     def plan(self) -> PlanShape:
-        """Its own, which that of its call must hold."""
+        """Return the run's own plan, which that of its call must hold."""
         return self.point.plan(self.sizes.headroom).shape
 
     def source(self, shape: EngineShape) -> tuple[Any, np.uint32]:
-        """Numbers of the draw, and its seed."""
+        """Return the numbers of the draw, and its seed."""
         numbers = self.point.plan(self.sizes.headroom).params
         if self.is_empty:
             numbers = dataclasses.replace(numbers, horizon_us=np.int64(0))
         return numbers, np.uint32(self.seed)
 
     def inputs(self, shape: EngineShape) -> Inputs:
-        """Its requests are drawn once more, by themselves."""
+        """Draw the run's requests once more, by themselves; return numbers, requests and order."""
         plan = dataclasses.replace(self.plan, num_requests=shape.num_requests)
         with jax.enable_x64(True):
             drawn = compiled(drawn_of, plan)(*jax.tree.map(stacked, self.source(shape)))

@@ -155,7 +155,7 @@ def _itl(found: Derivatives) -> _Moving:
 
 
 def percentile_slopes(sample: _Moving, percent: float) -> np.ndarray:
-    """Slopes of the percentile that interpolates between the members around rank percent/100·(n-1)."""
+    """Return slopes of the percentile that interpolates between the members around rank percent/100·(n−1)."""
     order = np.argsort(sample.values, kind="stable")
     weights = np.ones(len(order), np.int64) if sample.weights is None else sample.weights
     ends = np.cumsum(weights[order])

@@ -106,7 +106,7 @@ class _KeptTails:
         return Tails(self._count[at], self._top_us.values[at])
 
     def labelled(self, values: np.ndarray) -> xr.DataArray:
-        """Values of the same shape as a variable of the Dataset."""
+        """Label values of the same shape as a variable of the Dataset."""
         return self._top_us.isel(rank=0, drop=True).copy(data=values)
 
 

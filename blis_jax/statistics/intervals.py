@@ -75,14 +75,14 @@ class Estimate:
 
 
 def t_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
-    """Half-width of a two-sided t interval in standard errors; infinite for one seed."""
+    """Return the half-width of a two-sided t interval in standard errors; infinite for one seed."""
     return (
         float(special.stdtrit(num_seeds - 1, 0.5 + confidence / 2)) if num_seeds > 1 else math.inf
     )
 
 
 def normal_quantile(confidence: float = CONFIDENCE) -> float:
-    """Half-width of a two-sided normal interval in standard errors: 1.96 at 95 %."""
+    """Return the half-width of a two-sided normal interval in standard errors: 1.96 at 95 %."""
     return float(special.ndtri(0.5 + confidence / 2))
 
 
@@ -113,7 +113,7 @@ def half_width(
     axis: int = -1,
     is_anytime: bool = False,
 ) -> Float[np.ndarray, "..."]:
-    """Half of the t interval of the mean along an axis; NaN where there is one value."""
+    """Return half of the t interval of the mean along an axis; NaN where there is one value."""
     count = values.shape[axis]
     if count < 2:
         return np.full(np.delete(values.shape, axis), np.nan)
@@ -139,7 +139,7 @@ def seed_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def estimate(values: Values, confidence: float = CONFIDENCE, is_anytime: bool = False) -> Estimate:
-    """Mean and Student's interval over the seeds that have a value."""
+    """Return mean and Student's interval over the seeds that have a value."""
     return student_interval(seed_mean, [values[np.isfinite(values)]], confidence, is_anytime)
 
 
@@ -160,7 +160,7 @@ def student_interval(
     confidence: float = CONFIDENCE,
     is_anytime: bool = False,
 ) -> Estimate:
-    """Student's t over the jackknife's pseudo-values, which for a mean are the values themselves."""
+    """Return Student's t over the jackknife's pseudo-values, which for a mean are the values themselves."""
     count = len(samples[0])
     value = float(statistic(*samples)) if count else math.nan
     if count < 2 or not math.isfinite(value):
@@ -176,7 +176,7 @@ def student_interval(
 
 
 def is_constant(values: Values) -> bool:
-    """Up to rounding: nothing can be said about spread."""
+    """Return whether the values are equal up to rounding: nothing can be said about spread then."""
     size = np.abs(values).max(initial=0.0)
     return bool(np.ptp(values) <= SAME_BUT_FOR_ROUNDING * size)
 

@@ -69,7 +69,7 @@ class TimeBins:
 
 
 def time_bins(arrival_us: Int[np.ndarray, "request"], num_bins: int | None = None) -> TimeBins:
-    """As many bins as hold `REQUESTS_PER_BIN` requests on average, `MOST_BINS` at most."""
+    """Divide time into as many bins as hold `REQUESTS_PER_BIN` requests on average, `MOST_BINS` at most."""
     if num_bins is None:
         num_bins = max(min(len(arrival_us) // REQUESTS_PER_BIN, MOST_BINS), 1)
     start, end = (int(arrival_us.min()), int(arrival_us.max())) if len(arrival_us) else (0, 0)
@@ -82,18 +82,18 @@ def time_bins(arrival_us: Int[np.ndarray, "request"], num_bins: int | None = Non
 
 
 def usual_length(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
-    """Bins of a block: the longest that one of the series asks for, so that `LEAST_BLOCKS` remain."""
+    """Return the bins of a block: the longest that one of the series asks for, so that `LEAST_BLOCKS` remain."""
     return max(min(longest_wanted(series), len(series[0]) // LEAST_BLOCKS), 1)
 
 
 def longest_wanted(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
-    """Bins of the block that the series ask for, however many of them the trace holds."""
+    """Return the bins of the block that the series ask for, however many of them the trace holds."""
     least = math.ceil(len(series[0]) ** (1 / 3))
-    return max(least, *(LONGER * wanted_length(one) for one in series))
+    return max(least, *(LONGER * wanted_length(each) for each in series))
 
 
 def wanted_length(series: Float[np.ndarray, "bin"]) -> int:
-    """Bins of a block by the rule of Politis and White, for a circular bootstrap of a mean."""
+    """Return the bins of a block by the rule of Politis and White, for a circular bootstrap of a mean."""
     count = len(series)
     centred = series - series.mean()
     variance = float(centred @ centred) / count
@@ -147,12 +147,12 @@ class BlockResampling:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that the trace is made of, the last one perhaps cut."""
+        """Return the number of blocks that the trace is made of, the last one perhaps cut."""
         return -(-self.bins.num_bins // self.length)
 
     @property
     def block_s(self) -> float:
-        """Seconds of a block."""
+        """Return the seconds of a block."""
         return self.length * self.bins.bin_s
 
     def mean(self, values: Float[np.ndarray, "request"]) -> Resampled:
@@ -262,16 +262,16 @@ def interval_of(one: Resampled, num_blocks: int, confidence: float) -> Estimate:
 def differences(
     pairs: Sequence[ResampledPair], num_blocks: int, inference: Inference
 ) -> list[Difference]:
-    """Second minus first of each pair of a family, judged together by Holm's method."""
+    """Return second minus first of each pair of a family, judged together by Holm's method."""
     changes = [_change(pair) for pair in pairs]
     p_values = np.array([p_value(change, num_blocks) for change in changes])
     adjusted = holm(p_values)
     level = 1 - (1 - inference.confidence) / max(len(pairs), 1)
-    found = []
+    judged = []
     for pair, change, p, p_adjusted in zip(pairs, changes, p_values, adjusted, strict=True):
         is_clear = bool(p_adjusted <= 1 - inference.confidence)
         in_family = _student(change, num_blocks, level)
-        found.append(
+        judged.append(
             Difference(
                 num_pairs=num_blocks if np.isfinite(change.value) else 0,
                 first_mean=pair.first.value,
@@ -286,11 +286,11 @@ def differences(
                 verdict=_verdict(change, is_clear, pair.direction),
             )
         )
-    return found
+    return judged
 
 
 def p_value(change: Resampled, num_blocks: int) -> float:
-    """Two-sided, of Student's t; 1 where nothing can be said or nothing differs."""
+    """Return the two-sided p-value of Student's t; 1 where nothing can be said or nothing differs."""
     error = _standard_error(change.draws, num_blocks)
     if not math.isfinite(error) or error == 0 or not math.isfinite(change.value):
         return 1.0

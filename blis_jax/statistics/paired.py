@@ -73,7 +73,7 @@ class Pair:
         return self.first[both], self.second[both]
 
     def change(self) -> Float[np.ndarray, "pair"]:
-        """Second minus first on those seeds; 0 where only rounding tells them apart."""
+        """Return second minus first on the common seeds; 0 where only rounding tells them apart."""
         first, second = self.common()
         size = np.maximum(np.abs(first), np.abs(second))
         return np.where(np.abs(second - first) <= ROUNDING * size, 0.0, second - first)
@@ -201,7 +201,7 @@ def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> floa
 
 
 def sign_test(change: Float[np.ndarray, "pair"]) -> float:
-    """Two-sided p-value of the numbers of positive and negative differences."""
+    """Return the two-sided p-value of the numbers of positive and negative differences."""
     signs = np.sign(change[change != 0])
     if not len(signs):
         return 1.0
@@ -209,7 +209,7 @@ def sign_test(change: Float[np.ndarray, "pair"]) -> float:
 
 
 def holm(p_values: Float[np.ndarray, "comparison"]) -> Float[np.ndarray, "comparison"]:
-    """Holm's step-down adjustment: p of rank k of m counts m − k + 1 times, and never less than before.
+    """Adjust p-values by Holm's steps: p of rank k of m counts m − k + 1 times, and never less than before.
 
     S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
     """
@@ -222,7 +222,7 @@ def holm(p_values: Float[np.ndarray, "comparison"]) -> Float[np.ndarray, "compar
 
 
 def agreeing(interval: Estimate, is_clear: bool) -> Estimate:
-    """Cut at 0 where Holm's steps are finer than Bonferroni's; holding 0 where nothing was found."""
+    """Cut an interval at 0 where Holm's steps are finer than Bonferroni's; let it hold 0 where nothing was found."""
     low, high = interval.low, interval.high
     if not math.isfinite(low):
         return interval

@@ -72,7 +72,7 @@ class StoppingRule:
         return min(wanted, self.most_seeds)
 
     def end(self, count: int, looked_at: Sequence[Seen]) -> str:
-        """Why to stop after so many seeds; nothing to go on."""
+        """Say why to stop after `count` seeds; an empty text to go on."""
         precise = [self._is_precise(one) for one in looked_at]
         decided = [self.decides and one.is_decided for one in looked_at]
         if all(map(any, zip(precise, decided, strict=True))):
@@ -216,12 +216,12 @@ class Slack:
 
 
 def spread_factor(num_first: int, error: float) -> float:
-    """h², for a chance of error of one comparison that is looked at as often as one likes."""
+    """Return h², for a chance of error of one comparison that is looked at as often as one likes."""
     return (num_first - 1) * ((2 * error) ** (-2 / (num_first - 1)) - 1)
 
 
 def boundary(variance: float, zone: float, factor: float, count: int) -> float:
-    """W: how far a sum of differences must be from 0 after so many seeds."""
+    """Return W: how far a sum of differences must be from 0 after `count` seeds."""
     return max(0.0, (factor * variance / zone - zone * count) / 2)
 
 

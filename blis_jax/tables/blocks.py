@@ -294,12 +294,12 @@ def emptied(
 
 
 def mirror_window(shape: EngineShape) -> int:
-    """Blocks of a list that August's CPU tier uses at a time; 0: there is none."""
+    """Return the blocks of a list that August's CPU tier uses at a time; 0: there is none."""
     return min(shape.list_blocks, 128) if shape.has_mirror else 0
 
 
 def num_contents(shape: EngineShape) -> int:
-    """Contents that can be looked up on one instance: shared ones, and those of resident requests."""
+    """Count the contents that can be looked up on one instance: shared ones, and those of resident requests."""
     return shape.num_shared_blocks + shape.num_slots * shape.list_blocks
 
 

@@ -61,7 +61,7 @@ class Context:
     scorer_shares: jax.Array | None = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
-        """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
+        """Return `change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
         return (once if self.when is branch else always)(predicate, change, value)
 
     def turns(
@@ -71,7 +71,9 @@ class Context:
         value: T,
         most: int,
     ) -> T:
-        """`change(value, holds(value))` while it holds, at most so often; once where phases are not skipped."""
+        """Apply `change(value, holds(value))` while it holds, at most `most` times; once where phases
+        are not skipped.
+        """
         if self.when is branch:
             return repeated(holds, change, value, most)
         return always(holds(value), change, value)
@@ -124,7 +126,10 @@ class Context:
     def write_in_order(
         self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
     ) -> jax.Array:
-        """Like `write`; of several values for one place the last one stays. The table's last place is a spare."""
+        """Write as `write` does; of several values for one place the last one stays.
+
+        The table's last place is a spare.
+        """
         index = jnp.atleast_1d(index)
         if self.when is not branch:  # the order of a scatter's writes is open
             number = lax.iota(jnp.int32, index.shape[0])
@@ -225,26 +230,26 @@ NO_KEY = jnp.iinfo(jnp.int64).max
 
 
 def least_key(mask: jax.Array, rank: jax.Array) -> jax.Array:
-    """Packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
+    """Return the packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
     slot = lax.iota(jnp.int64, mask.shape[0])
     packed = (rank.astype(jnp.int64) << SLOT_BITS) | slot
     return jnp.min(jnp.where(mask, packed, jnp.int64(NO_KEY)))
 
 
 def slot_of(key: jax.Array) -> jax.Array:
-    """Slot of a packed key."""
+    """Return the slot of a packed key."""
     return (key & jnp.int64((1 << SLOT_BITS) - 1)).astype(jnp.int32)
 
 
 def row(table: jax.Array, index: jax.Array) -> jax.Array:
-    """One row of a two-dimensional table."""
+    """Read one row of a two-dimensional table."""
     return lax.dynamic_slice(table, (index, jnp.int32(0)), (1, table.shape[1]))[0]
 
 
 def shared_numbers(
     ctx: Context, request: jax.Array, position: Int[Array, "n"]
 ) -> tuple[jax.Array, jax.Array]:
-    """Number of the shared block at each block position of a request, and whether it is shared.
+    """Return the number of the shared block at each block position of a request, and whether it is shared.
 
     From the start of each node on its path, the number is shifted by so much more against the position.
     """
@@ -293,19 +298,19 @@ def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Arra
 
 
 def count_of(mask: jax.Array) -> jax.Array:
-    """Number of true entries."""
+    """Count the true entries."""
     return jnp.sum(mask, dtype=jnp.int32)
 
 
 def steps_at(inst: Instance, now: jax.Array) -> jax.Array:
-    """Steps that the instance has made at `now`."""
+    """Return the number of steps that the instance has made at `now`."""
     has_stepped = inst.step_index > 0
     is_now = has_stepped & (inst.last_start == now)
     return jnp.where(is_now, inst.steps_at_now, 0)
 
 
 def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
-    """Slots whose queueing time has come by the next step at `now`.
+    """Return the slots whose queueing time has come by the next step at `now`.
 
     Queueing and a step in one microsecond: queued first, unless the host found that some steps of
     that microsecond came before.
@@ -316,13 +321,13 @@ def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax
 
 
 def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
-    """Slots whose request is in the wait queue at the next step at `now`."""
+    """Return the slots whose request is in the wait queue at the next step at `now`."""
     in_time = has_entered(slots, now, steps_at_now)
     return in_time & (slots.oversized == 0)
 
 
 def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.Array:
-    """When a request queued then starts a step on an instance without members.
+    """Return when a request queued then starts a step on an instance without members.
 
     In the reference at once, even while the step that emptied the batch still lasts.
     """
@@ -334,10 +339,12 @@ def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.A
 def take_chain(
     chains: Vector, now: jax.Array, num_new: jax.Array, never: jax.Array
 ) -> tuple[Vector, jax.Array]:
-    """Step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
+    """Return the step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
     if is_apart(chains):
-        num_at_now = functools.reduce(jnp.add, (as_int(one == now) for one in chains.entries))
-        rest: Vector = Columns(tuple(jnp.where(one == now, never, one) for one in chains.entries))
+        num_at_now = functools.reduce(jnp.add, (as_int(entry == now) for entry in chains.entries))
+        rest: Vector = Columns(
+            tuple(jnp.where(entry == now, never, entry) for entry in chains.entries)
+        )
     else:
         at_now = chains == now
         num_at_now, rest = count_of(at_now), jnp.where(at_now, never, chains)
@@ -347,12 +354,12 @@ def take_chain(
 def add_chain(
     chains: Vector, time: jax.Array, count: jax.Array, never: jax.Array
 ) -> tuple[Vector, jax.Array]:
-    """Step events with `count` more at `time`; and whether they fit."""
+    """Return the step events with `count` more at `time`; and whether they fit."""
     if is_apart(chains):
         place, entries = jnp.int32(0), []
-        for one in chains.entries:
-            place = place + as_int(one == never)
-            entries.append(jnp.where((one == never) & (place <= count), time, one))
+        for entry in chains.entries:
+            place = place + as_int(entry == never)
+            entries.append(jnp.where((entry == never) & (place <= count), time, entry))
         return Columns(tuple(entries)), count <= place
     is_free = chains == never
     place = jnp.cumsum(is_free, dtype=jnp.int32)

@@ -203,7 +203,7 @@ def gateways_of(mechanism: Mechanism) -> Gateways:
 
 
 def index_column(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Where the index of the request's gateway keeps an instance."""
+    """Return where the index of the request's gateway keeps an instance."""
     if ctx.mechanism.num_indices == 1:
         return instance
     return ctx.gateways.of(request) * jnp.int32(ctx.shape.num_instances) + instance

@@ -128,7 +128,7 @@ def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
 
 
 def event_times(state: State, num_instances: int) -> jax.Array:
-    """When each instance acts next."""
+    """Return when each instance acts next."""
     if state.inst.is_joined:
         return state.inst.numbers[:num_instances, len(Inst) + InstTime.EVENT]
     times: jax.Array = state.inst.times[:num_instances, InstTime.EVENT]
@@ -155,7 +155,7 @@ def chain_times(state: State, num_instances: int) -> jax.Array:
 
 
 def busy_times(state: State, num_instances: int) -> jax.Array:
-    """When the last step of each instance ends."""
+    """Return when the last step of each instance ends."""
     if state.inst.is_joined:
         return state.inst.numbers[:num_instances, len(Inst) + InstTime.BUSY_UNTIL]
     times: jax.Array = state.inst.times[:num_instances, InstTime.BUSY_UNTIL]
@@ -163,7 +163,7 @@ def busy_times(state: State, num_instances: int) -> jax.Array:
 
 
 def queued_times(state: State, num_instances: int) -> jax.Array:
-    """When the request of each slot is queued, `[instance, slot]`."""
+    """Return when the request of each slot is queued, `[instance, slot]`."""
     return _slot_times(state, num_instances, SlotTime.QUEUED)
 
 
@@ -179,7 +179,7 @@ def with_queued_times(state: State, times: jax.Array) -> State:
 
 
 def arrival_times(state: State, num_instances: int) -> jax.Array:
-    """When the request of each slot arrived, `[instance, slot]`."""
+    """Return when the request of each slot arrived, `[instance, slot]`."""
     return _slot_times(state, num_instances, SlotTime.ARRIVAL)
 
 
@@ -191,7 +191,7 @@ def _slot_times(state: State, num_instances: int, column: int) -> jax.Array:
 
 
 def places_of(state: State) -> jax.Array:
-    """`place_of` of every request `[request]`."""
+    """Return `place_of` of every request `[request]`."""
     return state.past.rows[:, INSTANCE_OF] if state.past.is_joined else state.past.places
 
 

@@ -36,7 +36,7 @@ class PaidTime:
 
 
 def nothing_paid(num_rows: int, clock: np.dtype | type) -> PaidTime:
-    """All instances are held from time 0 on."""
+    """Return the paid time at the start: all instances are held from time 0 on."""
     held = jnp.ones((num_rows,), jnp.int32)
     return PaidTime(held, jnp.zeros((num_rows,), clock), jnp.zeros((), clock))
 
@@ -44,7 +44,7 @@ def nothing_paid(num_rows: int, clock: np.dtype | type) -> PaidTime:
 def is_paid(
     paid: PaidTime, load: Values, busy_until: Values, now: Number
 ) -> Bool[Array, "instance"]:
-    """Instances that cost something at `now`: held, or not yet done with what they were given."""
+    """Return the instances that cost something at `now`: held, or not yet done with what they were given."""
     return (paid.is_held == 1) | (load > 0) | (busy_until > now)
 
 
@@ -89,7 +89,7 @@ class ExitWrite:
 
 
 def no_exits(shape: EngineShape) -> Exits:
-    """Nobody has left."""
+    """Return the exits of a run that nobody has left."""
     nothing = jnp.zeros((shape.num_requests + 1,), jnp.int32)
     keeps = jnp.zeros((shape.num_instances + 1,), jnp.int32)
     return Exits(jnp.int32(shape.num_requests), nothing, nothing, keeps)

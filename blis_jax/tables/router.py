@@ -98,7 +98,7 @@ def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], own: Parts) ->
 def looked_again(
     signals: SignalParams, interval_us: jax.Array, seen_us: jax.Array, now: jax.Array
 ) -> tuple[Bool[Array, "instance"], Float[Array, "instance"]]:
-    """Where a look is due at `now`, and the times of the last looks then.
+    """Return where a look is due at `now`, and the times of the last looks then.
 
     As in BLIS the interval counts from the last look, which the router takes when it has a decision to make. With
     phases that would let instances fall into step, so there it counts from the time at which the look was due.

@@ -52,7 +52,7 @@ def free_slot(ctx: Context) -> Resident:
 
 
 def no_slot(ctx: Context) -> SlotWrite[Any]:
-    """Rows for the spare instance; a slot that is given up gets the same ones."""
+    """Return rows for the spare instance; a slot that is given up gets the same ones."""
     return SlotWrite(
         instance=jnp.int32(ctx.shape.num_instances),
         slot=jnp.int32(0),

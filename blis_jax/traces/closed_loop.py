@@ -92,7 +92,7 @@ def closed_loop_of_trace(
 
 
 def end_of(latest_us: int) -> int:
-    """Where a replay ends whose last request arrives then."""
+    """Return where a replay ends whose last request arrives at `latest_us`, in µs."""
     return 2 * latest_us if latest_us > 0 else ALL_AT_ONCE_US
 
 

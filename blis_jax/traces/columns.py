@@ -58,7 +58,11 @@ def plain_name(name: str) -> str:
 
 
 def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, int]:
-    """Where the columns stand that the header has."""
+    """Find where the columns stand that the header has.
+
+    Raises:
+        ConfigError: a column without a default is missing.
+    """
     known = {plain_name(name): place for place, name in reversed(list(enumerate(names)))}
     places = {}
     for key, column in columns.items():
@@ -89,7 +93,7 @@ _SUMS = ("totaltokens",)  # of columns that are read
 
 
 def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Whole numbers within bounds, also when written with a fraction of zero."""
+    """Return a parser of whole numbers within bounds, also when written with a fraction of zero."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
         numbers = _as_numbers(values)
@@ -187,7 +191,7 @@ class _Found:
         self.num_left_out = [0] * len(self.checks)
 
     def add(self, frame: Frame) -> None:
-        """Rows up to the limit of good ones."""
+        """Add rows up to the limit of good ones."""
         values, faults = _parsed(frame.cells, self.columns, self.places)
         for number, check in enumerate(self.checks, 1):
             is_broken = (faults == 0) & ~check.is_good(values)

@@ -29,7 +29,7 @@ def generator(seed: int, purpose: int) -> np.random.Generator:
 
 
 def scale_time(rows: TraceRows, factor: float) -> TraceRows:
-    """Arrival times times `factor`, cut to whole microseconds; 0.5 doubles the request rate."""
+    """Multiply arrival times by `factor`, cut to whole microseconds; 0.5 doubles the request rate."""
     if not 0 < factor < np.inf:
         raise ConfigError(
             f"--time-scale must be a number above 0, got {factor:g}; "

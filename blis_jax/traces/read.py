@@ -34,7 +34,7 @@ class Sniff:
 
     @cached_property
     def header(self) -> frozenset[str]:
-        """Names in the first line as CSV, without case and separators."""
+        """Return the names in the first line as CSV, without case and separators."""
         names = header_names(self.lines[0]) if self.lines else ()
         return frozenset(plain_name(name) for name in names)
 

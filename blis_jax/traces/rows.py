@@ -142,7 +142,7 @@ def by_arrival(rows: TraceRows) -> TraceRows:
 
 
 def class_index(name: str) -> int:
-    """Index of an SLO class by name, empty or old names included; -1 if there is no such class."""
+    """Return the index of an SLO class by name, empty or old names included; −1 if there is no such class."""
     name = OLD_CLASSES.get(name, name)
     return SLO_CLASSES.index(name) if name in SLO_CLASSES else -1
 

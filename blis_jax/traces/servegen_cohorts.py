@@ -67,7 +67,7 @@ class _Active:
     windows: tuple[Window, ...]
 
     def at(self, time_of_day_s: int) -> list[Window]:
-        """Its windows that begin then, on any day."""
+        """Return the windows that begin at this time of day, on any day."""
         return [
             each
             for each in self.windows

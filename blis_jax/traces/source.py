@@ -84,28 +84,28 @@ class TraceSource:
 
     @property
     def span_s(self) -> float:
-        """Seconds from the first arrival to the last."""
+        """Return the seconds from the first arrival to the last."""
         arrival_us = self.trace.rows.arrival_us
         return self.pace * float(arrival_us[-1] - arrival_us[0]) / 1e6
 
     @property
     def run_s(self) -> float:
-        """Seconds of arrivals of one run."""
+        """Return the seconds of arrivals of one run."""
         return self.span_s / (self.num_windows or 1)
 
     @property
     def aggregate_rate(self) -> float | None:
-        """Mean requests per second."""
+        """Return the mean number of requests per second; None if they all arrive at once."""
         return self.num_requests / self.span_s if self.span_s else None
 
     @property
     def horizon(self) -> int:
-        """Runs go on to the last completion."""
+        """Return 0: runs go on to the last completion."""
         return 0
 
     @property
     def measure(self) -> MeasureSpec:
-        """Every arrival is measured."""
+        """Return the measure by which every arrival counts."""
         return MeasureSpec()
 
     @cached_property

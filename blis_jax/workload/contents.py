@@ -58,7 +58,7 @@ class Runs(NamedTuple):
 def fold_segments(
     segments: Segments, input_len: Int[np.ndarray, " request"], block_size: int
 ) -> Folded:
-    """Nodes, paths and prompt keys at blocks of `block_size` tokens.
+    """Fold segments into nodes, paths and prompt keys at blocks of `block_size` tokens.
 
     A block's content is that of the segment which holds its last token, so segments of any length
     fit blocks of any length.
@@ -90,7 +90,7 @@ def fold_runs(
 ) -> tuple[
     Int32[np.ndarray, "request depth"], Int32[np.ndarray, " node"], Int32[np.ndarray, " node"]
 ]:
-    """Path nodes [request, depth], first block [node] and length [node], numbered by first use.
+    """Fold runs into path nodes [request, depth], first block [node] and length [node], numbered by first use.
 
     A run's content stands for the whole prefix up to its end, so its requests are among those of
     the run before it, and equal counts mean equal sets.
@@ -127,7 +127,7 @@ def fold_runs(
 def prompt_keys(
     contents: Int64[np.ndarray, " request"], is_private: np.ndarray | None = None
 ) -> Int32[np.ndarray, " request"]:
-    """Dense keys by first use: equal where the contents are and neither is private."""
+    """Return dense keys by first use: equal where the contents are and neither is private."""
     if is_private is not None:
         contents = np.where(
             is_private, contents.max(initial=0) + 1 + np.arange(len(contents)), contents
@@ -151,7 +151,7 @@ def ranks(order: Int[np.ndarray, " entry"] | list[int]) -> Int32[np.ndarray, " e
 def chain_numbers(
     segments: Segments,
 ) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
-    """First token of every segment, and dense numbers by which equal chains can be told.
+    """Return the first token of every segment, and dense numbers by which equal chains can be told.
 
     A chain is a segment's content and start, and those of all segments before it.
     """

@@ -38,7 +38,7 @@ class GaussianLengths:
 
     @property
     def drawn_mean(self) -> float:
-        """Mean of what is drawn, which the bounds move away from `mean`."""
+        """Return the mean of what is drawn, which the bounds move away from `mean`."""
         if self.stdev == 0 or self.min == self.max:
             return float(min(max(self.mean, self.min), self.max))
         low, high = ((end - self.mean) / self.stdev for end in (self.min, self.max))

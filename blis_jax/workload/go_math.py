@@ -27,7 +27,7 @@ def to_int64(value: float) -> int:
 
 
 def round_half_away(value: float) -> float:
-    """Nearest whole number, halves away from zero; infinities and NaN stay."""
+    """Return the nearest whole number, halves away from zero; infinities and NaN stay."""
     if not math.isfinite(value):
         return value
     whole = math.trunc(value)
@@ -35,7 +35,7 @@ def round_half_away(value: float) -> float:
 
 
 def exp(value: float) -> float:
-    """Exponential, infinite where it overflows."""
+    """Return the exponential, infinite where it overflows."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -75,7 +75,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def log(value: float) -> float:
-    """Natural logarithm of a positive number to Go's last bit: the series of FreeBSD's e_log.c."""
+    """Return the natural logarithm of a positive number to Go's last bit: the series of FreeBSD's e_log.c."""
     factor, exponent = math.frexp(value)
     if factor < math.sqrt(0.5):
         factor, exponent = 2.0 * factor, exponent - 1

@@ -21,7 +21,7 @@ WORKLOAD = "workload-gen"  # of requests from a specification
 
 
 def subsystem_seed(master_seed: int, name: str) -> int:
-    """Master seed XOR the 64-bit FNV-1a hash of the subsystem's name, signed."""
+    """Return the master seed XOR the 64-bit FNV-1a hash of the subsystem's name, signed."""
     return signed(master_seed ^ _fnv1a(name))
 
 
@@ -162,7 +162,7 @@ class Ziggurat:
 
 @functools.cache
 def normal() -> Ziggurat:
-    """128 layers over half a normal density, for integers below 2^31 in absolute value."""
+    """Return 128 layers over half a normal density, for integers below 2^31 in absolute value."""
     return _layers(
         num=128,
         scale=2.0**31,
@@ -175,7 +175,7 @@ def normal() -> Ziggurat:
 
 @functools.cache
 def exponential() -> Ziggurat:
-    """256 layers over the exponential density, for integers below 2^32."""
+    """Return 256 layers over the exponential density, for integers below 2^32."""
     return _layers(
         num=256,
         scale=2.0**32,
@@ -272,7 +272,7 @@ class Stream:
         return order
 
     def intn_vector(self, limit: int, count: int) -> Int32[np.ndarray, " draw"]:
-        """As many draws of `intn(limit)`, for a limit below 2^31."""
+        """Return `count` draws of `intn(limit)`, for a limit below 2^31."""
         accepted_below = 2**31 - 2**31 % limit
         parts, missing = [], count
         while missing > 0:
@@ -297,7 +297,7 @@ class Stream:
         return value
 
     def norm_float64(self) -> float:
-        """Standard normal."""
+        """Draw from the standard normal law."""
         layers = normal()
         while True:
             bits = self.uint32()
@@ -320,7 +320,7 @@ class Stream:
                 return beyond
 
     def exp_float64(self) -> float:
-        """Exponential with mean 1."""
+        """Draw from the exponential law with mean 1."""
         layers = exponential()
         while True:
             bits = self.uint32()

@@ -48,7 +48,7 @@ class InferencePerfSpec(Strict):
 
     @property
     def num_users(self) -> int:
-        """Clients of one stage."""
+        """Return the number of clients of one stage."""
         shared = self.shared_prefix
         return shared.num_unique_system_prompts * shared.num_users_per_system_prompt
 

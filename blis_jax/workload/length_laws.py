@@ -47,7 +47,7 @@ def _whole_part(value: object, info: ValidationInfo) -> object:
 
 
 def signed_whole_part(value: object, info: ValidationInfo) -> object:
-    """Likewise where the number may be negative."""
+    """Cut a number, which may be negative, to its whole part as BLIS does, with a warning."""
     if not isinstance(value, float) or not math.isfinite(value) or value.is_integer():
         return value
     whole = math.trunc(value)

@@ -60,17 +60,17 @@ def check_pace(client: RevisedClient) -> None:
 
 
 def check_sources(workload: RevisedWorkload) -> None:
-    """One source of requests, and all that its rates and classes need."""
+    """Refuse a workload without one source of requests, or without all that its rates and classes need."""
     sources = ("clients", "servegen_data", "inference_perf")
-    given = [name for name in sources if getattr(workload, name)]
-    if len(given) > 1:
+    present = [name for name in sources if getattr(workload, name)]
+    if len(present) > 1:
         raise problem_at(
-            [given[1]],
-            f"given beside {given[0]}, allowed is one of {', '.join(sources)}; leave one out",
+            [present[1]],
+            f"given beside {present[0]}, allowed is one of {', '.join(sources)}; leave one out",
         )
-    if not given and not workload.cohorts:
+    if not present and not workload.cohorts:
         raise problem_at(["clients"], "no client is given, allowed is one or more, or cohorts")
-    if not workload.aggregate_rate and "inference_perf" not in given:
+    if not workload.aggregate_rate and "inference_perf" not in present:
         _check_absolute_rates(workload)
     if workload.inference_perf is not None:
         check_clients(workload.inference_perf)

@@ -16,19 +16,19 @@ class RequestSource(Protocol):
 
     @property
     def num_requests(self) -> int:
-        """Requests of all runs on one seed; 0 if the horizon alone ends them."""
+        """Return the number of requests of all runs on one seed; 0 if the horizon alone ends them."""
 
     @property
     def horizon(self) -> int:
-        """µs after which runs stop; 0 for none."""
+        """Return the µs after which runs stop; 0 for none."""
 
     @property
     def aggregate_rate(self) -> float | None:
-        """Requests per second; None if it is not known before they are drawn."""
+        """Return the requests per second; None if this is not known before they are drawn."""
 
     @property
     def measure(self) -> MeasureSpec:
-        """Spans at the ends of the arrivals that are not measured."""
+        """Return the spans at the ends of the arrivals that are not measured."""
 
     @property
     def slo_classes(self) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class MultimodalSpec(Strict):
 
     @property
     def modalities(self) -> tuple[tuple[LengthLaw | None, LengthLaw | None], ...]:
-        """Laws of how many images, recordings and videos there are, and of the tokens of each."""
+        """Return the laws of how many images, recordings and videos there are, and of the tokens of each."""
         return (
             (self.image_count_distribution, self.image_distribution),
             (self.audio_count_distribution, self.audio_distribution),
@@ -174,7 +174,7 @@ class ClientSpec(Strict):
 
     @property
     def active_windows(self) -> tuple[ActiveWindow, ...]:
-        """Spans in which the client sends; none if always. Bare sessions ignore them."""
+        """Return the spans in which the client sends; none if always. Bare sessions ignore them."""
         if self.is_silent:
             return (ActiveWindow(start_us=0, end_us=0),)
         return self.lifecycle.windows if self.lifecycle and not self.has_bare_sessions else ()
@@ -293,7 +293,9 @@ def client_e2e_us(
     output_len: Int[np.ndarray, " request"],
     network: NetworkSpec,
 ) -> Float[np.ndarray, " request"]:
-    """End-to-end latency at the client: that to the first token's way and the output's transfer."""
+    """Return the end-to-end latency at the client: the cluster's, a round trip, and the transfers of
+    prompt and output.
+    """
     return client_ttft_us(e2e_us, input_len, network) + _transfer_us(output_len, network)
 
 

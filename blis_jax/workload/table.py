@@ -55,17 +55,17 @@ class RequestTable:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, padding included."""
+        """Return the number of rows, padding included."""
         return int(self.arrival_us.shape[-1])
 
     @property
     def num_nodes(self) -> int:
-        """Number of node rows, padding included."""
+        """Return the number of node rows, padding included."""
         return int(self.node_start.shape[-1])
 
     @property
     def depth(self) -> int:
-        """Most nodes on one request's path."""
+        """Return the most nodes on one request's path."""
         return int(self.path_nodes.shape[-1])
 
 
@@ -153,7 +153,7 @@ def tenants_in_order(names: Iterable[str]) -> tuple[np.ndarray, tuple[str, ...]]
 
 
 def text_rank(num_requests: int) -> np.ndarray:
-    """Rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
+    """Return the rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
     return ranks(np.argsort(np.arange(num_requests).astype(str), kind="stable"))
 
 

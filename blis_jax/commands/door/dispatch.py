@@ -27,7 +27,7 @@ python -m blis_jax COMMAND does the same.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command that the first words name; its exit code."""
+    """Run the command that the first words name; return its exit code."""
     return cli.run_command(NAME, _dispatch, arguments)
 
 

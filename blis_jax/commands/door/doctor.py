@@ -46,7 +46,7 @@ def _doctor(arguments: Sequence[str] | None) -> int:
 
 
 def machine_line() -> str:
-    """Python, system and cores."""
+    """Name Python, system and cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     of_all = "" if cores == os.cpu_count() else f" of {os.cpu_count()}"
     system = f"{platform.system()} {platform.machine()}"
@@ -54,7 +54,7 @@ def machine_line() -> str:
 
 
 def device_lines(missing: Sequence[str]) -> list[str]:
-    """JAX's version and the devices that it finds."""
+    """Name JAX's version and the devices that it finds."""
     if "jax" in missing:
         return []
     import jax
@@ -63,7 +63,7 @@ def device_lines(missing: Sequence[str]) -> list[str]:
         devices = jax.devices()
     except RuntimeError as error:  # JAX_PLATFORMS asks for what is not there
         return [f"JAX {jax.__version__} does not start: {str(error).splitlines()[0]}"]
-    names = ", ".join(f"{one.platform} {one.device_kind}" for one in devices)
+    names = ", ".join(f"{device.platform} {device.device_kind}" for device in devices)
     return [f"JAX {jax.__version__}, {len(devices)} device{'s' * (len(devices) > 1)}: {names}"]
 
 
@@ -78,7 +78,7 @@ def flags_line(flags: str | None) -> str:
 
 
 def cache_line() -> str:
-    """Where compiled programs are kept, how many and how large."""
+    """Say where compiled programs are kept, how many and how large."""
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or backend.cache_folder())
     place = folder
     while not place.exists():
@@ -124,7 +124,7 @@ def _is_installed(name: str) -> bool:
 
 
 def group_lines() -> list[str]:
-    """Each optional group: installed, or what is missing and how to get it."""
+    """Say of each optional group whether it is installed, or what is missing and how to get it."""
     lines = ["optional groups:"]
     for extra in EXTRAS:
         state = "installed"

@@ -42,7 +42,7 @@ POOL_FLAGS = (
 
 
 def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
-    """`routing.candidates=3,scorer.Mine.gain=0.5` as pairs."""
+    """Read `routing.candidates=3,scorer.Mine.gain=0.5` as pairs of name and number."""
     pairs = []
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")
@@ -141,7 +141,7 @@ CLUSTER_FLAGS = tuple(flag for _, flags in _GROUPS for flag in flags)
 
 
 def add_cluster_flags(parser: Parser) -> None:
-    """All options about the cluster and its policies, in groups."""
+    """Add all options about the cluster and its policies, in groups."""
     choices = {name.replace("_", "-"): names for name, names in POLICY_NAMES.items()}
     for pool in ("", "decode-", "prefill-"):
         choices[f"{pool}routing-scorers"] = SCORER_NAMES

@@ -144,7 +144,7 @@ def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
 def simulated(
     config: ClusterConfig, table: RequestTable, options: RunOptions, seed: int
 ) -> RunRecord:
-    """One run with the options that the command was given; random policies draw from the seed."""
+    """Make one run with the options that the command was given; random policies draw from the seed."""
     return simulate(config, table, _how(options), seed, router_watched(options, config))
 
 
@@ -155,7 +155,7 @@ def followed(
     seed: int,
     gives_up: bool = False,
 ) -> ClosedLoopRun:
-    """One run of a workload whose completions bring requests, with the options of the command.
+    """Make one run of a workload whose completions bring requests, with the options of the command.
 
     Deadlines count where `gives_up`.
     """
@@ -261,7 +261,7 @@ def gives_up(config: ClusterConfig) -> bool:
 
 
 def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> None:
-    """Refuses a run in which requests are given up, in profiles where nobody knows what follows."""
+    """Refuse a run in which requests are given up, in profiles where nobody knows what follows."""
     if gives_up(config) or names.deadline_us is None:
         return
     raise UnsupportedError(

@@ -271,7 +271,7 @@ def _warn_of_moved_means(options: RunOptions, source: Source, notes: Notes) -> N
 def warn_of_idle_options(
     options: RunOptions, config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
-    """Options and settings of the workload that are valid and yet change nothing here."""
+    """Warn of options and settings of the workload that are valid and yet change nothing here."""
     idle: list[str] = []
     if source.path is not None:
         idle, where = ["num_requests", "rng", "timeout", *SIMPLE_OPTIONS], "recorded requests"

@@ -88,7 +88,7 @@ def _completion(
 
 
 def next_news(state: State) -> jax.Array:
-    """When the earliest completion became known that the gateway's policies have not been told of."""
+    """Return when the earliest completion became known that the gateway's policies have not been told of."""
     return jnp.min(state[News].due[:-1])
 
 

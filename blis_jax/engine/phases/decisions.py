@@ -49,7 +49,7 @@ _DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, LatestTick, HandedO
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:
-    """Nothing admitted, nothing routed."""
+    """Return decisions that admit and route nothing."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
     num_times = len(Instance.time_columns) + ctx.shape.num_chains - 1
     moves = OF_MOVES if Reservations in state else ()

@@ -191,7 +191,7 @@ def combined_scores(
     shares: jax.Array | None = None,
     is_precise: bool = False,
 ) -> tuple[Float[Array, "instance"], list[Any]]:
-    """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
+    """Return the weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
 
     `shares` are those of the weights, if they are known already. Where the caches feed the router's index, the
     reference fills no other one.
@@ -237,7 +237,7 @@ def keeps_states(policies: tuple[Policy, ...], states: object) -> bool:
 
 
 def instance_row(state: State, instance: jax.Array) -> Any:
-    """States of one instance's policies."""
+    """Return the states of one instance's policies."""
     return jax.tree.map(
         lambda leaf: jax.lax.dynamic_index_in_dim(leaf, instance, keepdims=False), state.local
     )
@@ -268,7 +268,7 @@ class Router:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """In the order of their states."""
+        """Return the policies in the order of their states."""
         return (self.routing, *self.scorers, self.picker)
 
 
@@ -284,7 +284,7 @@ class RouterParams:
 
     @property
     def policies(self) -> tuple[Any, ...]:
-        """In the order of `Router.policies`."""
+        """Return the numbers in the order of `Router.policies`."""
         return (self.routing, *self.scorers, self.picker)
 
 

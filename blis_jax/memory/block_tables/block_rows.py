@@ -53,7 +53,7 @@ class BlockRows(HasParts):
 
 
 def no_block_rows(ctx: Context) -> BlockRows:
-    """Nothing to write."""
+    """Return rows with nothing to write."""
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
         life=BlockLife.filled(),
@@ -72,7 +72,7 @@ def no_block_rows(ctx: Context) -> BlockRows:
 
 
 def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
-    """Decode members whose next token needs a block, fills one that matters, or does not exist."""
+    """Return the decode members whose next token needs a block, fills one that matters, or does not exist."""
     size = ctx.shape.block_size
     finish = slots.finish
     in_last = in_last_block(step_index + slots.alloc_offset, size)
@@ -114,18 +114,20 @@ class Tenant(Subject):
 
     @property
     def position(self) -> jax.Array:
-        """Where the next tokens of a request in decode are."""
+        """Return the position of the next tokens of a request in decode."""
         return self.computed + self.step - 1
 
     @property
     def held(self) -> jax.Array:
-        """Tokens in its block list; its slot may be given up before its last token has room."""
+        """Return the number of tokens in the request's block list; its slot may be given up before its
+        last token has room.
+        """
         held = super().held
         return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
 
 
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
-    """Everything about the request in a slot, or the one whose allocation is attempted again."""
+    """Return everything about the request in a slot, or the one whose allocation is attempted again."""
     blocks, task, instance = state[Blocks], work.task, choice.instance
     is_forced = task.do == Do.ATTEMPT
     slot = jnp.where(is_forced, task.slot, choice.slot)

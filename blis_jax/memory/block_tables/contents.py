@@ -37,7 +37,7 @@ MIXING = 1_000_003  # an odd prime: products wrap
 
 
 def holder(number: jax.Array, is_shared: jax.Array, request: jax.Array, ctx: Context) -> jax.Array:
-    """Who has the tokens up to a block of a request: the shared block of this number, or the request alone."""
+    """Return who has the tokens up to a block of a request: the shared block of this number, or the request alone."""
     return jnp.where(is_shared, number, jnp.int32(ctx.shape.num_shared_blocks) + request)
 
 
@@ -68,7 +68,7 @@ def after_jump(
 
 
 def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Array) -> jax.Array:
-    """Names of the contents that end before token `end`, int64; of a prefix if there are no `jumps`."""
+    """Name the contents that end before token `end`, int64; of a prefix if there are no `jumps`."""
     is_clean = jumps == NO_JUMPS
     size = jnp.int32(ctx.shape.block_size)
     last = end - 1
@@ -84,7 +84,7 @@ def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Arr
 
 
 def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
-    """Number of the shared block that each name stands for; past the last one if it stands for none."""
+    """Return the number of the shared block that each name stands for; past the last one if it stands for none."""
     size, content = ctx.shape.block_size, name >> 1
     rest = content & jnp.int64((1 << OWNER_BITS) - 1)
     is_whole = (content >> OWNER_BITS == 0) & (rest > 0) & ((rest - 1) % size == size - 1)
@@ -93,7 +93,7 @@ def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
 
 
 def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Whose prefix each name stands for, and the position of its last block; -1 if it is no such thing."""
+    """Return whose prefix each name stands for, and the position of its last block; −1 if it is no such thing."""
     size, content = jnp.int32(ctx.shape.block_size), name >> 1
     owner = (content >> OWNER_BITS).astype(jnp.int32)
     rest = content & jnp.int64((1 << OWNER_BITS) - 1)
@@ -108,7 +108,7 @@ def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def places(ctx: Context, blocks: Blocks, name: jax.Array, instance: jax.Array) -> jax.Array:
-    """Where the instance's table keeps each content; past its end if it cannot be looked up."""
+    """Return where the instance's table keeps each content; past the table's end if the content cannot be looked up."""
     shape = ctx.shape
     nowhere = jnp.int32(num_contents(shape))
     number, num_shared = shared_number_of(ctx, name), jnp.int32(shape.num_shared_blocks)
@@ -132,14 +132,14 @@ class Found:
 
 
 def nothing_found() -> Found:
-    """No leading block."""
+    """Return a look-up that found no leading block."""
     return Found(jnp.int32(0), jnp.int32(0), jnp.array(True))
 
 
 def shared_or_own(
     ctx: Context, slot: jax.Array, request: jax.Array, position: Int[Array, "n"]
 ) -> Int[Array, "n"]:
-    """Where the table keeps the contents of a resident request's prompt, by block position."""
+    """Return where the table keeps the contents of a resident request's prompt, by block position."""
     shape = ctx.shape
     number, is_shared = shared_numbers(ctx, request, position)
     own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
@@ -191,7 +191,7 @@ def found_blocks(
 
 
 def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node"]:
-    """Leading blocks of every shared content that each instance's table names; the spare content has none."""
+    """Count the leading blocks of every shared content that each instance's table names; the spare content has none."""
     rows, count = ctx.shape.num_instances, ctx.shape.num_shared_blocks
     size, number = ctx.shape.block_size, lax.iota(jnp.int32, count)
     name = (((number.astype(jnp.int64) + 1) * size) << 1)[None, :]

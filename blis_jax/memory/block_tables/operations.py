@@ -94,7 +94,7 @@ class Popped:
 
 
 def pop(turn: Turn, need: jax.Array) -> Popped:
-    """Up to `need` blocks from the next places of the ring; holes are passed over."""
+    """Pop up to `need` blocks from the next places of the ring; holes are passed over."""
     head, tail = turn.pool.head, turn.pool.tail
     position = head + turn.window
     is_inside = position < tail
@@ -119,7 +119,7 @@ def forgotten_bits(
     forgotten: Sequence[tuple[jax.Array, ...]],
     *registered: jax.Array,
 ) -> dict[str, Any]:
-    """Changes of the bits when contents, and blocks popped with them, are forgotten and others registered.
+    """Return the changes of the bits when contents, and blocks popped with them, are forgotten and others registered.
 
     Nothing without a CPU tier, which alone needs the bits.
     """
@@ -298,7 +298,7 @@ def _occurrences(turn: Turn, block: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def roll_back(turn: Turn) -> Moves:
-    """First half of undoing a first allocation that ran out: what its full blocks had registered is forgotten.
+    """Do the first half of undoing a first allocation that ran out: what its full blocks had registered is forgotten.
 
     All free blocks were popped for it. The place of each such content remembers which pop it belonged to.
     """
@@ -326,7 +326,8 @@ def roll_back(turn: Turn) -> Moves:
 
 
 def restore(turn: Turn) -> Moves:
-    """Second half: the popped blocks get their registration back, from the last to the first, but no tokens.
+    """Do the second half of undoing: popped blocks get their registration back, from the last to the
+    first, but no tokens.
 
     A content is registered for the first block that carried it, unless this allocation had filled
     a block with it earlier on.

@@ -78,7 +78,7 @@ class Turn:
 
     @property
     def window(self) -> jax.Array:
-        """Offsets of the blocks dealt with at a time."""
+        """Return the offsets of the blocks dealt with at a time."""
         return lax.iota(jnp.int32, self.ctx.shape.window)
 
     @property
@@ -93,7 +93,7 @@ class Turn:
 
     @property
     def total(self) -> jax.Array:
-        """Blocks of the instance."""
+        """Return the number of blocks of the instance."""
         return self.own(self.ctx.params.cluster.total_kv_blocks)
 
     def own(self, numbers: jax.Array) -> jax.Array:
@@ -102,12 +102,12 @@ class Turn:
         return numbers[jnp.minimum(self.instance, last)]
 
     def place(self, position: jax.Array, is_valid: jax.Array) -> jax.Array:
-        """Index into the ring of a ring position."""
+        """Return the index into the ring of a ring position; the spare place where that is not valid."""
         size = self.ctx.shape.ring_size
         return jnp.where(is_valid, position & jnp.int32(size - 1), jnp.int32(size))
 
     def listed(self, start: jax.Array, slot: jax.Array) -> Int[Array, "window"]:
-        """Blocks of a slot's list from a position on."""
+        """Return the blocks of a slot's list from a position on."""
         at = (self.instance, slot, start)
         return lax.dynamic_slice(self.blocks.lists, at, (1, 1, self.ctx.shape.window))[0, 0]
 

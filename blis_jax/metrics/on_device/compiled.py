@@ -83,7 +83,7 @@ class CompiledSummary(ABC, Generic[T]):
     @property
     @abstractmethod
     def numbers(self) -> MeasureNumbers:
-        """Which requests are measured, and against what."""
+        """Return which requests are measured, and against what, as numbers of the call."""
 
     @abstractmethod
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> Any:
@@ -122,7 +122,7 @@ def reports(
         return LaneRun(shape, mechanism, raw, table, params)
 
     def is_open(raw: Raw, table: RequestTable, params: Params) -> jax.Array:
-        """bool scalar: decode of some request of the row ended early."""
+        """Return whether decode of some request of the row ended early, a bool scalar."""
         return has_unfinished_decode(run_of(raw, table, params))
 
     def one(raw: Raw, table: RequestTable, params: Params) -> Report:

@@ -105,7 +105,7 @@ class LaneRun:
 
     @cached_property
     def requests(self) -> RequestRecords:
-        """Entries of no request are in flight and have no times."""
+        """Return the records of the requests; entries of no request are in flight and have no times."""
         return _once(self._requests[0])
 
     @cached_property
@@ -114,20 +114,20 @@ class LaneRun:
 
     @cached_property
     def instances(self) -> InstanceRecords:
-        """Entries of no active instance are 0."""
-        found = instance_records(self.seen, self.requests, self.splits)
+        """Return the records of the instances; entries of no active instance are 0."""
+        records = instance_records(self.seen, self.requests, self.splits)
         is_active = jnp.arange(self.seen.num_instances) < self.num_instances
-        blocks: Any = jnp.where(is_active, found.total_kv_blocks, 0)
-        return _once(dataclasses.replace(found, total_kv_blocks=blocks))
+        blocks: Any = jnp.where(is_active, records.total_kv_blocks, 0)
+        return _once(dataclasses.replace(records, total_kv_blocks=blocks))
 
     @cached_property
     def steps(self) -> StepRecords:
-        """Entries of no record have no steps."""
+        """Return the step records; entries of no record have no steps."""
         return step_records(self.seen)
 
     @cached_property
     def preemptions(self) -> PreemptionRecords:
-        """Entries of no preemption are on no instance."""
+        """Return the records of preemptions; entries of no preemption are on no instance."""
         return preemption_records(self.seen)
 
     @property
@@ -143,7 +143,7 @@ class LaneRun:
 
     @property
     def num_instances(self) -> Any:
-        """Instances that are part of the cluster."""
+        """Return the number of instances that are part of the cluster."""
         return num_instances(self.seen.raw, self.seen.cluster)
 
     @property
@@ -204,22 +204,22 @@ class LaneSelection:
         return self.run
 
     def place(self, slo_class: int | None) -> int:
-        """Where a group stands on the axis of groups."""
+        """Return the place of a group on the axis of groups."""
         return self.groups.index(slo_class)
 
     @cached_property
     def is_member(self) -> jax.Array:
-        """Which requests belong to each group, measured or not `[group, request]`."""
+        """Return which requests belong to each group, measured or not `[group, request]`."""
         codes = jnp.asarray([-1 if code is None else code for code in self.groups])[:, None]
         return (self.run.requests.slo_class[None, :] == codes) | (codes < 0)
 
     @cached_property
     def is_of(self) -> jax.Array:
-        """Which measured requests belong to each group `[group, request]`."""
+        """Return which measured requests belong to each group `[group, request]`."""
         return self.is_member & self.is_chosen[None, :]
 
     def sums(self, amounts: Sequence[Any], is_of: jax.Array | None = None) -> jax.Array:
-        """Sums of amounts over the measured requests of each group, or over those of `is_of` `[amount, group]`."""
+        """Sum amounts over the measured requests of each group, or over those of `is_of` `[amount, group]`."""
         is_of = self.is_of if is_of is None else is_of
         stacked = jnp.stack([amount.astype(jnp.float64) for amount in amounts])
         # as a product, since XLA adds the entries of a sum one after another
@@ -235,7 +235,7 @@ class LaneSelection:
 
     @cached_property
     def is_good(self) -> Any:
-        """Which requests completed within every target of their class."""
+        """Return which requests completed within every target of their class `[request]`."""
         limits_us: Any = jnp.asarray(self.numbers.limits_us)
         return good_requests(self.record, limits_us)
 
@@ -250,7 +250,7 @@ class LaneSelection:
 
     @cached_property
     def attainment(self) -> jax.Array:
-        """Good ÷ all; NaN for an empty group."""
+        """Return good ÷ all requests of each group; NaN for an empty group."""
         return ratio(self.sums([self.is_good])[0], self.counts["num_requests"], jnp.nan)
 
     @cached_property
@@ -267,19 +267,19 @@ class LaneSelection:
 
     @cached_property
     def percentiles_ms(self) -> jax.Array:
-        """PERCENTS of the latencies `[latency, group, percent]`."""
+        """Return PERCENTS of the latencies `[latency, group, percent]`, in ms."""
         return self.ranked.percentiles_ms(PERCENTS)
 
     @cached_property
     def means_ms(self) -> jax.Array:
-        """Means of the latencies `[latency, group]`; NaN where nobody has one."""
+        """Return the means of the latencies `[latency, group]`, in ms; NaN where nobody has one."""
         values, exists = self.samples
         total = self.sums(list(jnp.where(exists, values, 0.0)))
         return ratio(total, self.sums(list(exists)), jnp.nan) / 1000
 
     @cached_property
     def itl_ms(self) -> tuple[jax.Array, jax.Array]:
-        """Percentiles PERCENTS and mean of the run's inter-token latencies."""
+        """Return percentiles PERCENTS and mean of the run's inter-token latencies, in ms."""
         record, steps = self.record, self.run.steps
         counts, _ = steps.num_completed_itl, record.preemptions  # which the branch must not make
         if counts is None:  # one question for a batch, so that it stays a branch
@@ -309,7 +309,7 @@ class LaneGroup:
 
     @property
     def place(self) -> int:
-        """Where the group stands on the axis of groups."""
+        """Return the place of the group on the axis of groups."""
         return self.selection.place(self.slo_class)
 
     @property
@@ -319,7 +319,7 @@ class LaneGroup:
 
     @property
     def is_chosen(self) -> jax.Array:
-        """Which requests are measured `[request]`."""
+        """Return which requests are measured `[request]`."""
         return self.selection.is_of[self.place]
 
     @property
@@ -329,7 +329,7 @@ class LaneGroup:
 
     @property
     def attainment(self) -> jax.Array:
-        """Good ÷ all; NaN for none."""
+        """Return good ÷ all requests of the group; NaN for none."""
         return self.selection.attainment[self.place]
 
     def rate(self, name: str) -> jax.Array:
@@ -341,14 +341,14 @@ class LaneGroup:
         return self.selection.counts[_NAMES_OF_COUNTS[status]][self.place]
 
     def mean_ms(self, latency: str) -> jax.Array:
-        """NaN where nobody has one."""
+        """Return the mean of a latency, in ms; NaN where nobody has one."""
         selection = self.selection
         if latency == "itl":
             return selection.itl_ms[1]
         return selection.means_ms[selection.latencies.index(latency), self.place]
 
     def percentile_ms(self, latency: str, percent: int) -> jax.Array:
-        """NaN where nobody has one."""
+        """Return a percentile of a latency, in ms; NaN where nobody has one."""
         selection, at = self.selection, PERCENTS.index(percent)
         if latency == "itl":
             return selection.itl_ms[0][at]

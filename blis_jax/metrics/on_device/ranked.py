@@ -31,17 +31,17 @@ class Ranked(NamedTuple):
     counts: Int[Array, "quantity group"]  # members of a group
 
     def percentiles_ms(self, percents: Sequence[float]) -> Float[Array, "quantity group percent"]:
-        """Percentiles of samples in µs, in ms; NaN for an empty one."""
+        """Return percentiles of samples in µs, in ms; NaN for an empty one."""
         wanted = jnp.asarray(percents, jnp.float64)[None, None, :]
         low, high, fraction = self._around(wanted / 100.0)
-        found = low / 1000 + (high - low) * fraction / 1000
-        return jnp.where(self.counts[..., None] > 0, found, jnp.nan)
+        between = low / 1000 + (high - low) * fraction / 1000
+        return jnp.where(self.counts[..., None] > 0, between, jnp.nan)
 
     def quantiles_ms(self, levels: Sequence[float]) -> Float[Array, "quantity group level"]:
-        """Quantiles of samples in µs at levels from 0 to 1, in ms, linear between members."""
+        """Return quantiles of samples in µs at levels from 0 to 1, in ms, linear between members."""
         low, high, fraction = self._around(jnp.asarray(levels, jnp.float64)[None, None, :])
-        found = (low + (high - low) * fraction) / 1000
-        return jnp.where(self.counts[..., None] > 0, found, jnp.nan)
+        between = (low + (high - low) * fraction) / 1000
+        return jnp.where(self.counts[..., None] > 0, between, jnp.nan)
 
     def largest_us(self, ranks: Sequence[int]) -> Float[Array, "quantity group rank"]:
         """Return the members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
@@ -101,7 +101,7 @@ def ranked(
 def order_of(
     values: Float[Array, "entry"] | Int[Array, "entry"], is_member: Bool[Array, "entry"]
 ) -> Int[Array, "entry"]:
-    """Places in ascending order of value, those of no member last.
+    """Return the places in ascending order of value, those of no member last.
 
     The order is exact for whole numbers below 2^63 ÷ the number of entries; other values that agree to 1 part in
     2^52 ÷ entries count as equal.
@@ -126,7 +126,7 @@ def weighted_percentiles_ms(
     weights: Int[Array, "entry"],
     percents: Sequence[float],
 ) -> tuple[jax.Array, jax.Array]:
-    """Percentiles in ms of values in µs that each count as often as their weight says; and their mean in ms."""
+    """Return percentiles in ms of values in µs that each count as often as their weight says; and their mean in ms."""
     order = order_of(values, weights > 0)
     values, weights = values.astype(jnp.float64), jnp.maximum(weights, 0)
     ends = jnp.cumsum(weights[order])
@@ -136,9 +136,9 @@ def weighted_percentiles_ms(
     wanted = jnp.stack([below, jnp.minimum(below + 1, count - 1)])
     at = jnp.sum(ends[None, None, :] <= wanted[..., None], axis=-1)
     low, high = values[order[jnp.minimum(at, len(values) - 1)]]
-    found = low / 1000 + (high - low) * (ranks - below) / 1000
+    between = low / 1000 + (high - low) * (ranks - below) / 1000
     mean = jnp.sum(values * weights) / jnp.maximum(count, 1) / 1000
-    return jnp.where(count > 0, found, jnp.nan), jnp.where(count > 0, mean, jnp.nan)
+    return jnp.where(count > 0, between, jnp.nan), jnp.where(count > 0, mean, jnp.nan)
 
 
 def _bits_for(size: int) -> int:

@@ -102,7 +102,7 @@ def next_change(params: AutoscalerParams, state: AutoscalerState) -> jax.Array:
 def autoscaler(
     params: AutoscalerParams, state: AutoscalerState, context: ClusterContext
 ) -> tuple[ClusterChange, AutoscalerState]:
-    """As many instances as the signals ask for; one that goes takes no more requests and ends when it is empty."""
+    """Keep as many instances as the signals ask for; one that goes takes no more requests and ends when it is empty."""
     now = context.now_us.astype(jnp.float64)
     is_first, decides = state.acted_us < 0, state.next_us <= now
     is_there = jnp.where(is_first, context.snapshots.is_active, state.is_there)

@@ -109,7 +109,7 @@ class OutageAtState:
 
 
 def no_change_yet(params: OutageAtParams, shape: EngineShape) -> OutageAtState:
-    """Everybody is up."""
+    """Return the state in which everybody is up."""
     return OutageAtState(jnp.int32(0))
 
 
@@ -124,7 +124,7 @@ def failure_or_return(params: OutageAtParams, state: OutageAtState) -> jax.Array
 def outage_at(
     params: OutageAtParams, state: OutageAtState, context: ClusterContext
 ) -> tuple[ClusterChange, OutageAtState]:
-    """One instance fails at a given time, and comes back after another."""
+    """Let one instance fail at a given time, and come back after another."""
     number_of = jnp.arange(context.is_up.shape[0], dtype=jnp.int32)
     is_it = number_of == params.instance.astype(jnp.int32)
     fails = is_it & (state.count == 0)

@@ -56,7 +56,7 @@ def wanted(
     rank_up: Int[Array, "kind"],
     rank_down: Int[Array, "kind"],
 ) -> Wanted:
-    """More of the cheapest kind if the demand is too high, fewer of the dearest if the rest could carry it."""
+    """Want more of the cheapest kind if the demand is too high, fewer of the dearest if the rest could carry it."""
     usable = exact_product(seen.capacity, limits.kv_cache)
     num_kinds = rank_up.shape[0]
     supply = _by_kind(usable, seen, num_kinds)
@@ -129,7 +129,7 @@ class Placed:
 
 
 def nobody(rows: int) -> Placed:
-    """No instance."""
+    """Return the state without any instance."""
     never = jnp.full((rows,), jnp.inf)
     nothing, zero = jnp.zeros((rows,), jnp.int32), jnp.int32(0)
     is_not = jnp.zeros((rows,), bool)
@@ -160,7 +160,7 @@ def first_ones(fleet: FleetParams, delay_us: Float[Array, "instance"]) -> Placed
 
 
 def freed(placed: Placed, view: FleetView, now: jax.Array) -> Placed:
-    """With those that have gone for good: an event since they were told to go has left them without work."""
+    """Note which instances have gone for good: an event since they were told to go has left them without work."""
     is_told = placed.drained_us <= now
     emptied = view.emptied_us.astype(jnp.float64) >= placed.drained_us
     is_over = placed.is_over | (is_told & (emptied | (placed.ends_us < now)))
@@ -175,7 +175,8 @@ def with_more(
     now: jax.Array,
     delay_us: Float[Array, "instance"],
 ) -> tuple[Placed, jax.Array]:
-    """So many more of a kind, as far as there are GPUs; and the outcome if the table has no rows for them, else 0.
+    """Place `wanted` more instances of a kind, as far as there are GPUs; return the outcome, 0 if the
+    table has rows for them.
 
     `delay_us` has the loading time of the instance that takes each row.
     """
@@ -211,7 +212,7 @@ def _room(placed: Placed, fleet: FleetParams, kind: jax.Array) -> Int[Array, "no
 def with_fewer(
     placed: Placed, view: FleetView, kind: jax.Array, wanted: jax.Array, now: jax.Array
 ) -> Placed:
-    """So many fewer of a kind, the least by name first."""
+    """Tell `wanted` instances of a kind to go, the least by name first."""
     fleet = view.params
     may_go = is_up(placed, now) & (fleet.row_kind == kind)
     rank = jnp.where(may_go, fleet.drain_rank, LAST)

@@ -69,7 +69,7 @@ def pool_of(params: PoolParams, context: GatewayContext) -> Pool:
 
 @hand_over_policy(PoolParams, pool=pool_of)
 def pools(params: PoolParams, state: NoState, context: HandOverContext) -> tuple[HandOver, NoState]:
-    """Requests leave instances that are for prefill only, while another instance is up that makes tokens."""
+    """Let requests leave instances that are for prefill only, while another instance is up that makes tokens."""
     has_decode = jnp.any(context.is_up & (context.role != PREFILL))
     tokens = context.request.input_len.astype(jnp.float64)
     num_bytes = exact_product(tokens, params.kv_bytes_per_token)
@@ -144,5 +144,5 @@ def disaggregation(
 def by_cached_prefix(
     params: DisaggregationParams, state: NoState, context: HandOverContext
 ) -> tuple[HandOver, NoState]:
-    """Likewise, with a decider that looks at the router's copy of the caches."""
+    """Do what `disaggregation` does, with a decider that looks at the router's copy of the caches."""
     return disaggregation.decide(params, state, context)

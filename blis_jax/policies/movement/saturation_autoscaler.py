@@ -137,7 +137,9 @@ def next_time(params: SaturationAutoscalerParams, state: SaturationState) -> jax
 
 
 def comes_last(params: SaturationAutoscalerParams, state: SaturationState) -> jax.Array:
-    """Ticks and changes come behind all else that the gateway does at their time; loaded instances before."""
+    """Return whether the next change comes after all else that the gateway does at its time: ticks and
+    changes do, loading does not.
+    """
     return state.has_begun & (_acts_us(state) < _loaded_us(state))
 
 
@@ -156,7 +158,7 @@ def has_spread(params: SaturationAutoscalerParams) -> bool:
 def saturation_autoscaler(
     params: SaturationAutoscalerParams, state: SaturationState, context: ClusterContext
 ) -> tuple[ClusterChange, SaturationState]:
-    """More instances where the tokens in KV caches and queues ask for them, fewer where the others could carry all."""
+    """Take more instances where tokens in KV caches and queues ask for them, fewer where the others could carry all."""
     now, view = context.now_us.astype(jnp.float64), context.fleet
     acts = state.has_begun & (_acts_us(state) < _loaded_us(state))
     ticks = acts & (state.tick_us <= jnp.min(state.changes.due_us))

@@ -58,13 +58,13 @@ class CounterState:
 
 
 def zero_counter(params: NoParams, shape: EngineShape) -> CounterState:
-    """Nothing routed yet."""
+    """Return the state in which nothing has been routed."""
     return CounterState(jnp.zeros((), jnp.int32))
 
 
 @routing_policy(start=zero_counter)
 def round_robin(params: NoParams, state: CounterState, context: GatewayContext) -> Choice:
-    """Active instances in turn."""
+    """Choose the active instances in turn."""
     is_active = context.snapshots.is_active
     turn = lax.rem(state.count, jnp.sum(is_active, dtype=jnp.int32))
     place = jnp.cumsum(is_active, dtype=jnp.int32) - 1
@@ -149,7 +149,7 @@ class PromptMapState:
 
 
 def empty_prompt_map(params: NoParams, shape: EngineShape) -> PromptMapState:
-    """No prompt seen yet."""
+    """Return the state in which no prompt has been seen."""
     return PromptMapState(jnp.full((shape.num_keys,), NO_INSTANCE, jnp.int32))
 
 
@@ -215,5 +215,5 @@ def length_buckets(
 def in_bucket(
     params: BucketParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """1 for instances that take prompts of this length, else 0; a filter if it outweighs all others together."""
+    """Score 1 for instances that take prompts of this length, else 0; a filter if it outweighs all others together."""
     return bucket_of(params, context).astype(jnp.float64), state

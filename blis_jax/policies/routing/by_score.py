@@ -42,7 +42,7 @@ def weighted_sum(
     shares: Float[Array, "scorer"] | None,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    """Scores cut to [0, 1] times their shares, added in order as the reference does; zeros without scores."""
+    """Add scores cut to [0, 1] times their shares, in order as the reference does; zeros without scores."""
     total = jnp.zeros(shape, jnp.float64)
     if shares is None:  # no scorers
         return total
@@ -232,7 +232,7 @@ class EpochState:
 
 
 def first_epoch(params: EpochParams, shape: EngineShape) -> EpochState:
-    """Nothing routed, the weights as they begin."""
+    """Return the state in which nothing has been routed and the weights are as they begin."""
     zero = jnp.zeros((), jnp.int32)
     return EpochState(params.prefix, params.depth, zero, zero)
 
@@ -240,7 +240,7 @@ def first_epoch(params: EpochParams, shape: EngineShape) -> EpochState:
 def adapted(
     params: EpochParams, prefix: Float[Array, ""], depth: Float[Array, ""], rate: Float[Array, ""]
 ) -> tuple[jax.Array, jax.Array]:
-    """Both weights after an epoch with this share of rejections, operation by operation as BLIS does.
+    """Return both weights after an epoch with this share of rejections, operation by operation as BLIS does.
 
     Rejections raise the weight of load and lower that of affinity, in proportion to their excess; without
     rejections both go the other way by a fixed factor. Then the ratio is bounded, by more weight of load first.

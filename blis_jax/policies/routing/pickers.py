@@ -28,13 +28,13 @@ Choice = tuple["jax.Array", Any]
 
 
 def first_where(mask: jax.Array) -> jax.Array:
-    """Index of the first true entry of `mask[n]`, or a large number."""
+    """Return the index of the first true entry of `mask[n]`, or a large number."""
     index = lax.iota(jnp.int32, mask.shape[0])
     return jnp.min(jnp.where(mask, index, LAST))
 
 
 def first_best_of(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
-    """Index of the first eligible instance with the highest score."""
+    """Return the index of the first eligible instance with the highest score."""
     return first_where(_is_best(scores, is_eligible))
 
 
@@ -51,7 +51,7 @@ def first_best(params: NoParams, state: NoState, context: PickerContext) -> Choi
 
 @picker(is_random=True)
 def random_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
-    """One of the instances with the highest score, each as likely."""
+    """Take one of the instances with the highest score, each as likely."""
     draw = jax.random.uniform(context.key, context.scores.shape, jnp.float64)
     draw = jnp.where(_is_best(context.scores, context.is_eligible), draw, -1.0)
     return first_where(draw == jnp.max(draw)), state
@@ -83,12 +83,12 @@ class DrawState:
 
 
 def none_used(params: NoParams, shape: EngineShape) -> DrawState:
-    """Nothing drawn yet."""
+    """Return the state in which nothing has been drawn."""
     return DrawState(jnp.zeros((), jnp.int32))
 
 
 def draw_below(draws: Int[Array, "draw"], used: jax.Array, limit: jax.Array) -> Choice:
-    """Go's `Intn(limit)` from the next numbers of the stream, and how many are used then.
+    """Draw Go's `Intn(limit)` from the next numbers of the stream; return it, and how many are used then.
 
     The unequal rest below 2^31 is drawn again. NO_DRAW stands for the number where the stream has ended.
     """
@@ -121,7 +121,7 @@ def one_of(is_tied: Bool[Array, "instance"], draws: Int[Array, "draw"], state: D
 
 @routing_policy(start=none_used, is_random=True)
 def least_loaded_drawn(params: NoParams, state: DrawState, context: GatewayContext) -> Choice:
-    """One of the instances with the smallest effective load, by BLIS's seeded stream."""
+    """Choose one of the instances with the smallest effective load, by BLIS's seeded stream."""
     seen = context.snapshots
     load = jnp.where(seen.is_active, seen.effective_load, LAST)
     return one_of(load == jnp.min(load), context.draws, state)
@@ -129,5 +129,5 @@ def least_loaded_drawn(params: NoParams, state: DrawState, context: GatewayConte
 
 @picker(start=none_used, is_random=True)
 def drawn_best(params: NoParams, state: DrawState, context: PickerContext) -> Choice:
-    """One of the instances with the highest score, by BLIS's seeded stream."""
+    """Take one of the instances with the highest score, by BLIS's seeded stream."""
     return one_of(_is_best(context.scores, context.is_eligible), context.draws, state)

@@ -300,7 +300,7 @@ def _tokens(text: str) -> np.ndarray | None:
 
 
 def common_beginnings(sequences: list[bytes]) -> Segments:
-    """Segments by which any two sequences share exactly the tokens they begin with alike.
+    """Return segments by which any two sequences share exactly the tokens they begin with alike.
 
     The sequences are of 8 bytes a token. Sorted, those that share a beginning are neighbours, and
     the branches of their tree follow from how much each shares with the one before.

@@ -64,7 +64,7 @@ class _Columns:
         self.session_of_chat: dict[str, str] = {}
 
     def add(self, line: str, block_size: int, latest: float) -> None:
-        """One request; nothing is kept of a line that is refused."""
+        """Add one request; nothing is kept of a line that is refused."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):

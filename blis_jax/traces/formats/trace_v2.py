@@ -203,7 +203,7 @@ def row_columns(rows: TraceRows) -> dict[str, np.ndarray]:
 
 
 def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """Codes as the texts behind them, empty for NO_CODE."""
+    """Return codes as the texts behind them, empty for NO_CODE."""
     return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
 
 

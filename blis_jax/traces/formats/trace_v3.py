@@ -132,7 +132,7 @@ def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def ratio_texts(ratios: Iterable[float]) -> np.ndarray:
-    """Shares of reasoning tokens as BLIS writes them."""
+    """Write shares of reasoning tokens as BLIS writes them."""
     return np.array([f"{ratio:.15g}" for ratio in ratios], object)
 
 

@@ -62,12 +62,12 @@ class ClientShape:
 
     @property
     def num_rounds(self) -> int:
-        """Requests per arrival."""
+        """Return the number of requests per arrival."""
         return max(self.session_rounds, 1)
 
     @property
     def num_draws(self) -> int:
-        """Requests of all proposals."""
+        """Return the number of requests of all proposals."""
         return self.num_proposals * self.num_rounds
 
 
@@ -82,7 +82,7 @@ class PlanShape:
 
     @property
     def num_groups(self) -> int:
-        """Number of prefix groups."""
+        """Return the number of prefix groups, that of no group included."""
         return 1 + max(client.prefix_group for client in self.clients)
 
     @property
@@ -92,7 +92,7 @@ class PlanShape:
 
     @property
     def accumulated_rounds(self) -> int:
-        """Most rounds in the table that one session accumulates its context over, at least 1."""
+        """Return the most rounds in the table that one session accumulates its context over, at least 1."""
         rounds = [client.num_rounds for client in self.clients if client.is_accumulating]
         return max(min(max(rounds, default=1), self.num_requests), 1)
 
@@ -103,37 +103,39 @@ class PlanShape:
 
     @property
     def num_session_nodes(self) -> int:
-        """Two for each row with an earlier round, at most: that round's prompt and its output."""
+        """Return the most nodes of sessions: two for each row with an earlier round, that round's
+        prompt and its output.
+        """
         fewest_first_rounds = -(-self.num_requests // self.accumulated_rounds)
         return 2 * (self.num_requests - fewest_first_rounds)
 
     @property
     def num_nodes(self) -> int:
-        """Node rows of the table, one if no content is shared."""
+        """Return the number of node rows of the table, one if no content is shared."""
         return max(self.num_groups + self.num_session_nodes, 1)
 
     @property
     def path_depth(self) -> int:
-        """Most nodes on one request's path."""
+        """Return the most nodes on one request's path."""
         return max(2 * (self.accumulated_rounds - 1), 1)
 
     @property
     def num_draws(self) -> int:
-        """Requests of all proposals of all clients."""
+        """Return the number of requests of all proposals of all clients."""
         return sum(client.num_draws for client in self.clients)
 
     @property
     def index_bits(self) -> int:
-        """Bits that number all draws."""
+        """Return the number of bits that number all draws."""
         return self.num_draws.bit_length()
 
     @property
     def latest_arrival_us(self) -> int:
-        """Arrivals from here on cannot be represented beside their index in 62 bits."""
+        """Return the time in µs from which on arrivals cannot be represented beside their index in 62 bits."""
         return int(2 ** (62 - self.index_bits))
 
     def session_limit(self, client: ClientShape) -> int | None:
-        """Most sessions that a client begins; None without a limit."""
+        """Return the most sessions that a client begins; None without a limit."""
         has_limit = self.is_capped and client.session_rounds > 0
         return most_sessions(client.session_rounds, self.num_requests) if has_limit else None
 
@@ -229,7 +231,7 @@ _LAWS = (
 
 
 def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
-    """Blocks that no shared content of one drawn table exceeds, but with at most this probability.
+    """Return the blocks that no shared content of one drawn table exceeds, but with at most this probability.
 
     0 if none is shared. Laws without a largest value leave the chance; the table's `node_blocks` tell.
     """

@@ -72,8 +72,8 @@ class Multimodal:
 
     @property
     def draws_per_prompt(self) -> int:
-        """Lengths that one prompt takes."""
-        return 1 + sum(len(one.item) for one in self.modalities)
+        """Return the number of lengths that one prompt takes."""
+        return 1 + sum(len(modality.item) for modality in self.modalities)
 
     def draw(self, key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
         """Draw tokens of all parts together; a prompt without any has length 0."""
@@ -154,7 +154,7 @@ def gap_law(arrival: ArrivalSpec) -> str:
 
 
 def gap_shape(arrival: ArrivalSpec) -> float:
-    """Shape of the gap law whose coefficient of variation is cv: gamma 1/cv^2, weibull k."""
+    """Return the shape of the gap law whose coefficient of variation is cv: gamma 1/cv^2, weibull k."""
     cv = 1.0 if arrival.cv is None else arrival.cv
     if gap_law(arrival) == "gamma":
         return 1.0 / (cv * cv)
@@ -215,7 +215,7 @@ def input_params(client: ClientSpec) -> InputParams:
 
 
 def most_sessions(num_rounds: int, num_requests: int) -> int:
-    """Sessions that a client begins before a workload of so many requests takes no more."""
+    """Return the sessions that a client begins before a workload of `num_requests` requests takes no more."""
     return -(-CAP_PER_REQUEST * num_requests // num_rounds)
 
 
@@ -232,7 +232,7 @@ class Traffic:
 
 
 def traffic_of(spec: WorkloadSpec, wanted: int) -> Traffic:
-    """Traffic of a specification of which so many requests are wanted, 0 for all."""
+    """Return the traffic of a specification of which `wanted` requests are wanted, 0 for all."""
     assert spec.aggregate_rate is not None
     fractions = np.array([client.rate_fraction for client in spec.clients])
     num_rounds = [rounds_of(client) for client in spec.clients]
@@ -256,7 +256,7 @@ def traffic_of(spec: WorkloadSpec, wanted: int) -> Traffic:
 
 
 def expected_arrivals(traffic: Traffic, end_us: float) -> np.ndarray:
-    """Expected arrivals per client up to a time."""
+    """Return the expected arrivals per client up to a time."""
     active_us = [
         sum(max(0.0, min(end, end_us) - start) for start, end in windows) if windows else end_us
         for windows in traffic.windows
@@ -276,7 +276,7 @@ def expected_requests(traffic: Traffic, end_us: float) -> float:
 
 
 def last_end(windows: tuple[tuple[float, float], ...]) -> float:
-    """End of the last window, infinite without any."""
+    """Return the end of the last window, infinite without any."""
     return max((end for _, end in windows), default=math.inf)
 
 

@@ -46,21 +46,21 @@ def _uniform(key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:
 def poisson_gaps(
     key: PRNGKeyArray, num: int, mean_us: Float[Array, ""], shape: Float[Array, ""]
 ) -> GapProposals:
-    """Exponential gaps; `shape` is not used."""
+    """Draw exponential gaps; `shape` is not used."""
     return _exponential(key, num) * mean_us, jnp.ones(num, bool)
 
 
 def constant_gaps(
     key: PRNGKeyArray, num: int, mean_us: Float[Array, ""], shape: Float[Array, ""]
 ) -> GapProposals:
-    """Equal gaps; `key` and `shape` are not used."""
+    """Return equal gaps; `key` and `shape` are not used."""
     return jnp.full(num, mean_us, jnp.float64), jnp.ones(num, bool)
 
 
 def weibull_gaps(
     key: PRNGKeyArray, num: int, mean_us: Float[Array, ""], shape: Float[Array, ""]
 ) -> GapProposals:
-    """Weibull gaps by inversion of the distribution function."""
+    """Draw Weibull gaps by inversion of the distribution function."""
     scale_us = mean_us * jnp.exp(-gammaln(1.0 + 1.0 / shape))
     return _exponential(key, num) ** (1.0 / shape) * scale_us, jnp.ones(num, bool)
 
@@ -68,7 +68,7 @@ def weibull_gaps(
 def gamma_gaps(
     key: PRNGKeyArray, num: int, mean_us: Float[Array, ""], shape: Float[Array, ""]
 ) -> GapProposals:
-    """Gamma gaps by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
+    """Draw gamma gaps by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
 
     A shape below 1 is drawn as shape + 1 times a power of a uniform number (their section 6).
     """
@@ -244,7 +244,7 @@ def length_params(law: LengthLaw) -> LengthParams:
 
 
 def whole_tokens(length: Float[Array, " proposal"]) -> Int32[Array, " proposal"]:
-    """Rounded half away from zero, at least 1."""
+    """Round half away from zero, to at least 1."""
     return jnp.clip(jnp.floor(length + 0.5), 1.0, LONGEST_TOKENS).astype(jnp.int32)
 
 

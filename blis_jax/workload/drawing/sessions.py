@@ -31,7 +31,7 @@ def round_starts(
     output_len: Int32[Array, "session round"],
     think_time_us: Int64[Array, ""],
 ) -> Int64[Array, "session round"]:
-    """Arrival of every round: 1 us per output token and the think time after the one before."""
+    """Return the arrival of every round: 1 µs per output token and the think time after the one before."""
     gap_us = output_len.astype(jnp.int64) + think_time_us
     return first_us[:, None] + jnp.cumsum(gap_us, axis=1) - gap_us
 
@@ -68,7 +68,7 @@ class SessionRows(NamedTuple):
 
 
 def no_sessions(shape: PlanShape) -> SessionRows:
-    """Single-turn requests only."""
+    """Return the rows of single-turn requests only."""
     num, nothing = shape.num_requests, jnp.zeros(0, jnp.int32)
     path = jnp.full((num, shape.path_depth), NO_NODE, jnp.int32)
     rows = jnp.arange(num, dtype=jnp.int32)
@@ -76,7 +76,7 @@ def no_sessions(shape: PlanShape) -> SessionRows:
 
 
 def session_rows(shape: PlanShape, draws: Draws) -> SessionRows:
-    """Sessions of the rows, and the contents that the rounds of one session share."""
+    """Return the sessions of the rows, and the contents that the rounds of one session share."""
     num = shape.num_requests
     sizes = [client.num_draws for client in shape.clients]
     first_of_client = jnp.asarray(np.cumsum([0, *sizes[:-1]]), jnp.int64)[draws.client]

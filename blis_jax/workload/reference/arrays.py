@@ -35,7 +35,7 @@ NOT_SHORT = -1
 def block_ids(
     rows: Sequence[Sequence[Tokens]], block_size: int
 ) -> tuple[Int64[np.ndarray, " request+1"], Int64[np.ndarray, " block"]]:
-    """Row pointers and the id of each full block, for requests given as parts of their tokens.
+    """Return row pointers and the id of each full block, for requests given as parts of their tokens.
 
     Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in
     the order in which they occur first.

@@ -84,7 +84,11 @@ def language(input_law: AnyLaw, output_law: AnyLaw) -> Drawer:
 
 
 def draw_tokens(stream: Stream, count: int) -> Tokens:
-    """Token ids of a new content."""
+    """Draw the token ids of a new content.
+
+    Raises:
+        ConfigError: the content has more tokens than a whole workload may have.
+    """
     if count > MOST_TOKENS:
         raise ConfigError(
             f"a length law drew {count} tokens, allowed are {MOST_TOKENS} in the whole workload; "
@@ -133,7 +137,7 @@ class Sender:
         self._silent_from = max((end for _, end in self._windows), default=math.inf)
 
     def batches(self, seed: int, limits: ClientLimits) -> Iterator[RequestBatch]:
-        """Requests in the order in which the reference draws them."""
+        """Return the requests in the order in which the reference draws them."""
         stream = Stream(seed)
         # BLIS seeds a pace of its own from the client's stream, even where the pace draws nothing
         gap = (
@@ -349,7 +353,7 @@ class WindowSender:
 
 
 def scaled(gaps_us: list[int], span_us: int) -> list[int]:
-    """Gaps of the same proportions that fill a span; the last one takes what truncation leaves."""
+    """Scale gaps so that they fill a span in µs; the last one takes what truncation leaves."""
     scale = float(span_us) / float(sum(gaps_us))
     whole = [to_int64(float(gap) * scale) for gap in gaps_us]
     whole[-1] += span_us - sum(whole)

@@ -162,7 +162,7 @@ def _table(
 
 
 def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
-    """BLIS's ids of requests, as far as they decide an order.
+    """Return BLIS's ids of requests, as far as they decide an order.
 
     BLIS ends the id of a later round with a counter of the run. It never decides, since no two
     rounds share all that comes before it.

@@ -292,7 +292,7 @@ def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
 def pools_of(
     clients: Sequence[ClientSpec], prefixes: Mapping[str, Tokens], seed: int, most: float
 ) -> UserPools:
-    """Concurrent users and their first requests, spread over one think time; at most so many requests."""
+    """Draw concurrent users and their first requests, spread over one think time; at most `most` requests."""
     seeds = Stream(signed(seed + POOL_SEED))
     pools = UserPools([], [], sum(map(_num_users, clients)))
     names: dict[str, int] = {}
@@ -379,7 +379,7 @@ class Rounds:
 
 
 def generated(request: DrawnRequest) -> int:
-    """Output tokens that count as generated when a request completes: BLIS leaves out the last one."""
+    """Return the output tokens that count as generated when a request completes: BLIS leaves out the last one."""
     return max(len(request.output) - 1, 0)
 
 

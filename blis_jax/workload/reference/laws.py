@@ -26,7 +26,7 @@ SESSION_TIMEOUT_US = 300_000_000  # of requests that others wait for
 
 
 def timeout_of(spec: ClientSpec, is_round: bool) -> int:
-    """Microseconds from an arrival to its deadline; 0: none.
+    """Return the microseconds from an arrival to its deadline; 0: none.
 
     Rounds of sessions, and all requests of a closed loop, have a deadline unless the file says otherwise.
     """
@@ -55,7 +55,7 @@ Spans = tuple[tuple[int, int], ...]  # start and end in us; none: always
 
 
 def shared_rates(clients: Sequence[ClientSpec], aggregate_rate: float) -> list[float]:
-    """Arrivals per microsecond of each client.
+    """Return the arrivals per microsecond of each client.
 
     A client shares the rate with all clients that are active at some moment at which it is. BLIS's
     first revision takes every client for active at any time.
@@ -183,7 +183,7 @@ def paced_gaps(pace: Pace, own: Stream) -> Gap:
 
 
 def exact_gaps(pace: ExactCount, stream: Stream) -> list[int]:
-    """Exponential gaps, scaled so that together they fill the span."""
+    """Draw exponential gaps, scaled so that together they fill the span."""
     rate_us = float(pace.count) / float(pace.duration_us)
     raw = [stream.exp_float64() / rate_us for _ in range(pace.count)]
     total = 0.0
@@ -199,14 +199,14 @@ def _listed(gaps: list[int]) -> Gap:
 
 
 def weibull_shape(cv: float) -> float:
-    """Shape whose coefficient of variation is within 0.001 of `cv`, by the reference's bisection."""
+    """Return the shape whose coefficient of variation is within 0.001 of `cv`, by the reference's bisection."""
     low, high = WEIBULL_SHAPES
     for _ in range(WEIBULL_BISECTIONS):
         middle = (low + high) / 2.0
-        found = _weibull_cv(middle)
-        if abs(found - cv) < WEIBULL_CV_TOLERANCE:
+        reached = _weibull_cv(middle)
+        if abs(reached - cv) < WEIBULL_CV_TOLERANCE:
             return middle
-        low, high = (middle, high) if found > cv else (low, middle)
+        low, high = (middle, high) if reached > cv else (low, middle)
     return (low + high) / 2.0
 
 
@@ -236,7 +236,7 @@ def _weibull(shape: float, scale_us: float) -> Gap:
 
 
 def gamma(stream: Stream, shape: float, scale: float) -> float:
-    """Gamma by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
+    """Draw from a gamma law by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000).
 
     A shape below 1 is drawn as shape + 1 times a power of a uniform number, which comes first.
     """
@@ -311,7 +311,7 @@ def _within(tokens: int, low: int, high: int) -> int:
 
 
 def whole_tokens(length: float) -> int:
-    """Rounded half away from zero, at least 1; also 1 where the number does not fit."""
+    """Round half away from zero, to at least 1; to 1, too, where the number does not fit."""
     return max(to_int64(round_half_away(length)), 1)
 
 

@@ -37,7 +37,7 @@ class DrawnRequest(NamedTuple):
 
     @property
     def input_len(self) -> int:
-        """Tokens of the prompt."""
+        """Return the number of tokens of the prompt."""
         return sum(map(len, self.prompt))
 
 

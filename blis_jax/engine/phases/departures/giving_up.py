@@ -94,7 +94,7 @@ def next_drop(ctx: Context, state: HasParts) -> tuple[jax.Array, jax.Array]:
 
 
 def drop_kv(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """KV that has come to an instance which was told to go is given back, and its request is dropped."""
+    """Give back KV that has come to an instance which was told to go, and drop its request."""
     request = next_drop(ctx, state)[1]
     writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
     reservation = state[Reservations].of(request).replace(is_dropped=jnp.int32(1))
@@ -110,7 +110,7 @@ def by_standing(ctx: Context) -> bool:
 
 
 def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instance slot"]:
-    """Slots whose requests wait or run on an instance that is up and that none of them is about to leave."""
+    """Return the slots whose requests wait or run on an instance that is up and that none of them is about to leave."""
     stays, rows = active_instances(ctx, state), ctx.shape.num_instances
     if Availability in state:
         available = state[Availability]
@@ -262,7 +262,7 @@ def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: 
 def after_leaving(
     ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
 ) -> ExitWrite:
-    """Who leaves early after this scan step; and one that has left, once its instance is between steps again.
+    """Return who leaves early after this scan step, and who has left, once its instance is between steps again.
 
     `before` is the instance before.
     """

@@ -267,7 +267,7 @@ class Splitting(HandingOver):
 
 
 def answer_len(ctx: Context, fixed: Request, instance: jax.Array) -> jax.Array:
-    """Output tokens that the instance makes, fewer than asked for where it is for shorter requests.
+    """Return the output tokens that the instance makes, fewer than asked for where it is for shorter requests.
 
     The token of the step in which a request joins with its KV is never cut.
     """

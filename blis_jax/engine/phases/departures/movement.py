@@ -164,7 +164,7 @@ def is_leaving(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
 def leave(
     ctx: Context, state: State, work: Work, instance: jax.Array
 ) -> tuple[Work, SlotWrite, tuple[Availability, JourneyWrite]]:
-    """One request leaves the queue; the instance's next event is as if it had never come."""
+    """Let one request leave the queue; the instance's next event is as if the request had never come."""
     before, slots, inst = state[Availability], SlotRows(state, instance), work.inst
     is_queued = slots.queued < ctx.never
     slot = jnp.minimum(first_where(is_queued), jnp.int32(ctx.shape.num_slots - 1))

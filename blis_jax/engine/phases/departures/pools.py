@@ -282,7 +282,7 @@ def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
 
 
 def is_whole(state: State) -> Bool[Array, "request"]:
-    """Requests that are not split: BLIS keeps no others in mind for an eviction."""
+    """Return which requests are not split: BLIS keeps no others in mind for an eviction."""
     return ~_is_split(state)
 
 

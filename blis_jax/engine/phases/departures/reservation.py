@@ -57,7 +57,7 @@ def in_role(context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
 def encoded(
     ctx: Context, state: State, gateway: States, request: jax.Array, context: GatewayContext
 ) -> States:
-    """States of the gateway's policies once a request that is to be encoded has been routed in the encode pool.
+    """Return the policies' states once a request that is to be encoded has been routed in the encode pool.
 
     That takes no time and leaves nothing else behind: only the cluster's router moves on.
     """
@@ -83,8 +83,8 @@ def or_split(
     now: jax.Array,
     context: GatewayContext,
 ) -> Decisions:
-    """Place the request on the chosen instance, unless its prompt is to be computed elsewhere: then
-    that is routed next.
+    """Place the request on the chosen instance; if its prompt is to be computed elsewhere, leave it
+    for a second routing.
     """
     policy = ctx.mechanism.hand_over
     assert policy is not None and policy.splits is not None  # the profile's policy has it
@@ -101,7 +101,7 @@ def or_split(
 def ranks_in_queue(
     ctx: Context, request: jax.Array, is_whole: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Ranks of a request among others of one arrival, and among those queued in one microsecond.
+    """Return the ranks of a request among others of one arrival, and among those queued in one microsecond.
 
     Of these, requests that come with their KV are first, in the order of their transfers; then those that are not
     split, then the prefill parts.
@@ -224,7 +224,7 @@ def _awaiting(ctx: Context, inst: Instance, ends: jax.Array) -> dict[str, jax.Ar
 
 
 def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    """Blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there.
+    """Allocate blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there.
 
     With August's CPU tier, what it has of the prompt comes back first and is shared; if then there is no room, the
     request is dropped.

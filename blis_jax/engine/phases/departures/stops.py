@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> jax.Array:
-    """When every instance loses what it runs, a spare row included: at the end of the step in progress, if it stops."""
+    """Return when every instance loses what it runs, a spare row included: at the end of the step in
+    progress, if it stops.
+    """
     before, rows = state[Availability].stop_at, ctx.shape.num_instances
     if change.stops is None:
         return before
@@ -43,7 +45,7 @@ def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array
 
 
 def returning(ctx: Context, state: State, is_up: Bool[Array, "instance"]) -> jax.Array:
-    """Instances that come up empty, and so with nothing in their caches."""
+    """Return the instances that come up empty, and so with nothing in their caches."""
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     return is_up & (state[Availability].is_up == 0) & (load == 0)
 

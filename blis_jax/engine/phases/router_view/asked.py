@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def asked_of_queue(ctx: Context, slots: SlotRows, policy: Policy) -> dict[str, Any]:
-    """Fields of `QueueContext` that one policy of an instance reads."""
+    """Return the fields of `QueueContext` that one policy of an instance reads."""
     seen: dict[str, Any] = {}
     if policy.reads("num_cached_blocks"):
         seen["num_cached_blocks"] = ctx.memory.num_cached(ctx, slots)
@@ -82,9 +82,9 @@ def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Han
 
 
 def prompt_times(ctx: Context, request: RequestView) -> Float[Array, "instance"]:
-    """µs of the steps that compute the prompt in chunks of the instance, with nothing else in the batch.
+    """Estimate the µs of the steps that compute the prompt in chunks of the instance, with nothing else in the batch.
 
-    An estimate: no block of the prompt is cached, and every chunk is timed as if it were the first.
+    No block of the prompt is taken as cached, and every chunk is timed as if it were the first.
     """
     cluster, rows = ctx.params.cluster, ctx.shape.num_instances
     budget = cluster.max_num_scheduled_tokens[:rows]

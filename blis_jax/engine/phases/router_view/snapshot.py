@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
-    """KV utilisation, free blocks and hit rate of every instance now, and what its CPU tier does if that is read."""
+    """Return KV utilisation, free blocks and hit rate of every instance now, and what its CPU tier
+    does if that is read.
+    """
     rows = ctx.shape.num_instances
     inst = Instance(state.inst.numbers[:rows])
     used = inst.used_blocks.astype(jnp.float64)
@@ -184,7 +186,9 @@ def _batch_sizes(ctx: Context, state: State) -> Int[Array, "instance"]:
 
 
 def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
-    """Requests in slots of each instance whose transfer has not ended before `now`: the router does not count them."""
+    """Count the requests in slots of each instance whose transfer has not ended before `now`: the
+    router does not count them.
+    """
     reserved = state[Reservations]
     ends = reserved.times[:-1, 0]
     is_coming = ends >= now
@@ -208,12 +212,12 @@ def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Arra
 
 
 def comes_with_kv(ctx: Context, state: State, rows: int) -> Bool[Array, "instance slot"]:
-    """Slots whose request enters the queue with its KV: such ranks are below all others."""
+    """Return the slots whose request enters the queue with its KV: such ranks are below all others."""
     return state.slot.numbers[Slot.QUEUE_RANK, :rows] < ctx.shape.num_requests
 
 
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
-    """Instances that requests may be routed to: part of the cluster, and up."""
+    """Return the instances that requests may be routed to: part of the cluster, and up."""
     if ctx.mechanism.places_instances:
         return state[Availability].is_up == 1  # rows of instances still to be made are not up
     is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances

@@ -65,7 +65,7 @@ def serve(
 def chunk_of(
     ctx: Context, budget: jax.Array, fixed: Request, progress: jax.Array, instance: jax.Array
 ) -> jax.Array:
-    """Prompt tokens of the next chunk: the rest, cut to the class's threshold and the budget."""
+    """Return the prompt tokens of the next chunk: the rest, cut to the class's threshold and the budget."""
     slo_class = fixed.slo_class
     threshold = ctx.params.cluster.prefill_threshold[instance, slo_class]
     remaining = fixed.input_len - progress
@@ -105,7 +105,7 @@ def _visit(one: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visi
 
 
 def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
-    """Tokens with which a request counts that the budget did not reach: those of its last visit."""
+    """Return the tokens with which a request counts that the budget did not reach: those of its last visit."""
     if not ctx.mechanism.defects.stale_token_counts:
         return jnp.int32(0)
     served = one.step - 1 - one.past.token_index - one.past.lag
@@ -218,7 +218,7 @@ def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
 
 
 def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"]) -> jax.Array:
-    """Packed key of the next member to visit: one in prefill, one that is due, or any of them."""
+    """Return the packed key of the next member to visit: one in prefill, one that is due, or any of them."""
     order, finish = slots.order, slots.finish
     is_ahead = (order > step.cursor) & (order <= step.order_limit)
     is_visited = (finish == LAST) | (step.visit_all > 0) | is_due
@@ -226,7 +226,7 @@ def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"
 
 
 def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
-    """Priority of the request in every slot `[slot]` now."""
+    """Return the priority of the request in every slot now `[slot]`."""
     return _ask_priority(ctx, slots, work, work.local[0][0])[0]
 
 
@@ -268,7 +268,7 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
 
 
 def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
-    """Packed key of the waiting request that the scheduler puts first."""
+    """Return the packed key of the waiting request that the scheduler puts first."""
     now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
     is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
@@ -279,7 +279,7 @@ def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) ->
 
 
 def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> Choice:
-    """Who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
+    """Choose who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
     slots, lane, memory = SlotRows(state, instance), work.lane, ctx.memory
     keeps_priority = memory.keeps_priority
     is_member = lane.num_to_visit > 0

@@ -231,7 +231,7 @@ def next_event(
     gone: jax.Array,
     busy: jax.Array,
 ) -> jax.Array:
-    """When the instance acts next: a step event, a request that wakes it, or one to be dropped."""
+    """Return when the instance acts next: a step event, a request that wakes it, or one to be dropped."""
     is_oversized = slots.oversized == 1
     is_there = lax.iota(jnp.int32, ctx.shape.num_slots) != gone
     queued = slots.queued
@@ -282,7 +282,7 @@ def close(
 
 
 def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """Packed key of the oversized request whose queueing time has come."""
+    """Return the packed key of the oversized request whose queueing time has come."""
     slots = SlotRows(state, instance)
     now = work.lane.now
     is_due = has_entered(slots, now, steps_at(work.inst, now))

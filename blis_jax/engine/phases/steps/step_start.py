@@ -248,7 +248,7 @@ def step_time(ctx: Context, state: State, instance: jax.Array, batch: StepBatch)
 
 
 def decoding_alike(ctx: Context) -> Members:
-    """Stands for the members of a batch that only decodes, where all such steps take the same time."""
+    """Return members that stand for a batch that only decodes, where all such steps take the same time."""
     nothing = jnp.zeros((ctx.shape.num_slots,), jnp.int32)
     no_one = nothing.astype(bool)
     return Members(
