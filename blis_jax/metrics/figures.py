@@ -93,6 +93,12 @@ def idle_share(record: RunRecord) -> Number:
     return 1 - ratio(busy_us, record.instances.paid_us.sum(), np.nan)
 
 
+@of_run("1", LOWER, "scale-downs")
+def num_scale_downs(record: RunRecord) -> Number:
+    """Count how often the cluster policy let go an instance that was up; an autoscaler that flaps has many."""
+    return record.instances.scale_downs.sum()
+
+
 @of_run("1", LOWER)
 def hol_blocking_events(record: RunRecord) -> Number:
     """Count instances whose mean wait queue is more than twice the mean over instances."""

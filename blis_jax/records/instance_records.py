@@ -79,6 +79,9 @@ def instance_records(
         is_entered = is_entered | (reserved.is_dropped == 1)
         prompts_on = seen.first_instance
         dropped = dropped + sums(reserved.target, reserved.is_dropped, rows)
+    none = np.zeros(rows, np.int64)
+    moved = Downs in seen.raw
+    downs = (seen.raw[Downs].count, seen.raw[Downs].later) if moved else (none, none)
     block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
     block_time = block_time * seen.log_time[:, LogTime.DURATION]
     evicted, ended = evicted_on(seen), _ended(seen, requests, splits)
@@ -86,9 +89,8 @@ def instance_records(
         completed_requests=counted(Status.COMPLETED),
         dropped_unservable=dropped,
         lost_requests=counted(Status.LOST),
-        times_down=xp.asarray(seen.raw[Downs].count)[:rows].astype(np.int64)
-        if Downs in seen.raw
-        else np.zeros(rows, np.int64),
+        times_down=xp.asarray(downs[0])[:rows].astype(np.int64),
+        scale_downs=xp.asarray(downs[1])[:rows].astype(np.int64),
         paid_us=paid_us(seen.raw, seen.cluster, ended, xp),
         still_queued=counted(Status.WAITING),
         still_running=counted(Status.RUNNING),

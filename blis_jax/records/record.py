@@ -180,6 +180,9 @@ class InstanceRecords:
     dropped_unservable: Int[np.ndarray, "instance"]
     lost_requests: Int[np.ndarray, "instance"]
     times_down: Int[np.ndarray, "instance"]  # times that a cluster policy took it down
+    scale_downs: Int[
+        np.ndarray, "instance"
+    ]  # those after time 0, at which a policy sets the first size
     paid_us: Int[np.ndarray, "instance"]  # time for which it is held, or finishes what it was given
     still_queued: Int[np.ndarray, "instance"]
     still_running: Int[np.ndarray, "instance"]

@@ -25,6 +25,8 @@ IN_BRIEF = (  # metrics of the short table, where they are there
     "output_tokens_per_s",
     "goodput_rps",
     "attainment",
+    "instance_seconds",
+    "num_scale_downs",
 )
 OF_ALL = ("output_tokens_per_s", "tokens_per_sec")  # said of the whole cluster
 MOST_VERDICTS = 3  # strategies with a sentence each

@@ -208,6 +208,7 @@ def _cost_lines(record: RunRecord) -> list[str]:
         "=== Cost ===",
         f"Instance Seconds: {figures['instance_seconds']:.6f}",
         f"Idle Share: {figures['idle_share']:.4f}",
+        f"Scale-downs: {record.instances.scale_downs.sum()}",
     ]
 
 

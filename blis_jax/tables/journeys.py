@@ -171,9 +171,10 @@ class Availability:
 
 @pytree
 class Downs:
-    """How often each instance has gone down."""
+    """How often each instance has gone down, at all and after time 0, where a policy sets the first size."""
 
     count: Int[Array, "*lane instance"]
+    later: Int[Array, "*lane instance"]
 
 
 @pytree

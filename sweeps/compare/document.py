@@ -43,7 +43,7 @@ from sweeps.tracks.criteria import CriterionVerdict, judge_success
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
 POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
-COST = ("instance_seconds", "idle_share")  # where instances come and go
+COST = ("instance_seconds", "idle_share", "num_scale_downs")  # where instances come and go
 FORMAT = 1
 
 

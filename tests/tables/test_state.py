@@ -36,10 +36,10 @@ def test_every_field_is_of_one_type(record: type) -> None:
 
 
 def test_sub_trees_are_found_and_replaced_by_class() -> None:
-    parts = Parts(Downs(jnp.zeros(2, jnp.int32)), Orders(jnp.ones(2, jnp.int32)))
-    more = parts.having(Downs(jnp.full(2, 7, jnp.int32)))
+    parts = Parts(Downs(*jnp.zeros((2, 2), jnp.int32)), Orders(jnp.ones(2, jnp.int32)))
+    more = parts.having(Downs(*jnp.full((2, 2), 7, jnp.int32)))
     assert more[Downs].count.tolist() == [7, 7] and more[Orders].number.tolist() == [1, 1]
-    assert [leaf.tolist() for leaf in jax.tree.leaves(more)] == [[7, 7], [1, 1]]
+    assert [leaf.tolist() for leaf in jax.tree.leaves(more)] == [[7, 7], [7, 7], [1, 1]]
     assert Orders not in parts.only(Downs)
     with pytest.raises(KeyError, match="there is no Orders to replace"):
         parts.only(Downs).having(parts[Orders])

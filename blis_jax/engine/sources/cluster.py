@@ -118,7 +118,7 @@ class ChangeSource(ClusterSource):
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
         """Return that all instances are up and held, and where requests wait for one, that nobody is routed."""
         rows, size, clock = ctx.shape.num_instances, ctx.shape.num_requests + 1, ctx.clock
-        downs, paid = Downs(jnp.zeros((rows,), jnp.int32)), nothing_paid(rows, clock)
+        downs, paid = Downs(*jnp.zeros((2, rows), jnp.int32)), nothing_paid(rows, clock)
         waits = FirstRoutings(jnp.full((size,), ctx.never, clock))
         routed = () if ctx.mechanism.rules.turns_away else (waits,)
         return Availability.first(ctx.shape), downs, paid, *routed

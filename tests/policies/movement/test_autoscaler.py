@@ -140,7 +140,11 @@ def test_instances_come_and_go_as_the_plain_rule_says() -> None:
         for place, at in zip(requests.instance.tolist(), requests.arrival_us.tolist(), strict=True):
             mine = [one for one in stays if one.instance == place]
             assert any(one.ready <= at < one.let_go for one in mine)
-        assert evaluate(record, ["instance_seconds"])["instance_seconds"] == paid.sum() / 1e6
+        end = int(record.instances.sim_ended_time_us.max())
+        figures = evaluate(record, ["instance_seconds", "num_scale_downs"])
+        assert figures["instance_seconds"] == paid.sum() / 1e6
+        let_go = sum(one.ready < one.let_go <= end for one in stays)
+        assert figures["num_scale_downs"] == let_go, seed
         grown += len(stays) > 1
         drained += sum(one.empty > one.let_go for one in stays)
     assert grown > 30 and drained > 10

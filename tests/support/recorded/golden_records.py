@@ -110,7 +110,7 @@ def record_of(
     ).astype(np.int64)
     counters["output_time_us"] = np.full(len(table), output_time)
     counters |= dict.fromkeys(
-        ("lost_requests", "times_down", "paid_us"), np.zeros(len(table), np.int64)
+        ("lost_requests", "times_down", "scale_downs", "paid_us"), np.zeros(len(table), np.int64)
     )
     kv_names = {"cpu_misses": "cpu_miss", "cpu_thrashing": "thrashing"}
     for name in ("cpu_offloads", "cpu_reloads", "cpu_misses", "cpu_thrashing"):

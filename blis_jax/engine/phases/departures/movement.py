@@ -108,7 +108,8 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
         stop_loses=jnp.where(is_off, as_int(jnp.append(loses, False)), before.stop_loses),
         loses_kv=jnp.where(is_off, as_int(jnp.append(stops, False)), before.loses_kv),
     )
-    downs = Downs(state[Downs].count + as_int((before.is_up == 1) & ~change.is_up))
+    goes = as_int((before.is_up == 1) & ~change.is_up)
+    downs = Downs(state[Downs].count + goes, state[Downs].later + goes * as_int(now > 0))
     nothing = nothing.having(available, downs, _paid_by(state, change, now))
     nothing = nothing.having(Cold(returning(ctx, state, change.is_up)))
     if Orders in state and change.ordered is not None:
