@@ -60,6 +60,13 @@ class Labels:
     latencies: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
+def numbered(record: RunRecord) -> Labels:
+    """Return the labels of requests of which nothing else is known: request_<n>."""
+    count = len(record.requests.status)
+    nothing = [""] * count
+    return Labels([f"request_{n}" for n in range(count)], nothing, nothing, nothing, [0] * count)
+
+
 def labels_of(
     record: RunRecord,
     table: RequestTable,
@@ -76,20 +83,17 @@ def labels_of(
         spec: the workload that the requests were drawn from, if they were.
         request_ids: their ids; request_<n> if None.
     """
-    num_requests = len(record.requests.status)
-    if request_ids is None:
-        numbers = names.request_numbers
-        request_ids = [
-            f"request_{n}" for n in (range(num_requests) if numbers is None else numbers)
-        ]
-    model = [""] * num_requests if names.models is None else names.models.tolist()
+    found = numbered(record)
+    if request_ids is None and names.request_numbers is not None:
+        request_ids = [f"request_{n}" for n in names.request_numbers]
+    model = found.model if names.models is None else names.models.tolist()
     latencies: dict[int, dict[str, float]] = {}
     if spec is not None:
         clients = expanded(spec).clients
         model = [clients[client].model for client in np.asarray(table.client).tolist()]
         latencies = _client_latencies(clients, np.asarray(table.client), record)
     return Labels(
-        request_id=request_ids,
+        request_id=request_ids or found.request_id,
         tenant=_named(table.tenant, names.tenant_names, ""),
         model=model,
         session=_named(table.session, names.session_names, "session_"),
@@ -171,10 +175,11 @@ def results_text(
         if block is not None:
             lines += ["=== Simulation Metrics ===", json_text(block)]
     lines += verdicts.lines
+    labels = labels or numbered(record)
     shows_one = verdicts.shows_one_class
     if record.is_august:
         lines += [*anomaly_lines(record), *_kv_lines(record), *class_lines(record, shows_one)]
-        lines += label_lines(record, labels) if labels is not None else []
+        lines += label_lines(record, labels)
         lines += pool_lines(record, config)
     else:
         lines += [*_anomaly_lines(record), *_kv_lines(record), *_class_lines(record, shows_one)]
@@ -250,29 +255,27 @@ def results_document(record: RunRecord, labels: Labels | None = None) -> dict[st
         "e2e_ms": _ms_or_zero(requests.e2e_us),
         "scheduling_delay_ms": _ms_or_zero(requests.sched_delay_us),
     }
-    entries, wait = [], requests.gateway_wait_us
+    entries, wait, labels = [], requests.gateway_wait_us, labels or numbered(record)
     for row in np.flatnonzero(is_listed(record)).tolist():
         entry: dict[str, Any] = {
             "arrived_at": float(requests.arrival_us[row] / 1e6),
-            "requestID": f"request_{row}" if labels is None else labels.request_id[row],
+            "requestID": labels.request_id[row],
             "num_prefill_tokens": int(requests.input_len[row]),
             "num_decode_tokens": int(requests.output_len[row]),
             **{name: float(values[row]) for name, values in columns.items()},
         }
         if requests.slo_class[row]:
             entry["slo_class"] = SLO_CLASSES[requests.slo_class[row]]
-        if labels is not None and labels.tenant[row]:
+        if labels.tenant[row]:
             entry["tenant_id"] = labels.tenant[row]
         entry["handled_by"] = instance_name(int(requests.instance[row]), record.names)
-        if labels is not None and labels.model[row]:
+        if labels.model[row]:
             entry["model"] = labels.model[row]
         # BLIS takes an entry at time 0 for none
         entered = requests.arrival_us[row] + max(int(requests.ttft_parts_us[row, 0]), 0)
         if wait is not None and wait[row] > 0 and entered > 0:
             entry["gateway_queue_delay_ms"] = float(wait[row] / 1000)
-        if labels is not None:
-            entry |= _of_session(record, labels, row) | labels.latencies.get(row, {})
-        entries.append(entry)
+        entries.append(entry | _of_session(record, labels, row) | labels.latencies.get(row, {}))
     document = results_json(record)
     if record.is_august:
         fields = list(document.items())
