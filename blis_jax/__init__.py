@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from blis_jax.policies import Policies
     from blis_jax.records.record import TTFT_PARTS, RunRecord
     from blis_jax.runs.derivatives import Differentiator, jacobian
-    from blis_jax.runs.many_runs import over_params, over_seeds, run_grid
-    from blis_jax.runs.simulation import Options, simulate
+    from blis_jax.runs.many_runs import over_params, over_seeds, run_grid, simulate
+    from blis_jax.runs.options import Options
     from blis_jax.runs.slopes import grad, metric_slopes
     from blis_jax.traces.read import TraceOptions, read_trace
     from blis_jax.traces.rows import to_table
@@ -59,8 +59,8 @@ __getattr__ = exports(
     {
         "commands.run.requests": ("draw_requests",),
         "runs.derivatives": ("Differentiator", "jacobian"),
-        "runs.many_runs": ("over_params", "over_seeds", "run_grid"),
-        "runs.simulation": ("Options", "simulate"),
+        "runs.many_runs": ("over_params", "over_seeds", "run_grid", "simulate"),
+        "runs.options": ("Options",),
         "policies": ("Policies",),
         "metrics.kv": ("cache_hit_rate",),
         "metrics.on_device.compiled": ("figures_of",),

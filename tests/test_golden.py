@@ -16,7 +16,8 @@ from blis_jax.metrics import reference as metrics
 from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord
 from blis_jax.records.step_records import expand_steps
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.table import from_golden
 from tests.support.metric_laws import assert_metrics_agree
 from tests.support.oracles.test_oracle import REFERENCE_FAILURES

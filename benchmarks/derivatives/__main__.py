@@ -152,7 +152,8 @@ class Differences:
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
         from blis_jax.runs.driver import Runner
-        from blis_jax.runs.simulation import Options, Row
+        from blis_jax.runs.options import Options
+        from blis_jax.runs.runs import Row
 
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
@@ -165,7 +166,7 @@ class Differences:
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
         """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
-        from blis_jax.runs.simulation import Row
+        from blis_jax.runs.runs import Row
         from sweeps.sensitivity.smoothed import decisions
 
         found = []
@@ -227,7 +228,8 @@ def _pathwise_slopes(
 ) -> dict[tuple[str, str], np.ndarray]:
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
     from blis_jax.runs.derivatives import CLOCKS, Differentiator
-    from blis_jax.runs.simulation import Options, Row
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.runs import Row
     from blis_jax.runs.slopes import metric_slopes
 
     directions = list(dict.fromkeys(pair.direction for pair in pairs))

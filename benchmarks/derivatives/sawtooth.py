@@ -86,7 +86,8 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """Return the runs of every seed over the grid, on the clock without truncation."""
     from benchmarks.derivatives.cases import cases
     from blis_jax.runs.derivatives import Differentiator
-    from blis_jax.runs.simulation import Options, Row
+    from blis_jax.runs.options import Options
+    from blis_jax.runs.runs import Row
     from blis_jax.runs.slopes import metric_slopes
     from sweeps.runs.bench import table_of
     from sweeps.sensitivity.smoothed import decisions

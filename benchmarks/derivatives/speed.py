@@ -16,9 +16,9 @@ def speed(num_turns: int = 40) -> str:
     from blis_jax.engine.loop import beginning_of
     from blis_jax.policies.seeds import FIXED
     from blis_jax.runs.derivatives import Differentiator
+    from blis_jax.runs.many_runs import simulate
     from blis_jax.runs.options import Options
     from blis_jax.runs.runs import GivenRun, Row
-    from blis_jax.runs.simulation import simulate
     from blis_jax.workload.spec import load_builtin
     from sweeps.runs.bench import table_of
 

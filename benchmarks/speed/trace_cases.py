@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.speed.worker import AZURE_CODE, AZURE_CONV, MOONCAKE, OF_512
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.rows import to_table
 from blis_jax.workload.table import RequestTable

@@ -49,7 +49,7 @@ from blis_jax.latency.registry import find
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.runs.derivatives import Differentiator, Repeated
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from blis_jax.traces.rows import to_table
 
 

@@ -21,7 +21,7 @@ from blis_jax.cluster.step_times import times_after_decode
 from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.loop import ranks_of_parts
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.queue_values import QueueValues, orders_by_slots, queue_values
+from blis_jax.engine.phases.policy_calls import QueueValues, orders_by_slots, queue_values
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records.record import RunRecord, Status

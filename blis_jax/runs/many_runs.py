@@ -1,4 +1,4 @@
-"""Many runs: points of a parameter space times seeds, drawn and simulated inside compiled calls.
+"""One run of given requests, and many: points of a parameter space times seeds, simulated in compiled calls.
 
 Points of one mechanism share a compilation, and mechanisms compile side by side. Rows go through in
 chunks, one single-threaded worker per core on a CPU and all in one vectorised loop on a GPU; every
@@ -26,9 +26,40 @@ from blis_jax.runs.demand import Sizes, demand_of_draws, first_sizes
 from blis_jax.runs.driver import Runner, Timing
 from blis_jax.runs.options import Options, default_form
 from blis_jax.runs.runs import DrawnRun, GivenRun, Point, Row, Run, larger_plan
-from blis_jax.runs.simulation import simulate
 from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import RequestTable
+
+
+def simulate(
+    config: ClusterConfig,
+    table: RequestTable,
+    options: Options | None = None,
+    seed: int = 0,
+    policies: Policies | None = None,
+) -> RunRecord:
+    """Simulate one cluster on given requests.
+
+    Where a table of the compiled program was too small, the run is made again with a larger one; where events
+    of one microsecond happened in another order than in BLIS, it is made again in BLIS's order.
+
+    Args:
+        config: the cluster, and names of its policies.
+        table: the requests by arrival, numpy arrays `[request]`; times in µs, lengths in tokens.
+        options: how to run.
+        seed: the seed of random policies, as in `over_seeds`; other policies ignore it.
+        policies: policies to use in place of those that the configuration names.
+
+    Returns:
+        What happened to every request, step and instance. How the run ended is its `outcome`; a run that
+        cannot end raises nothing.
+
+    Raises:
+        ConfigError: a policy, a number or a table cannot be used.
+    """
+    options = options or Options()
+    row = Row(config, table, policy_seed(seed), policies)
+    return Runner(options, num_rows=1).alone(GivenRun(row, options))
+
 
 T = TypeVar("T")
 M = TypeVar("M", Point, GivenRun)

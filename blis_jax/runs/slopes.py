@@ -21,7 +21,7 @@ from blis_jax.metrics.summaries import PERCENTS, tpot_us
 from blis_jax.records.record import Status
 from blis_jax.records.step_records import completed_itl_counts
 from blis_jax.runs.derivatives import Derivatives, jacobian
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:

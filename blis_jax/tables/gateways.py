@@ -35,7 +35,7 @@ T = TypeVar("T")
 States = tuple[Any, ...]
 
 
-class Known(NamedTuple):
+class OwnCounts(NamedTuple):
     """What a gateway counts of the instances, and of its own decisions."""
 
     pending: Int[Array, "instance"]  # sent there, and not queued yet
@@ -94,10 +94,10 @@ class Gateways:
         ctx: Context,
         state: State,
         now: jax.Array,
-        counts: Known,
+        counts: OwnCounts,
         shown: tuple[jax.Array, jax.Array],
         request: jax.Array,
-    ) -> Known:
+    ) -> OwnCounts:
         """Return what the request's gateway counts, of the counts of all; `shown` are batch and queue of instances."""
         rows, mine = ctx.shape.num_instances, self.of(request)
         times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
@@ -108,7 +108,7 @@ class Gateways:
         is_latest = self.of(lane.next_admit) == mine  # which the count of all has in it
         latest = jnp.where(is_latest, counts.num_rejected - lane.num_rejected, 0)
         num_rejected = jnp.sum(is_turned_away, dtype=jnp.int32) + latest
-        return Known(pending, shown[0] + shown[1] + pending, num_rejected)
+        return OwnCounts(pending, shown[0] + shown[1] + pending, num_rejected)
 
     def first_states(self, place: int, one: T) -> T:
         """Return the first states of the gateways' policy at this place, given that of one gateway."""
@@ -188,10 +188,10 @@ class OnlyGateway(Gateways):
         ctx: Context,
         state: State,
         now: jax.Array,
-        counts: Known,
+        counts: OwnCounts,
         shown: tuple[jax.Array, jax.Array],
         request: jax.Array,
-    ) -> Known:
+    ) -> OwnCounts:
         """Return the counts of all."""
         return counts
 

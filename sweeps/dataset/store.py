@@ -32,7 +32,7 @@ from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
 
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
-    from blis_jax.runs.simulation import Row
+    from blis_jax.runs.runs import Row
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.runs.experiment import Experiment
 

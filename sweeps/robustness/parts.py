@@ -15,7 +15,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.simulation import Row
+from blis_jax.runs.runs import Row
 from blis_jax.statistics.sequential import Look, StoppingRule, look_until_all_end
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan

@@ -119,7 +119,7 @@ class DrawnRows:
         key: Hashable = None,
     ) -> list[Row]:
         """Return the runs of a configuration on these seeds; `key` tells the sources apart."""
-        from blis_jax.runs.simulation import Row
+        from blis_jax.runs.runs import Row
 
         config = until_horizon(config, source)
         size = config.block_size_in_tokens
@@ -173,7 +173,7 @@ class Bench:
         """
         from blis_jax.metrics.on_device.compiled import RunFigures
         from blis_jax.runs.driver import Runner
-        from blis_jax.runs.simulation import Options
+        from blis_jax.runs.options import Options
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
         self.configs_per_batch = configs_per_batch
@@ -233,7 +233,7 @@ MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
 def part_runner(num_blocks: int | None) -> Runner:
     """Return a runner of parts of a store; `num_blocks` of pools that may run out, None if none does."""
     from blis_jax.runs.driver import Runner
-    from blis_jax.runs.simulation import Options
+    from blis_jax.runs.options import Options
 
     options = Options(form=default_form())
     if num_blocks is not None:

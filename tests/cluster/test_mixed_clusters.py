@@ -19,7 +19,8 @@ from blis_jax.engine.mechanism import params
 from blis_jax.latency.trained_physics import BETA
 from blis_jax.policies import routing_policy
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, Scene, Static, check, scenes
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

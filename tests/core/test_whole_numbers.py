@@ -10,8 +10,9 @@ from blis_jax.cluster.config import NO_HORIZON
 from blis_jax.core.outcome import Outcome
 from blis_jax.policies.seeds import FIXED
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.many_runs import run_grid
-from blis_jax.runs.simulation import Options, Row, simulate
+from blis_jax.runs.many_runs import run_grid, simulate
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Row
 from blis_jax.workload.spec import parse_spec
 from tests.support.oracles import oracle
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

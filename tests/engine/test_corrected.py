@@ -13,7 +13,7 @@ from blis_jax.core.revision_rules import NO_DEFECTS, REFERENCE_DEFECTS
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.records.record import Status
 from blis_jax.records.step_records import overlaps
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from tests.engine.test_properties import (
     LONG_NODES,
     OPTIONS,

@@ -3,7 +3,7 @@
 import pytest
 
 from blis_jax.core.outcome import WHOLE
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from tests.support.scenes import Prompt, differences, flags, run_both, workload_of
 
 NUM_INSTANCES = 80

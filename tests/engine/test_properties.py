@@ -15,8 +15,9 @@ from blis_jax.prefix_index import router_index
 from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.records.step_records import expand_steps
 from blis_jax.runs import demand
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled
-from blis_jax.runs.simulation import Options, simulate
 from tests.support.oracles import oracle, precise_index
 from tests.support.scenes import Prompt, differences, flags, table_of, workload_of
 

@@ -16,7 +16,8 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 
 STEP_US = 200

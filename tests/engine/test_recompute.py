@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.distributions import itl_sample
 from blis_jax.metrics.summaries import Window
 from blis_jax.records import invariants
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.metrics.test_on_device import assert_equal, both

@@ -14,7 +14,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
 from blis_jax.runs.derivatives import Differentiator
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of

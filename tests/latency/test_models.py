@@ -13,8 +13,8 @@ from blis_jax.commands.run.requests import draw_requests
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.policies import moved
-from blis_jax.runs.many_runs import run_grid
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import run_grid, simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating

@@ -8,7 +8,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, GpuDescription
 from blis_jax.latency.model_description import ModelDescription, model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, sizes_of, step_us, vector
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from tests.support.scenes import Prompt, table_of, workload_of
 
 GPU = GpuDescription("made", 1000.0, 2.0, 0.5, 0.5, memory_gib=80.0)  # 1e9 FLOP/µs, 2e6 bytes/µs

@@ -7,7 +7,8 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.records.record import Status
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

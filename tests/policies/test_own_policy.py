@@ -21,7 +21,7 @@ from blis_jax.policies import (
     scheduler,
     scorer,
 )
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -25,8 +25,8 @@ from blis_jax.policies.seeds import (
     policy_seed_under,
 )
 from blis_jax.runs.derivatives import jacobian
-from blis_jax.runs.many_runs import over_params, over_seeds
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import over_params, over_seeds, simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
 from sweeps.runs.bench import Bench, table_of
 

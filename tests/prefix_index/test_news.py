@@ -20,8 +20,8 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.prefix_index.news import removals_heard
 from blis_jax.records.record import RunRecord
 from blis_jax.runs import demand
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
-from blis_jax.runs.simulation import simulate
 from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import (
     LONG_NODES,

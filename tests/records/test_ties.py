@@ -12,7 +12,8 @@ from blis_jax.core.outcome import WHOLE
 from blis_jax.records import tied_stretches, ties
 from blis_jax.records.ties import NOTHING, EventHeap
 from blis_jax.runs import runs, stretches
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.table import NEVER_US
 from tests.support.oracles import oracle
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of

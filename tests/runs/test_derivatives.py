@@ -12,7 +12,8 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.derivatives import Derivatives, Differentiator, jacobian, jvp
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable
 from tests.support.scenes import Prompt, burst, flags, table_of, workload_of
 

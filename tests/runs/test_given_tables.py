@@ -15,7 +15,9 @@ from blis_jax.policies.seeds import FIXED
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.simulation import Options, Row, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Row
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
 

@@ -17,11 +17,10 @@ from blis_jax.policies.seeds import FIXED
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Group
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.many_runs import drawn_runs
+from blis_jax.runs.many_runs import drawn_runs, simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, rows_of
 from blis_jax.runs.runs import Point, Row
-from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 from tests.support.scenes import burst, table_of, workload_of

@@ -15,9 +15,9 @@ from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord, Status
 from blis_jax.runs import runs
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.many_runs import run_grid
-from blis_jax.runs.runs import GivenRun
-from blis_jax.runs.simulation import Options, Row, simulate
+from blis_jax.runs.many_runs import run_grid, simulate
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import GivenRun, Row
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import parse_spec
 from blis_jax.workload.table import with_timeouts

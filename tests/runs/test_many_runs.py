@@ -16,7 +16,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.runs import driver, many_runs
 from blis_jax.runs.calls import Call
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.drawing import plan as plans
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec

@@ -23,8 +23,8 @@ from blis_jax.policies import moved, registry
 from blis_jax.policies.numbers import numbers_of
 from blis_jax.records.record import RunRecord
 from blis_jax.records.step_records import expand_steps
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
-from blis_jax.runs.simulation import simulate
 from blis_jax.tables.state import State
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank
 from tests.support.oracles import oracle

@@ -17,7 +17,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.evaluate import evaluate, main
 from sweeps.runs.bench import Bench, workload_of

@@ -13,8 +13,8 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.scalars import evaluate as figures_of
 from blis_jax.results.dataset import load
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
-from blis_jax.runs.simulation import simulate
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.rows import to_table
 from blis_jax.traces.source import TraceSource

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.optimize import main
 from sweeps.runs.bench import Bench, workload_of

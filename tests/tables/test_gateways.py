@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blis_jax import ClusterConfig, over_params
 from blis_jax.cluster import config
 from blis_jax.errors import ConfigError
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.support.oracles.gateways import shared

@@ -15,9 +15,9 @@ from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.engine.mechanism import mechanism, of_one_program, params
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled
-from blis_jax.runs.simulation import simulate
 from blis_jax.tables.router import Entrances, LateNews, RouterIndex
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.test_properties import FAILURES, NODES, OPTIONS, PHASES, STATICS, Scene, scenes

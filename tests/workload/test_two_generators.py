@@ -16,8 +16,8 @@ import scipy.stats
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.metrics.scalars import evaluate
-from blis_jax.runs.many_runs import over_seeds
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import over_seeds, simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload import reference
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw

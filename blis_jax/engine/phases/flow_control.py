@@ -21,8 +21,8 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST, SLO_CLASSES, Snapshots
 from blis_jax.engine.calendar import EventKind
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
+from blis_jax.engine.phases.departures.giving_up import victim_of, with_victim
 from blis_jax.engine.phases.departures.pools import with_tick
-from blis_jax.engine.phases.evictions import victim_of, with_victim
 from blis_jax.engine.phases.gateway import admission, decide_again
 from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots, unless_elsewhere
 from blis_jax.policies.classes import mean_saturation

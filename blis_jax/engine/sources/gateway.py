@@ -22,8 +22,7 @@ from blis_jax.engine.calendar import (
 )
 from blis_jax.engine.phases.completions import next_news, tell_gateway
 from blis_jax.engine.phases.decisions import decided
-from blis_jax.engine.phases.departures.giving_up import next_deadline, time_out
-from blis_jax.engine.phases.evictions import evict
+from blis_jax.engine.phases.departures.giving_up import evict, next_deadline, time_out
 from blis_jax.engine.phases.flow_control import attend, route_dispatched
 from blis_jax.engine.phases.gateway import decide
 from blis_jax.engine.sources.cluster import gated, opening

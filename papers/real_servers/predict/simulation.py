@@ -17,8 +17,8 @@ from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks, 
 from blis_jax.latency.model_description import model_description
 from blis_jax.records.record import Status
 from blis_jax.runs.closed_loop import follow
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options, default_form
-from blis_jax.runs.simulation import simulate
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, ClosedLoop
 from blis_jax.workload.table import NEVER_US, RequestTable, WorkloadNames
 from papers.real_servers.predict.scene import PUBLISHED, ClosedLoad, RealServer, Scene, StagedLoad

@@ -24,8 +24,8 @@ from blis_jax.records.observation import Observation
 from blis_jax.records.record import RunRecord
 from blis_jax.runs import driver
 from blis_jax.runs.driver import Runner
-from blis_jax.runs.runs import GivenRun
-from blis_jax.runs.simulation import Options, Row
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import GivenRun, Row
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 from sweeps.sweep.data import Summarizer
 

@@ -16,7 +16,7 @@ from blis_jax.engine.cluster_params import NO_TARGET, queue_params
 from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
 from blis_jax.records import invariants
 from blis_jax.records.record import Status
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.tables.gateways import Place, empty_queue, gateways_of
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue
 from tests.support.oracles.plain_queue import Waiting as PlainWaiting

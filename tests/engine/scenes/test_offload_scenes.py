@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blis_jax.cluster import config
 from blis_jax.core.outcome import WHOLE
 from blis_jax.policies.contract import NoParams, NoState, OffloadContext, Policies, offload_policy
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from tests.engine.test_properties import (
     FAILURES,
     NODES,

@@ -31,7 +31,8 @@ from blis_jax.policies.movement.placement import (
 )
 from blis_jax.records.invariants import violations
 from blis_jax.records.record import RunRecord, Status
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from tests.support.recorded.autoscaler_runs import RUNS, recorded, written
 
 ROWS, KINDS = 6, 2

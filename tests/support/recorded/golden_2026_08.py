@@ -20,7 +20,8 @@ from blis_jax.records.record import RunRecord, Status
 from blis_jax.records.step_records import expand_steps
 from blis_jax.results.blis_files import Labels, labels_of, results_text
 from blis_jax.runs.closed_loop import simulate_closed_loop
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from blis_jax.workload.table import (

@@ -11,7 +11,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.metrics.run_summary import NOTHING, overtaking, together
 from blis_jax.records.record import RunRecord
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.compare.crossover import crossovers
 from sweeps.runs.bench import workload_of

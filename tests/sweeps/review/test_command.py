@@ -21,7 +21,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies import priority_policy, queue_order, registry, scorer
 from blis_jax.policies import scorers as scorers_module
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.claims.words import CONCERN, PASS, REJECT
 from sweeps.review import classes, routing

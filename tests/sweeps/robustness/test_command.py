@@ -20,7 +20,7 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load, load_kind
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place

@@ -12,7 +12,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.runs.simulation import simulate
+from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.distribution import CAP_PER_REQUEST
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths

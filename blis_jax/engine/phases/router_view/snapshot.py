@@ -15,7 +15,7 @@ from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.phases.router_view.asked import prompts_now
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import Known, LatestTick
+from blis_jax.tables.gateways import LatestTick, OwnCounts
 from blis_jax.tables.joined import queued_times, with_queued_times
 from blis_jax.tables.journeys import Availability, Dismissals, Reservation, Reservations
 from blis_jax.tables.requests import Elsewhere, Nodes
@@ -242,7 +242,7 @@ def snapshots(
     batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view.fields
     pending = load - batch - queued
     if request is not None:
-        counts, shown = Known(pending, load, num_rejected), (batch, queued)
+        counts, shown = OwnCounts(pending, load, num_rejected), (batch, queued)
         counts = ctx.gateways.known(ctx, state, now, counts, shown, request)
         pending, load, num_rejected = counts
     load = ctx.pools.load(ctx, state, load, now)

@@ -12,8 +12,8 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.parts import Parts
 from blis_jax.engine.phases.departures.giving_up import next_drop
 from blis_jax.records.record import Status
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
-from blis_jax.runs.simulation import simulate
 from blis_jax.tables.journeys import Dismissals, Reservations
 from blis_jax.workload.table import with_timeouts
 from tests.support.scenes import Prompt, table_of, workload_of

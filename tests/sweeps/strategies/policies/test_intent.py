@@ -7,7 +7,7 @@ import pytest
 from blis_jax import ClusterConfig, ConfigError, Policies, simulate
 from blis_jax.policies import priority_policy, routing_policy
 from blis_jax.policies.queue_order import slo_tiered
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from sweeps.strategies.policies.intent import intent_tiered
 from tests.support.scenes import burst, table_of, workload_of
 from tests.sweeps.strategies.policies.made import asked, queue

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 from blis_jax.cluster import config
-from blis_jax.runs.simulation import Options, simulate
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
 from sweeps.strategies.policies.orders import blocks_for_others, prefix_grouped
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 from tests.sweeps.strategies.policies.made import asked, paths, queue

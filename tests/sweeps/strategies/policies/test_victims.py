@@ -13,7 +13,7 @@ from blis_jax.core.types import RequestView
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.errors import ConfigError
 from blis_jax.policies import NoState, VictimContext, victim_policy
-from blis_jax.runs.simulation import Options
+from blis_jax.runs.options import Options
 from sweeps.strategies.policies.memory import least_worth
 from tests.support.scenes import Prompt, table_of, workload_of
 
