@@ -222,19 +222,19 @@ def _baseline(strategy: Strategy) -> ClusterConfig | None:
 
 def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPaths) -> int:
     """The files and the words; the exit code."""
-    from blis_jax.reports.drawing import save
     from sweeps.search.report import findings_of
 
     found = findings_of(document, paths.result)
     document["answer"] = findings_of(document).answer.to_json()
     document["picture"] = found.pictures[0].to_json() if found.pictures else None
-    written = outputs.write_files(
-        [
-            (paths.result, lambda path: write_json(path, document)),
-            (paths.figure if found.pictures else None, lambda path: save(found.pictures[0], path)),
-        ]
-    )
-    outputs.show(found, written, options)
+    files: outputs.Files = [
+        (paths.result, lambda path: write_json(path, document)),
+        (
+            paths.figure if found.pictures else None,
+            lambda path: outputs.draw(found.pictures[0], path),
+        ),
+    ]
+    outputs.show(found, lambda: outputs.write_files(files), options)
     if document["best_score"] is None:
         cli.say(NAME, "every point failed; see the outcomes in the result")
         return cli.EXIT_UNSUPPORTED

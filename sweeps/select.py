@@ -135,8 +135,8 @@ def _select(arguments: Sequence[str] | None) -> int:
         document = document_of(setting, choice, arms, chosen, fresh)
         found = findings_of(document)
         document["answer"] = found.answer.to_json()
-        files = outputs.write_files([(paths.result, lambda path: write_json(path, document))])
-        outputs.show(found, files, options)
+        files: outputs.Files = [(paths.result, lambda path: write_json(path, document))]
+        outputs.show(found, lambda: outputs.write_files(files), options)
         return 0
 
 

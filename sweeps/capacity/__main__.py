@@ -369,7 +369,6 @@ def _written(
 ) -> int:
     """The files and the words; the exit code."""
     from blis_jax.reports import render
-    from blis_jax.reports.drawing import save
     from sweeps.capacity.document import cheapest, findings_of, to_document
 
     findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
@@ -382,14 +381,12 @@ def _written(
     page = render.markdown(kept, "The smallest cluster that meets the targets")
     document = to_document(found, question.targets, setting, findings)
     text = f"{page}\n`{setting['command']}`\n{picture}"
-    files = outputs.write_files(
-        [
-            (paths.result, lambda path: write_json(path, document)),
-            (paths.beside(".md"), lambda path: write_text(path, text)),
-            (paths.figure, lambda path: save(findings.pictures[0], path)),
-        ]
-    )
-    outputs.show(findings, files, options)
+    files: outputs.Files = [
+        (paths.result, lambda path: write_json(path, document)),
+        (paths.beside(".md"), lambda path: write_text(path, text)),
+        (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
+    ]
+    outputs.show(findings, lambda: outputs.write_files(files), options)
     return 0 if cheapest(found) is not None else cli.EXIT_UNSUPPORTED
 
 

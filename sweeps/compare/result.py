@@ -14,6 +14,8 @@ from sweeps.runs.experiment import StudyRequests, metrics_for, targets_for
 from sweeps.runs.options import ComparisonOptions, inference_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.reports.findings import Findings
     from sweeps.strategies.arms import Arm
@@ -76,18 +78,19 @@ def write_result(
     seconds: float,
 ) -> None:
     """Write and print a result that took so many seconds; only the document if there is nothing to draw."""
-    from blis_jax.reports.drawing import save
-
     found = findings_of(document, seconds)
     document["answer"] = findings_of(document).answer.to_json()
     figure = paths.figure if has_figures and found.pictures else None
-    files = outputs.write_files(
-        [
+
+    def write() -> Sequence[Path]:
+        files: outputs.Files = [
             (paths.result, lambda path: write_json(path, document)),
-            (figure, lambda path: save(found.pictures[0], path)),
+            (figure, lambda path: outputs.draw(found.pictures[0], path)),
         ]
-    )
-    if has_figures and paths.pages:
+        written = outputs.write_files(files)
+        if not has_figures or not paths.pages:
+            return written
         write_reports()
-        files += paths.pages
-    outputs.show(found, files, options)
+        return [*written, *paths.pages]
+
+    outputs.show(found, write, options)

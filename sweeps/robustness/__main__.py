@@ -368,7 +368,7 @@ def _written(
     differences: Path | None,
 ) -> int:
     """The files and the words; the exit code."""
-    from blis_jax.reports import drawing, page
+    from blis_jax.reports import page
     from blis_jax.results.dataset import save
     from sweeps.robustness.output import report
     from sweeps.robustness.output.document import findings_of, provenance_of, title_of, to_document
@@ -384,16 +384,14 @@ def _written(
         about = provenance_of(dataset, question)
         page.write(found, path, title_of(verdicts), str(dataset.attrs.get("command", "")), about)
 
-    files = outputs.write_files(
-        [
+    files: outputs.Files = [
             (paths.beside(".json"), lambda path: write_json(path, to_document(verdicts, rules, lines))),
             (paths.beside(".csv"), lambda path: write_text(path, report.cell_table(verdicts).to_csv(index=False))),
-            (paths.figure, lambda path: drawing.save(found.pictures[0], path)),
+            (paths.figure, lambda path: outputs.draw(found.pictures[0], path)),
             (differences, lambda path: save(report.differences(dataset), path)),
             (paths.report, write_page),
-        ]
-    )  # fmt: skip
-    outputs.show(found, [paths.result, *files], options)
+    ]  # fmt: skip
+    outputs.show(found, lambda: [paths.result, *outputs.write_files(files)], options)
     if bool(verdicts["has_failed"].all()):
         cli.say(NAME, "no strategy finished in any cell; see the outcomes")
         return cli.EXIT_UNSUPPORTED

@@ -323,18 +323,18 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
         study, job.strategy.name, failures, _most_runs(job), about,
         cluster_line({job.strategy.name: job.space.base}, job.space.settings),
     )  # fmt: skip
-    files = [folder / "dataset.zarr", folder / "summary.md"]
-    with cli.writing(folder):
-        _save(job, study, files[0], device)
-        write_text(files[1], render.markdown(found, f"Sensitivity of {job.strategy.name}"))
-    if not job.options.no_figures:
-        from blis_jax.reports import drawing
 
+    def write() -> list[Path]:
+        files = [folder / "dataset.zarr", folder / "summary.md"]
         with cli.writing(folder):
-            for picture in found.pictures:
+            _save(job, study, files[0], device)
+            write_text(files[1], render.markdown(found, f"Sensitivity of {job.strategy.name}"))
+            for picture in () if job.options.no_figures else found.pictures:
                 files.append(folder / f"{picture.name}.png")
-                drawing.save(picture, files[-1])
-    outputs.show(found, files, job.options)
+                outputs.draw(picture, files[-1])
+        return files
+
+    outputs.show(found, write, job.options)
     if not any(found.sobol for found in study.findings.values()):
         cli.say(NAME, "no metric has indices; see the summary for why")
         return cli.EXIT_UNSUPPORTED

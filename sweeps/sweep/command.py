@@ -35,6 +35,7 @@ from blis_jax.errors import ConfigError
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
+    from blis_jax.reports.pictures import Picture
     from blis_jax.statistics.sequential import StoppingRule
     from sweeps.sweep.execution import How, Stopped
     from sweeps.sweep.plan import SweepPlan
@@ -175,8 +176,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
     how = How(slots=options.slots, clock=options.clock, command=cli.command_text(NAME, arguments))
     stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)
     swept = _swept(stopped, how)
-    written = _draw(swept, stopped.done.is_interrupted, paths)
-    return _report(options, swept, stopped, written)
+    return _report(options, swept, stopped, paths)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -281,18 +281,15 @@ def _num_whole(swept: Swept) -> int:
     return int(sum((outcomes == int(code)).sum() for code in WHOLE))
 
 
-def _draw(swept: Swept, is_interrupted: bool, paths: OutputPaths) -> list[Path]:
+def _draw(
+    swept: Swept, drawn: Sequence[Picture], is_interrupted: bool, paths: OutputPaths
+) -> list[Path]:
     """The figure and the reports, where there is something to draw; what is written by now."""
     written = [paths.result]
     if is_interrupted or not _num_whole(swept):
         return written
-    from blis_jax.reports.drawing import save
-    from blis_jax.reports.study_pictures import pictures
-    from sweeps.sweep.study import study_of
-
-    drawn = pictures(study_of(swept))
     figure = paths.figure if drawn else None
-    written += outputs.write_files([(figure, lambda path: save(drawn[0], path))])
+    written += outputs.write_files([(figure, lambda path: outputs.draw(drawn[0], path))])
     if paths.pages:
         from sweeps.sweep.study import write_reports
 
@@ -300,15 +297,18 @@ def _draw(swept: Swept, is_interrupted: bool, paths: OutputPaths) -> list[Path]:
     return [*written, *paths.pages]
 
 
-def _report(options: SweepOptions, swept: Swept, stopped: Stopped, written: Sequence[Path]) -> int:
+def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
     """The findings in the form that is asked for; the exit code."""
     from blis_jax.reports.differences import findings
-    from blis_jax.reports.render import show
     from sweeps.sweep import report
     from sweeps.sweep.study import study_of
 
     found = findings(study_of(swept))
     num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
+
+    def write() -> list[Path]:
+        return _draw(swept, found.pictures, stopped.done.is_interrupted, paths)
+
     if options.json:
         about = {
             "answer": found.answer.to_json(),
@@ -316,12 +316,11 @@ def _report(options: SweepOptions, swept: Swept, stopped: Stopped, written: Sequ
             "workload": swept.plan.requests.name,
             "seeds": list(swept.plan.requests.seeds),
             **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
-            "files": [str(path) for path in written],
+            "files": [str(path) for path in write()],
         }
         print(json.dumps(report.to_document(swept, about), allow_nan=False))
-    elif not options.quiet:
-        show(found, options.all)
-        print(f"Written: {', '.join(map(str, written))}")
+    else:
+        outputs.show(found, write, options)
     if num_whole < num_runs and (options.quiet or options.json):
         runs_are = report.runs_of(swept.plan)
         for line in (
@@ -332,7 +331,7 @@ def _report(options: SweepOptions, swept: Swept, stopped: Stopped, written: Sequ
     if stopped.done.is_interrupted:
         cli.say(
             NAME,
-            f"interrupted; {written[0]} has the runs that are done, --resume goes on from there",
+            f"interrupted; {paths.result} has the runs that are done, --resume goes on from there",
         )
         return cli.EXIT_INTERRUPTED
     if not num_whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.records.record import RunRecord
     from blis_jax.reports.findings import Findings
+    from blis_jax.reports.pictures import Picture
     from blis_jax.reports.study import Study
 
 Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
@@ -181,11 +183,26 @@ def write_pages(
             write_trace(runs, paths.timeline, about)
 
 
-def show(findings: Findings, files: Sequence[Path], options: CommandOptions) -> None:
-    """Print findings and the files that were written, unless the options are `--quiet`."""
+def draw(picture: Picture, path: Path) -> None:
+    """Write a PNG; matplotlib comes no sooner."""
+    from blis_jax.reports.drawing import save
+
+    save(picture, path)
+
+
+def show(findings: Findings, write: Callable[[], Sequence[Path]], options: CommandOptions) -> None:
+    """Print findings, then write files and name them; print nothing if the options are `--quiet`.
+
+    Pictures take longer than the rest, so the answer comes first. Files are written whether or not it can be printed.
+    """
     from blis_jax.reports import render
 
     named = vars(options)
+    try:
+        if not named["quiet"]:
+            render.show(findings, named.get("all", False))
+            sys.stdout.flush()
+    finally:
+        files = write()
     if not named["quiet"]:
-        render.show(findings, named.get("all", False))
         print(f"Written: {', '.join(map(str, files))}")
