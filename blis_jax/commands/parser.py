@@ -15,6 +15,7 @@ from blis_jax.commands import display
 from blis_jax.commands.lacking import refuse_option
 from blis_jax.commands.shared_options import HIDDEN, spellings
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.policies import their_names
 
 
 def whole(text: str) -> int:
@@ -323,7 +324,7 @@ class Parser(argparse.ArgumentParser):
             return None
         name = option.removeprefix("--").replace("-", "_")
         config = import_module("blis_jax.cluster.config")
-        return name if name in {*config.FIELDS, *config.VLLM_NAMES} else None
+        return name if name in {*config.FIELDS, *their_names.SETTINGS} else None
 
 
 class _KeepOne(argparse.Action):
