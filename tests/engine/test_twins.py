@@ -7,7 +7,6 @@ delay or loss (`phases/router_view/`).
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.engine import mechanism
 from blis_jax.records.record import RunRecord
 from blis_jax.workload.spec import load_builtin, override
-from tests.support.scenes import Prompt, table_of, workload_of
+from tests.support.scenes import Prompt, assert_same_arrays, table_of, workload_of
 
 SPEC = override(load_builtin("mixed"), num_requests=60)
 PLAIN = ClusterConfig(num_instances=3, routing_policy="least-loaded")
@@ -38,15 +37,6 @@ def run(config: ClusterConfig) -> RunRecord:
     return record
 
 
-def same(one: RunRecord, other: RunRecord, without: tuple[str, ...] = ()) -> None:
-    """All arrays of the records are equal."""
-    for part in ("requests", "steps", "instances"):
-        for field in dataclasses.fields(getattr(one, part)):
-            if field.name not in without:
-                mine, theirs = (getattr(getattr(each, part), field.name) for each in (one, other))
-                np.testing.assert_array_equal(mine, theirs, field.name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
@@ -59,7 +49,7 @@ def same(one: RunRecord, other: RunRecord, without: tuple[str, ...] = ()) -> Non
 def test_transfers_without_bytes(changes: dict[str, Any]) -> None:
     nothing, other = run(POOLS), run(POOLS.replace(**changes))
     assert nothing.requests.hand_overs.sum() > 40 and not nothing.requests.transfer_us.max()
-    same(nothing, other)
+    assert_same_arrays(nothing, other)
 
 
 @pytest.mark.slow
@@ -85,7 +75,7 @@ def test_an_outage_after_the_last_request(running: int) -> None:
     plain = run(PLAIN)
     end_s = (plain.requests.arrival_us + plain.requests.e2e_us).max() / 1e6
     late = {"outage_at_time_s": float(end_s + 1e-3), "outage_at_running": running}
-    same(plain, run(PLAIN.replace(cluster_policy="outage-at", **late)))
+    assert_same_arrays(plain, run(PLAIN.replace(cluster_policy="outage-at", **late)))
 
 
 @pytest.mark.slow
@@ -95,7 +85,7 @@ def test_a_queue_of_unlimited_capacity(detector: str) -> None:
     roomy = {"saturation_detector": detector, "max_concurrency": 10**6}
     queued = run(PLAIN.replace(flow_control=True, **roomy))
     assert not queued.requests.gateway_wait_us.any()
-    same(run(PLAIN), queued, without=("gateway_wait_us",))
+    assert_same_arrays(run(PLAIN), queued, without=("gateway_wait_us",))
 
 
 @pytest.mark.slow
@@ -104,7 +94,7 @@ def test_time_on_the_network_is_time_before_the_queue() -> None:
     more = 700
     alpha = [PLAIN.alpha_coeffs[0] + more, *PLAIN.alpha_coeffs[1:]]
     one, other = run(PLAIN.replace(network_delay=more)), run(PLAIN.replace(alpha_coeffs=alpha))
-    same(one, other)
+    assert_same_arrays(one, other)
     assert (one.requests.queued_at_us != run(PLAIN).requests.queued_at_us).all()
 
 

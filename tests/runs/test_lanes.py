@@ -23,7 +23,14 @@ from blis_jax.runs.programs import compiled, rows_of
 from blis_jax.runs.runs import Point, Row
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
-from tests.support.scenes import burst, table_of, workload_of
+from tests.support.scenes import (
+    RECORD_PARTS,
+    assert_same_arrays,
+    assert_same_ends,
+    burst,
+    table_of,
+    workload_of,
+)
 
 CONFIG = ClusterConfig(num_instances=2, routing_policy="weighted")
 SEEDS = range(7)
@@ -42,12 +49,9 @@ def alone(spec: WorkloadSpec) -> tuple[RunRecord, ...]:
 
 
 def assert_equal(one: RunRecord, other: RunRecord) -> None:
-    for part in ("requests", "steps", "instances", "preemptions"):
-        for field in dataclasses.fields(getattr(one, part)):
-            mine, theirs = (getattr(getattr(run, part), field.name) for run in (one, other))
-            np.testing.assert_array_equal(mine, theirs, err_msg=f"{part}.{field.name}")
-    for name in ("outcome", "num_iterations", "num_open_ties", "num_repairs", "invariant_failures"):
-        assert getattr(one, name) == getattr(other, name), name
+    assert_same_arrays(one, other, parts=(*RECORD_PARTS, "preemptions"))
+    ends = ("outcome", "num_iterations", "num_open_ties", "num_repairs", "invariant_failures")
+    assert_same_ends(one, other, ends)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from blis_jax.workload.drawing import plan as plans
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec
 from blis_jax.workload.table import NEVER_US
+from tests.support.scenes import assert_same_arrays, assert_same_ends
 
 SEEDS = (3, 1, 4, 15)
 SESSIONS = """
@@ -84,13 +85,9 @@ def whole(record: RunRecord) -> RunRecord:
 
 
 def assert_equal(one: RunRecord, other: RunRecord, but: tuple[str, ...] = ()) -> None:
-    for part in ("requests", "steps", "instances"):
-        for entry in dataclasses.fields(getattr(one, part)):
-            name = f"{part}.{entry.name}"
-            mine, theirs = (getattr(getattr(run, part), entry.name) for run in (one, other))
-            np.testing.assert_array_equal(mine, theirs, err_msg=name)
-    for name in {"outcome", "num_open_ties", "num_repairs", "invariant_failures"} - set(but):
-        assert getattr(one, name) == getattr(other, name), name
+    assert_same_arrays(one, other)
+    ends = {"outcome", "num_open_ties", "num_repairs", "invariant_failures"} - set(but)
+    assert_same_ends(one, other, ends)
 
 
 def test_calls_are_full_and_few_in_size() -> None:

@@ -1,7 +1,7 @@
 """Small workloads made by hand or by chance, for the engine and for the oracle alike."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -303,3 +303,26 @@ def first_state_of(config: ClusterConfig, shape: EngineShape) -> State:
     requests: Any = Fields(is_late=jnp.int32(0), is_wide=jnp.int32(0))
     with jax.enable_x64(True):
         return first_state(shape, functions, numbers, requests)
+
+
+RECORD_PARTS = ("requests", "steps", "instances")
+
+
+def assert_same_arrays(
+    one: RunRecord,
+    other: RunRecord,
+    without: Sequence[str] = (),
+    parts: Sequence[str] = RECORD_PARTS,
+) -> None:
+    """All arrays of two records are equal, but for those `without`."""
+    for part in parts:
+        for field in fields(getattr(one, part)):
+            if field.name not in without:
+                mine, theirs = (getattr(getattr(run, part), field.name) for run in (one, other))
+                np.testing.assert_array_equal(mine, theirs, err_msg=f"{part}.{field.name}")
+
+
+def assert_same_ends(one: RunRecord, other: RunRecord, names: Iterable[str]) -> None:
+    """These single values of two records are equal."""
+    for name in names:
+        assert getattr(one, name) == getattr(other, name), name

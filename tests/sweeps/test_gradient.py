@@ -12,13 +12,6 @@ from sweeps.gradient import _widths, main
 from tests.sweeps.tiny import TINY
 
 
-@pytest.fixture
-def strategy(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TINY)
-    return path
-
-
 def test_table_and_file(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = strategy.with_suffix(".json")
     words = f"--perturb max_num_scheduled_tokens=20 --metrics ttft_mean_ms --pairs 3 --num-seeds 4 --output {output}"

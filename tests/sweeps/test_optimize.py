@@ -28,14 +28,7 @@ from sweeps.strategies.file import load_strategy
 from tests.files.test_leftovers import ENVIRONMENT, names
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.killed import ROOT
-from tests.sweeps.tiny import TINY, tiny_space
-
-
-@pytest.fixture
-def strategy(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TINY)
-    return path
+from tests.sweeps.tiny import TINY, interrupted_bench, tiny_space
 
 
 @pytest.fixture(scope="module")
@@ -121,20 +114,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 ) -> None:
     assert optimize(strategy) == 0
     unkilled = result(strategy)
-    calls = 0
-    original = Bench.run
-
-    def killed(
-        self: Bench, configs: Sequence[ClusterConfig], places: range | None = None
-    ) -> list[Runs]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return original(self, configs, places)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bench, "run", killed)
+    with interrupted_bench(monkeypatch, "run", 3):
         assert optimize(strategy, "--overwrite", "--figure", "none") == 130
     assert optimize(strategy, "--resume", "--quiet") == 0
     assert result(strategy) == unkilled

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
+from sweeps.runs.bench import Bench
 from sweeps.strategies.file import Search, parse_strategy
 from sweeps.strategies.space import Space, space_of
 
@@ -58,3 +65,20 @@ def budget(engine: str, **changes: int) -> Search:
 def run_of(**metrics: float) -> RunSummary:
     """A run that came to its end."""
     return RunSummary(Outcome.COMPLETED, metrics)
+
+
+@contextmanager
+def interrupted_bench(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> Iterator[None]:
+    """Interrupt a method of `Bench` at its n-th call, as Ctrl-C does."""
+    original, calls = getattr(Bench, method), 0
+
+    def killed(self: Bench, *given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return original(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, method, killed)
+        yield

@@ -16,8 +16,8 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.spec import load_builtin, override
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.support.oracles.gateways import shared
-from tests.support.scenes import table_of
-from tests.tables.test_router import AGED, GATED, check_equal, roomy, same
+from tests.support.scenes import assert_same_arrays, table_of
+from tests.tables.test_router import AGED, GATED, check_equal, roomy
 
 SPEC = override(load_builtin("mixed"), num_requests=60)
 CLUSTER = ClusterConfig(num_instances=4, routing_policy="least-loaded")
@@ -65,7 +65,7 @@ def test_a_second_gateway_changes_who_goes_where() -> None:
 def test_gateways_with_nothing_to_hide_are_one() -> None:
     """No time on the way, no index, no state: everything that a gateway does is seen at once."""
     open_ = CLUSTER.replace(alpha_coeffs=[0.0, 0.0, 0.0])
-    same(found(open_), found(open_.replace(num_gateways=2)))
+    assert_same_arrays(found(open_), found(open_.replace(num_gateways=2)))
 
 
 def test_each_gateway_deals_in_turn() -> None:

@@ -25,6 +25,7 @@ from tests.engine.test_scan_step import BATCHED_SHAPE
 from tests.support.oracles.aged_signals import aged
 from tests.support.scenes import (
     Prompt,
+    assert_same_arrays,
     burst,
     differences,
     first_state_of,
@@ -113,14 +114,6 @@ SPEC = override(load_builtin("mixed"), num_requests=60)
 CLUSTER = ClusterConfig(num_instances=4, routing_policy="weighted")
 
 
-def same(one: Any, other: Any) -> None:
-    """Two records are equal in every array."""
-    for part in ("requests", "steps", "instances"):
-        for field in dataclasses.fields(getattr(one, part)):
-            mine, theirs = (getattr(getattr(each, part), field.name) for each in (one, other))
-            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
-
-
 @pytest.fixture(scope="module")
 def map_of_ages() -> tuple[list[ClusterConfig], Any, int]:
     """From age and loss 0 on, BLIS's interval among them, all on one seed; and how many programs that took."""
@@ -151,7 +144,7 @@ def test_what_blis_knows_is_the_same_run_in_the_program_where_signals_age(place,
     """Age 0, and BLIS's interval of the KV fields, against the program that has none of this."""
     configs, found, _ = map_of_ages
     assert not mechanism(configs[place]).ages_signals
-    same(found[place], over_params([configs[place]], SPEC, 5)[0])
+    assert_same_arrays(found[place], over_params([configs[place]], SPEC, 5)[0])
 
 
 def test_every_age_of_the_map_shows(map_of_ages):
@@ -185,7 +178,7 @@ def test_the_form_for_gpus_gives_the_same_runs(map_of_ages):
     configs, found, _ = map_of_ages
     lanes = over_params(configs, SPEC, 5, options=Options(form="lanes", resolve_ties=False))
     for one, other in zip(found, lanes, strict=True):
-        same(one, other)
+        assert_same_arrays(one, other)
 
 
 def test_phases_are_drawn_anew_on_every_seed():

@@ -29,6 +29,14 @@ def read_text(folder: Path, text: str, name: str = "trace.csv", **options: objec
     return read_trace(path, TraceOptions(**options))
 
 
+def row_of(columns, texts, number=0, arrival_us=0, **changes):
+    """One row of a TraceV2 file, in which `texts` are empty and the other columns 0 if they are not given."""
+    cells = dict.fromkeys(columns, "0") | dict.fromkeys(texts, "")
+    cells |= {"streaming": "false", "status": "ok", "input_tokens": "100", "output_tokens": "20"}
+    cells |= {"request_id": str(number), "arrival_time_us": str(arrival_us)}
+    return ",".join((cells | changes).values()) + "\n"
+
+
 def assert_same_rows(first, second, but=()):
     """Equal requests, names and contents."""
     for name in PER_REQUEST:

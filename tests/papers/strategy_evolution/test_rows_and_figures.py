@@ -6,17 +6,17 @@ import csv
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from papers.record.claims import PublishedClaim
-from papers.record.figures import DATA, PaperFigure, chosen, draw_one, read
+from papers.record.figures import DATA, PaperFigure, draw_one
 from papers.record.measures import CLASSES, scalars
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, SettingSample
 from papers.record.tables import published_records
 from papers.strategy_evolution.figures import BY_NAME, FIGURES
 from papers.strategy_evolution.record import RECORD
+from tests.papers.record.drawn import assert_has_expected_numbers, assert_is_drawn
 
 RESULTS = RECORD.folder / "results"
 SHIPPED = RECORD.folder / DATA
@@ -131,25 +131,13 @@ def test_every_run_is_that_of_the_reference(
 
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
 def test_figure_is_drawn_from_the_shipped_data(figure: PaperFigure, tmp_path: Path) -> None:
-    from matplotlib.image import imread
-
-    path = tmp_path / f"{figure.name}.png"
-    assert draw_one(figure, ["--output", str(path)]) == 0
-    picture = imread(path)
-    height, width, _ = picture.shape
-    assert width > 1000 and height > 400
-    assert 0.01 < np.mean(picture[..., :3].min(axis=2) < 0.9) < 0.8  # neither empty nor full
+    assert_is_drawn(figure, tmp_path)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
 def test_figure_has_the_expected_numbers(figure: PaperFigure) -> None:
     """Numbers that were known before: measured with the reference, or by the record."""
-    table = read(SHIPPED, figure.name)
-    assert figure.expected
-    for expected in figure.expected:
-        rows = chosen(table, **expected.where)
-        assert len(rows) == 1, expected
-        assert float(rows["mean"].iloc[0]) == pytest.approx(expected.value, rel=expected.within)
+    assert_has_expected_numbers(figure, SHIPPED)
 
 
 def test_shipped_data_are_small() -> None:

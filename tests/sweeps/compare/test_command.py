@@ -21,6 +21,7 @@ from tests.support.browser import opened
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.report_page import embedded, marks, row, rows
 from tests.sweeps.busy import SMALL, result, write_strategies
+from tests.sweeps.tiny import interrupted_bench
 
 
 def compare(folder: Path, *words: str) -> int:
@@ -252,17 +253,7 @@ def test_resumed_after_a_kill_equals_unkilled(
     words = [*arms, *SMALL, "--figure", "none", "--quiet"]
     assert compare(tmp_path, *words) == 0
     unkilled = result(tmp_path)
-    original, calls = Bench.summaries, 0
-
-    def killed(self: Bench, configs: Sequence[ClusterConfig], summarize: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return original(self, configs, summarize)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bench, "summaries", killed)
+    with interrupted_bench(monkeypatch, "summaries", 3):
         assert compare(tmp_path, *words, "--overwrite") == 130
     assert compare(tmp_path, *words, "--resume") == 0
     assert result(tmp_path) == unkilled

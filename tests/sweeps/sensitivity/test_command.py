@@ -19,17 +19,10 @@ from sweeps.sensitivity.__main__ import main
 from sweeps.strategies.file import load_strategy
 from tests.support.findings_forms import assert_all_forms_agree, shown_findings
 from tests.support.rotation import rotating
-from tests.sweeps.tiny import TINY, tiny_space
+from tests.sweeps.tiny import interrupted_bench, tiny_space
 
 SIZES = ("--base", "16", "--trajectories", "4", "--gradients", "4", "--levels", "3", "--bases", "4",
          "--pairs", "1", "--num-seeds", "4", "--bootstrap", "99", "--metrics", "ttft_p99_ms")  # fmt: skip
-
-
-@pytest.fixture
-def strategy(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TINY)
-    return path
 
 
 def study(strategy: Path, *words: str) -> int:
@@ -88,17 +81,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 ) -> None:
     assert study(strategy, "--no-figures", "--quiet") == 0
     unkilled = dataset_of(strategy)
-    original, calls = Bench.run, 0
-
-    def killed(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return original(self, configs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bench, "run", killed)
+    with interrupted_bench(monkeypatch, "run", 3):
         assert study(strategy, "--no-figures", "--overwrite") == 130
     assert study(strategy, "--no-figures", "--resume", "--quiet") == 0
     xr.testing.assert_equal(dataset_of(strategy), unkilled)

@@ -1,5 +1,7 @@
 """TraceV2 as the reference replays it: prefix groups, ids, status, strict header."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,21 +9,14 @@ from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v2
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.rows import make_rows, to_table
-from tests.traces.scenes import assert_same_rows, read_text
+from tests.traces.scenes import assert_same_rows, read_text, row_of
 
 HEADER = ",".join(trace_v2.COLUMNS) + "\n"
 YAML = "trace_version: 2\ntime_unit: microseconds\nmode: real\nwarm_up_requests: 0\n"
 
 
-def line(number=0, arrival_us=0, **changes):
-    """One row; the columns that are not given are empty or zero."""
-    cells = dict.fromkeys(trace_v2.COLUMNS, "0")
-    cells |= dict.fromkeys(
-        ("client_id", "tenant_id", "slo_class", "session_id", "prefix_group", "error_message"), ""
-    )
-    cells |= {"streaming": "false", "status": "ok", "input_tokens": "100", "output_tokens": "20"}
-    cells |= {"request_id": str(number), "arrival_time_us": str(arrival_us)}
-    return ",".join((cells | changes).values()) + "\n"
+TEXTS = ("client_id", "tenant_id", "slo_class", "session_id", "prefix_group", "error_message")
+line = functools.partial(row_of, trace_v2.COLUMNS, TEXTS)
 
 
 def test_columns_are_taken_over_whatever_the_status(tmp_path):

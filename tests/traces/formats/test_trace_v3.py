@@ -1,25 +1,22 @@
 """TraceV2 of August 2026 as the reference replays it with fixed arrivals."""
 
+import functools
+
 import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.rows import to_table
-from tests.traces.scenes import assert_same_rows, read_text
+from tests.traces.scenes import assert_same_rows, read_text, row_of
 
 HEADER = ",".join(trace_v3.COLUMNS) + "\n"
 YAML = "trace_version: 3\ntime_unit: microseconds\nmode: real\nwarm_up_requests: 0\n"
-TEXTS = ("client_id", "tenant_id", "slo_class", "session_id", "prefix_group", "model")
-
-
-def line(number=0, arrival_us=0, **changes):
-    """One row; the columns that are not given are empty or zero."""
-    cells = dict.fromkeys(trace_v3.COLUMNS, "0")
-    cells |= dict.fromkeys((*TEXTS, "error_message", "finish_reason"), "")
-    cells |= {"streaming": "false", "status": "ok", "input_tokens": "100", "output_tokens": "20"}
-    cells |= {"request_id": str(number), "arrival_time_us": str(arrival_us)}
-    return ",".join((cells | changes).values()) + "\n"
+TEXTS = (
+    "client_id", "tenant_id", "slo_class", "session_id", "prefix_group", "model", "error_message",
+    "finish_reason",
+)  # fmt: skip
+line = functools.partial(row_of, trace_v3.COLUMNS, TEXTS)
 
 
 def test_a_group_has_as_many_shared_tokens_as_its_first_row_says(tmp_path):
