@@ -5,7 +5,7 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.run.command import make_parser
+from blis_jax.commands.run.flags import make_parser
 from blis_jax.core.types import EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET

@@ -12,7 +12,7 @@ import yaml
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.cluster.machines import blocks_of
 from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.run.command import RunOptions
+from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.workload import source_of
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.latency.deployment import gpu_description

@@ -12,7 +12,8 @@ import pytest
 import blis_jax
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
-from blis_jax.commands.run.command import RunOptions, main
+from blis_jax.commands.run.command import main
+from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_options
 from blis_jax.policies import registry

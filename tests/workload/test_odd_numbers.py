@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from blis_jax.commands.run.command import RunOptions
+from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.workload import source_of
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.workload.reference.generate import drawn

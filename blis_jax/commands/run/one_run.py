@@ -20,7 +20,7 @@ from blis_jax.commands.options import trace_flags
 from blis_jax.commands.options.cluster_flags import FLOW_FLAGS, name_of
 from blis_jax.commands.options.outputs import with_ending
 from blis_jax.commands.run import decisions, scores
-from blis_jax.commands.run.command import NAME, RunOptions
+from blis_jax.commands.run.flags import NAME, RunOptions
 from blis_jax.commands.run.workload import (
     Source,
     closed_loop_of,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes, Parser
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
-from blis_jax.commands.run.command import RunOptions, add_options
+from blis_jax.commands.run.flags import RunOptions, add_options
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.workload.source import REVISED

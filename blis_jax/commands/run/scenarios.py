@@ -18,7 +18,7 @@ from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run import requests
-from blis_jax.commands.run.command import BESIDE_SCENARIO, NAME, REFUSED, RunOptions, make_parser
+from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, RunOptions, make_parser
 from blis_jax.commands.run.one_run import dashed, is_whole
 from blis_jax.commands.run.requests import load_requests
 from blis_jax.commands.run.workload import closed_loop_of, is_file_name, source_of

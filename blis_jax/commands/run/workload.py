@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.options import trace_flags
-from blis_jax.commands.run.command import MOST_SEEDS, STREAM, WORKLOAD_MODES, RunOptions
+from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES, RunOptions
 from blis_jax.core.types import NO_HORIZON
 from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.distribution import (

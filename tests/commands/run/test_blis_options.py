@@ -15,7 +15,7 @@ from blis_jax.commands.door.dispatch import main as door
 from blis_jax.commands.parser import declared
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run import one_run
-from blis_jax.commands.run.command import RunOptions, make_parser
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import source_of
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 

@@ -17,8 +17,9 @@ from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES, from_fla
 from blis_jax.commands import cluster_settings
 from blis_jax.commands.options import cluster_flags
 from blis_jax.commands.run import command as run
+from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run import requests as sessions
-from blis_jax.commands.run.command import RunOptions, make_parser
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.requests import requests_of
 from blis_jax.commands.run.workload import source_of, warn_of_idle_options
 from blis_jax.core.outcome import Outcome
@@ -591,8 +592,8 @@ def test_the_workload_file_comes_before_the_simple_options():
 
 
 def test_presets_of_the_options_are_those_of_the_workloads():
-    assert set(run.PRESETS) == set(PRESETS)
-    flags = {flag.name: flag.default for flag in run.make_parser().flags}
+    assert set(run_flags.PRESETS) == set(PRESETS)
+    flags = {flag.name: flag.default for flag in run_flags.make_parser().flags}
     usual = Distribution()
     assert (flags["rate"], flags["prefix-tokens"]) == (usual.rate, usual.prefix_tokens)
     for kind in ("prompt", "output"):

@@ -9,7 +9,7 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.run import requests as sessions
-from blis_jax.commands.run.command import RunOptions, make_parser
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.requests import requests_of
 from blis_jax.commands.run.workload import closed_loop_of, source_of, warn_of_idle_options
 from blis_jax.errors import ConfigError, UnsupportedError

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.commands import cli
 from blis_jax.commands.run import command as run
-from blis_jax.commands.run.command import make_parser
+from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import with_workload_spec
 from blis_jax.errors import ConfigError
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.run.command import RunOptions, make_parser
+from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.requests import requests_of
 from blis_jax.commands.run.workload import source_of, with_workload_spec
 from blis_jax.core.outcome import WHOLE, Outcome

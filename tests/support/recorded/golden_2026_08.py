@@ -13,7 +13,7 @@ import numpy as np
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.run.command import make_parser
+from blis_jax.commands.run.flags import make_parser
 from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.metrics.reference import cluster_json
 from blis_jax.records.record import RunRecord, Status

@@ -1,0 +1,289 @@
+"""Options of `python -m blis_jax.run`: the reference's, under its names, and those that are refused."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Parser
+from blis_jax.commands.options import (
+    CommandOptions,
+    OverwriteSwitch,
+    cluster_flags,
+    option,
+    outputs,
+    switch,
+    trace_flags,
+)
+from blis_jax.commands.options.cluster_flags import SlotsOption
+from blis_jax.commands.run import decisions, scores
+
+NAME = "blis_jax.run"
+STREAM = "reference"  # the random stream that requests are drawn from
+STREAMS = ("reference", "jax")
+PRESETS = ("chatbot", "summarization", "contentgen", "multidoc")
+WORKLOAD_MODES = (*PRESETS, "distribution", trace_flags.TRACES)
+MOST_SEEDS = 2**32
+LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
+
+_DESCRIPTION = """\
+Simulate one cluster of LLM instances under one workload and print the figures that BLIS prints.
+Options, defaults and output are those of BLIS's `run` command. Times are whole microseconds (µs)
+on the way in and milliseconds on the way out; lengths are tokens, memory is KV blocks.
+"""
+_EXAMPLES = """\
+examples:
+  a built-in workload on four instances, coefficients of the model's default GPU and TP:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct \\
+      --num-instances 4 --workload-spec mixed
+
+  weighted routing and SLO-tiered priorities, chunked prefill, figures and requests to a file:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct \\
+      --hardware H100 --tp 2 --num-instances 8 \\
+      --workload-spec mixed --seed 43 --long-prefill-token-threshold 256 \\
+      --routing-policy weighted --routing-scorers prefix-affinity:3,queue-depth:2 \\
+      --scheduler priority-fcfs --priority-policy slo-tiered --results-path results.json
+
+  a preset of BLIS, and a simple workload made of options:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --workload chatbot --rate 5
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --rate 20 --num-requests 150 \\
+      --prompt-tokens 300 --prompt-tokens-stdev 100
+  a trace, its format found from its content, twice as fast and with classes of our choice:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --num-instances 8 \\
+      --trace trace.jsonl --time-scale 0.5 --slo-mix critical:0.2,standard:0.8
+
+  recorded scenarios again, one .npz and one .json per scenario:
+    %(prog)s --scenario scenarios/*.json --results-path replayed
+
+exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 a run needs a mechanism of
+BLIS that is not here, or has no result (with --scenario the others were written).
+Requests are those that BLIS draws from the same workload and seed. --rng jax draws from the same
+laws with the generator that sweeps use for many seeds at once; its requests are other ones.
+"""
+
+
+def _builtin() -> str:
+    folder = Path(__file__).parents[2] / "data" / "workloads"
+    return ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+
+
+class WorkloadOptions(CommandOptions, title="workload"):
+    """Where the requests come from."""
+
+    workload_spec: str | None = option(
+        str,
+        None,
+        "FILE",
+        f"YAML workload file (version 2), or the name of a built-in one: {_builtin()}",
+    )
+    workload: str | None = option(
+        str, None, "NAME", f"{', '.join(WORKLOAD_MODES)}, without effect beside --workload-spec; or what "
+        "--workload-spec takes",
+    )  # fmt: skip
+    workload_traces_filepath: str | None = option(
+        str,
+        None,
+        "FILE",
+        "trace of --workload traces, as in BLIS: --trace FILE --trace-format blis-csv",
+    )
+    num_requests: int | None = option(
+        cli.whole, None, "N", "requests to draw; if not given the file's number, else 100"
+    )
+    requests: str | None = option(
+        str, None, "FILE", "recorded requests (.npz, the golden workload format)"
+    )
+    rng: str | None = option(
+        cli.one_of(*STREAMS), None, "NAME", "random stream of the drawn requests: reference (BLIS's own) or jax",
+        shown=STREAM,
+    )  # fmt: skip
+    timeout: float | None = option(
+        cli.number, None, "S", "s after which a request is given up, negative for never, under --profile "
+        "blis-2026-08; if not given 300, in workload files what they say",
+    )  # fmt: skip
+    lazy_generation: bool | None = option(
+        cli.truth, None, "BOOL", "BLIS's way to save memory; the results are the same, and so this has no effect",
+        shown=False,
+    )  # fmt: skip
+
+
+def _length(default: int, words: str) -> Any:
+    return option(cli.whole, None, "N", f"{words} length", shown=default)
+
+
+class SimpleOptions(CommandOptions, title="simple workloads (lengths in tokens, for distribution)"):
+    """Options of --workload; the lengths are those of distribution alone."""
+
+    rate: float | None = option(
+        cli.number, None, "RPS", "requests per second, evenly spaced", shown=1.0
+    )
+    concurrency: int | None = option(
+        cli.whole, None, "N", "users in place of a rate, each of whom sends again after an answer; under --profile "
+        "blis-2026-08", shown=0,
+    )  # fmt: skip
+    think_time_ms: int | None = option(
+        cli.whole, None, "MS", "ms from an answer to the user's next request", shown=0
+    )
+    prefix_tokens: int | None = option(
+        cli.whole, None, "N", "tokens that all prompts begin with", shown=0
+    )
+    prompt_tokens: int | None = _length(512, "mean prompt")
+    prompt_tokens_stdev: int | None = _length(256, "standard deviation of the prompt")
+    prompt_tokens_min: int | None = _length(2, "least prompt")
+    prompt_tokens_max: int | None = _length(7000, "greatest prompt")
+    output_tokens: int | None = _length(512, "mean output")
+    output_tokens_stdev: int | None = _length(256, "standard deviation of the output")
+    output_tokens_min: int | None = _length(2, "least output")
+    output_tokens_max: int | None = _length(7000, "greatest output")
+
+
+class RunFiles(CommandOptions, title="run"):
+    """Seed and end of a run, and what is written of it."""
+
+    seed: int | None = option(
+        cli.whole,
+        None,
+        "N",
+        "seed of the drawn requests; if not given the workload file's, else 42",
+    )
+    horizon: int | None = option(
+        cli.whole, None, "US", "µs after which the simulation stops; none if not given"
+    )
+    results_path: str | None = option(
+        str, None, "PATH", "file for the figures and every request (JSON); with --scenario a folder",
+        also="output/metrics-path",
+    )  # fmt: skip
+    kv_timeline: str | None = option(
+        str,
+        None,
+        "FILE",
+        "file for the KV memory of every instance step by step: .csv, .nc or .zarr",
+    )
+    timeline: str | None = outputs.timeline_option()
+    trace_output: str | None = trace_flags.output_option()
+    log: str = option(
+        cli.one_of(*cli.LOG_LEVELS),
+        "warn",
+        "LEVEL",
+        "how much is said on stderr: " + ", ".join(cli.LOG_LEVELS),
+    )
+
+
+class EngineOptions(SlotsOption, title="engine"):
+    """Options of the engine itself."""
+
+    clock: str = option(
+        cli.one_of("int32", "int64", "float64"), "int32", "TYPE",
+        "type of simulated time: int32 (64 bits beyond 35 minutes), int64 or float64",
+    )  # fmt: skip
+    variant: str | None = option(
+        cli.one_of("scheduling", "routing", "blis-2026-02", "blis-2026-08"), None, "NAME",
+        "BLIS's revision, or its track of February 2026, to reproduce; in routing, slo-gated looks at queue depth",
+        also="profile", shown="scheduling",
+    )  # fmt: skip
+    corrected: bool | None = option(
+        cli.truth, None, "BOOL", "simulate without the reference's defects: leaked blocks, overlapping steps and "
+        "others", shown=False,
+    )  # fmt: skip
+    no_cache: bool = option(
+        cli.truth, False, "BOOL",
+        "do not keep compiled programs in $JAX_COMPILATION_CACHE_DIR or else ~/.cache/blis_jax/xla",
+    )  # fmt: skip
+
+
+class _Scenarios(CommandOptions, title="replay of recorded scenarios"):
+    workloads_dir: str | None = option(
+        str,
+        None,
+        "DIR",
+        "folder of the workload files; if not given, ../workloads from each scenario's folder",
+    )
+
+
+class _Switches(OverwriteSwitch, title="switches"):
+    """What is printed besides."""
+
+    steady: bool = switch(
+        "also print mean and P99 of the steady state, without warm-up, with intervals"
+    )
+
+
+class RunOptions(
+    WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles, scores.ScoreOptions,
+    decisions.DecisionTraceOptions, EngineOptions, _Switches, _Scenarios,
+):  # fmt: skip
+    """Options of the command, and all that were given by name, of which the cluster takes its settings."""
+
+    scenario: tuple[str, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any]) -> RunOptions:
+        """Return the options among values by name."""
+        return replace(super().of(named), named=dict(named))
+
+    @property
+    def seed_of_record(self) -> int:
+        """Return the seed, or BLIS's default where none is given."""
+        return trace_flags.DEFAULT_SEED if self.seed is None else self.seed
+
+
+# What may stand beside --scenario; the rest is in the scenario.
+BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
+BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
+
+NEEDS_TEXT = ("latency-model", "workload", "defaults-filepath", "log")  # which '' is no value of
+REFUSED = {
+    "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
+    "that of August 2026",
+}
+
+
+def _refused_words() -> str:
+    names = ", ".join(f"--{name}" for name in REFUSED)
+    text = f"Options of BLIS that are refused, each with a sentence: {names}."
+    return textwrap.fill(text, 99, break_on_hyphens=False)
+
+
+def make_parser() -> Parser:
+    """Declare the options of `blis_jax.run`."""
+    parser = Parser(
+        prog=f"python -m {NAME}",
+        usage="%(prog)s --model NAME --workload-spec FILE [options]\n"
+        "       %(prog)s --model NAME --workload NAME --rate RPS [options]\n"
+        "       %(prog)s --model NAME --trace FILE [options]\n"
+        "       %(prog)s --scenario FILE [FILE ...] [--results-path DIR]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES + _refused_words(),
+    )
+    own = (WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles)
+    add_options(parser, own, (_Switches, _Scenarios))
+    parser.add_flags(_Scenarios.title, ()).add_argument(
+        "--scenario",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="recorded runs of BLIS, of February or August (.json, .json.gz); each brings its cluster and requests",
+    )
+    return parser
+
+
+def add_options(
+    parser: Parser,
+    first: Sequence[type[CommandOptions]],
+    last: Sequence[type[CommandOptions]],
+) -> None:
+    """Add a command's own groups, between them those that `run` and `replay` share, and what both refuse."""
+    groups: list[type[CommandOptions]]
+    groups = [*first, scores.ScoreOptions, decisions.DecisionTraceOptions]
+    for group in groups:
+        group.add_to(parser)
+    cluster_flags.add_cluster_flags(parser)
+    EngineOptions.add_to(parser)
+    for group in last:
+        group.add_to(parser)
+    parser.refuse(REFUSED, unsupported=REFUSED)
+    parser.drop_empty(but=NEEDS_TEXT)
