@@ -167,6 +167,12 @@ def attainment(measured: MeasuredRequests) -> Number:
 
 
 @of_requests("1", HIGHER)
+def num_arrived(measured: MeasuredRequests) -> Number:
+    """Count measured requests, whatever became of them; latencies are of those that came far enough to have one."""
+    return measured.num_requests
+
+
+@of_requests("1", HIGHER)
 def jain_fairness(measured: MeasuredRequests) -> Number:
     """Return Jain's index of the output tokens of each tenant's measured requests that completed."""
     return figures.jain_fairness(measured.record, measured.is_chosen)

@@ -243,11 +243,11 @@ def _needed(
 ) -> tuple[str, ...]:
     """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
     from blis_jax.metrics.scalars import pooled_latency
-    from sweeps.compare.document import OF_CLASS, OF_RUN
+    from sweeps.compare.document import OF_CLASS, OF_RUN, SURVIVORS
     from sweeps.tracks.criteria import success_metrics
 
     usual = list(names_in(OF_CLASS, setting.classes))
-    names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics, *asked]
+    names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *asked]
     for of_arm in criteria.values():
         names += success_metrics(of_arm, setting.classes)
     return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)

@@ -43,6 +43,7 @@ from sweeps.tracks.criteria import CriterionVerdict, judge_success
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
 POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
+SURVIVORS = ("num_completed", "num_arrived")
 COST = ("instance_seconds", "idle_share", "num_scale_downs")  # where instances come and go
 FORMAT = 1
 
@@ -237,6 +238,7 @@ def _arm(
         "failure": failure.to_json() if failure is not None else None,
         "num_broken_invariants": sum(run.num_broken_invariants for run in runs),
         "acted": totals(runs),
+        "survivors": survivors(runs),
         "figures": _figures(setting, runs, judge),
         "ttft_parts": {name: _parts(runs, name) for name in (ALL, *setting.classes)},
         "crossovers": [_crossover(entry, runs) for entry in crossovers(config)],
@@ -252,6 +254,12 @@ def _arm(
 def _together(runs: Sequence[RunSummary]) -> str:
     """Equal for arms in which every request had the same life on every seed."""
     return hashlib.sha256(" ".join(run.fingerprint for run in runs).encode()).hexdigest()[:16]
+
+
+def survivors(runs: Sequence[RunSummary]) -> list[int] | None:
+    """Return how many requests have completed and how many arrived, over all seeds; None where it was not kept."""
+    sums = [sum(run.value(name) for run in runs if run.is_whole) for name in SURVIVORS]
+    return [int(count) for count in sums] if all(map(math.isfinite, sums)) else None
 
 
 def totals(runs: Sequence[RunSummary]) -> dict[str, int]:

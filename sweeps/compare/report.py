@@ -199,6 +199,12 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
             left = "its figures leave these seeds out, which may flatter it"
             words = left if len(failure["seeds"]) < len(document["seeds"]) else "it has no figures"
             lines.append(f"{arm['name']}: {failure['message']} — {words}")
+        completed, arrived = arm.get("survivors") or (0, 0)
+        if completed < arrived:
+            lines.append(
+                f"{arm['name']}: {completed:,} of the {arrived:,} requests that arrived have completed; "
+                "latencies are of those that came so far"
+            )
         if arm["num_broken_invariants"]:
             lines.append(
                 f"{arm['name']}: {arm['num_broken_invariants']} broken invariants; report this"

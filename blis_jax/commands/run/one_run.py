@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax import __version__
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import FIELDS
@@ -34,6 +36,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
 from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document, timelines
 from blis_jax.policies.numbers import DECLARED
+from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.words import steady_lines
 from blis_jax.results.august_text import decision_lines
@@ -118,7 +121,23 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
     if not _tell(options, config, record, labels, source, asked) and table.num_rows:
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
+    else:
+        _note_survivors(record, notes)
     return 0
+
+
+MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished without a word
+
+
+def _note_survivors(record: RunRecord, notes: Notes) -> None:
+    """Say of how many requests the figures are, where many that arrived have not completed."""
+    arrived = len(record.requests.status)
+    completed = int(np.count_nonzero(record.requests.status == Status.COMPLETED))
+    if completed < (1 - MOST_LEFT) * arrived:
+        notes.warn(
+            f"{completed:,} of the {arrived:,} requests that arrived have completed; latencies are of those that came "
+            "so far"
+        )
 
 
 def _tell(

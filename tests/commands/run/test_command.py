@@ -432,6 +432,16 @@ def test_that_nothing_completed_is_said_where_nothing_is_printed(capsys):
     assert out == "" and "no request completed before the run ended" in err
 
 
+@simulating
+def test_figures_of_survivors_are_called_so(capsys):
+    assert run.main([*LOW_LOAD, "--horizon", "3000000"]) == 0
+    printed = capsys.readouterr()
+    completed = blocks_of(printed.out)["cluster"]["completed_requests"]
+    arrived = blocks_of(printed.out)["cluster"]["injected_requests"]
+    assert 0 < completed < arrived
+    assert f"{completed} of the {arrived} requests that arrived have completed" in printed.err
+
+
 def test_given_coefficients_win_and_bring_the_references_blocks():
     given = {"model": "some/model", "alpha_coeffs": (1.0, 2.0, 3.0), "beta_coeffs": (4.0, 5.0, 6.0)}
     config = cluster_settings.cluster_config(given)
