@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.speed import against, same_programs, worker
+from benchmarks.speed.trace_cases import data_folder
 from blis_jax.files.atomic_write import write_json
 from papers.pages import ROOT, hand_over, refuse
 
@@ -128,8 +129,6 @@ Look = Callable[[str, tuple[Path, Path], Path, Mapping[str, str]], T]
 
 def _on_both(commit: str, names: Sequence[str], look: Look[T]) -> tuple[list[T], bool]:
     """Every case at the commit and here, and whether all of them ran; what did not is said on stderr."""
-    from benchmarks.speed.trace_cases import data_folder
-
     flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     results = []
     with against.ended_by_signals(), against.checked_out(commit) as tree:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import stats
+from scipy.signal import lfilter
 
 from benchmarks.coverage.worlds import asked
 from blis_jax.statistics import moving_blocks as blocks
@@ -61,8 +63,6 @@ def made_up(
 
 
 def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, "request"]:
-    from scipy.signal import lfilter
-
     steps = rng.normal(size=case.num_requests + WARM_UP) * math.sqrt(1 - case.correlation**2)
     found: np.ndarray = lfilter([1.0], [1.0, -case.correlation], steps)[WARM_UP:]
     return found
@@ -70,8 +70,6 @@ def _correlated(case: Case, rng: np.random.Generator) -> Float[np.ndarray, "requ
 
 def truths() -> dict[str, float]:
     """Compute the differences that intervals should hold, by figure."""
-    from scipy import stats
-
     spreads = [math.sqrt(scale**2 + OWN**2 + NOISE**2) for scale in COMMON]
     shifts = (0.0, SHIFT)
     means = [math.exp(m + s * s / 2) for m, s in zip(shifts, spreads, strict=True)]

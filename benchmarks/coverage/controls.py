@@ -21,6 +21,9 @@ import numpy as np
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
+from sweeps.runs.bench import Bench, table_of
+from sweeps.runs.workload_names import load_workload
+from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
@@ -88,9 +91,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     count = parser.parse_args().seeds
     prepare_backend(use_cache=True)
-    from sweeps.runs.bench import Bench, table_of
-    from sweeps.runs.workload_names import load_workload
-    from sweeps.strategies.arms import arm_of
 
     spec, configs = load_workload("mixed"), [arm_of(text).config for text in ARMS]
     bench = Bench(spec, range(FIRST_SEED, FIRST_SEED + count), "jax", ())

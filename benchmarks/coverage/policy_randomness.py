@@ -22,12 +22,13 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from blis_jax.workload.spec import parse_spec
+from sweeps.runs.bench import Bench
+from sweeps.runs.metrics import our_name
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from blis_jax.runs.driver import Runner
-    from sweeps.runs.bench import Bench
 
 SHARE, NUM_SEEDS, NUM_INTERVALS = 0.2, 20, 400
 SEEDS_AT_A_TIME = 1000
@@ -59,9 +60,6 @@ def measured(
     seeds: Sequence[int], policy_seeds: Sequence[int]
 ) -> Float[np.ndarray, "arm seed metric"]:
     """Return the metrics of every arm on seeds of requests, each with a seed of the policy."""
-    from sweeps.runs.bench import Bench
-    from sweeps.runs.metrics import our_name
-
     names = [our_name(name) for name in METRICS]
     spec, parts = parse_spec(WORKLOAD, "workload"), []
     runner: Runner | None = None

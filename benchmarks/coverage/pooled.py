@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 from scipy import stats
 
 from blis_jax.metrics.run_summary import RANKS, Tails, kept_of, tails_of_runs
@@ -58,8 +59,6 @@ def lognormal() -> World:
 
 def of_sweep(path: str, slo_class: str) -> World:
     """Make a world of a saved sweep's first two strategies: their seeds are all the seeds that there are."""
-    import xarray as xr
-
     dataset = xr.open_dataset(path, engine="zarr").sel(slo_class=slo_class)
     arms = []
     for row in (0, 1):

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.derivatives.cases import Pathwise, Smoothed, cases
 from benchmarks.derivatives.speed import speed
+from benchmarks.derivatives.surrogate import surrogate_lines
 from benchmarks.derivatives.table import Line, as_csv, from_csv, table
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
@@ -23,11 +25,18 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.policies.seeds import FIXED
+from blis_jax.runs.derivatives import CLOCKS, Differentiator
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Row
+from blis_jax.runs.slopes import metric_slopes
 from blis_jax.statistics.intervals import normal_quantile
 from blis_jax.workload.table import NEVER_US
+from sweeps.runs.bench import Bench, table_of
+from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
 if TYPE_CHECKING:
-    from benchmarks.derivatives.cases import Case, Pathwise, Smoothed
+    from benchmarks.derivatives.cases import Case
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.table import RequestTable
 
@@ -76,7 +85,6 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
     if output is not None:
         cli.check_writable(output)
     prepare_backend()
-    from benchmarks.derivatives.cases import cases
 
     lines = _kept(output, num_seeds) if options.resume else []
     for case in cases():
@@ -87,8 +95,6 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
                 with replacing(output) as path:
                     path.write_text(as_csv(lines), "utf-8")
     if options.surrogate is not None:
-        from benchmarks.derivatives.surrogate import surrogate_lines
-
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
         lines += surrogate_lines(options.surrogate, seeds)
@@ -123,9 +129,6 @@ def _wanted(text: str | None) -> tuple[str, ...]:
 
 def lines_of(case: Case, seeds: range) -> list[Line]:
     """Return the rows of one case."""
-    from benchmarks.derivatives.cases import Pathwise, Smoothed
-    from sweeps.runs.bench import table_of
-
     size = case.config.block_size_in_tokens
     tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
     differ = Differences(case, tables)
@@ -151,10 +154,6 @@ class Differences:
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
-        from blis_jax.runs.driver import Runner
-        from blis_jax.runs.options import Options
-        from blis_jax.runs.runs import Row
-
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
         self.runner = Runner(options, BATCH)
@@ -166,9 +165,6 @@ class Differences:
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
         """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
-        from blis_jax.runs.runs import Row
-        from sweeps.sensitivity.smoothed import decisions
-
         found = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
@@ -227,11 +223,6 @@ def _pathwise_slopes(
     case: Case, pairs: Sequence[Pathwise], tables: Sequence[RequestTable]
 ) -> dict[tuple[str, str], np.ndarray]:
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
-    from blis_jax.runs.derivatives import CLOCKS, Differentiator
-    from blis_jax.runs.options import Options
-    from blis_jax.runs.runs import Row
-    from blis_jax.runs.slopes import metric_slopes
-
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
     metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))
     clock = case.clock if case.clock in CLOCKS else "float64"
@@ -299,9 +290,6 @@ def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
 
 def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Line]:
     """The smoothed gradient on seeds of its own, beside a central difference of the same reach."""
-    from sweeps.runs.bench import Bench
-    from sweeps.sensitivity.smoothed import perturbed, smoothed_gradients
-
     parameter = pair.parameter
     seeds = range(10_000, 10_000 + SMOOTHED_SEEDS)
     bench = Bench(case.spec, seeds, "reference", pair.metrics, None, 2 * NUM_PAIRS)

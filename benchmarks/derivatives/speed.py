@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.loop import beginning_of
+from blis_jax.policies.seeds import FIXED
+from blis_jax.runs.derivatives import Differentiator
+from blis_jax.runs.many_runs import simulate
+from blis_jax.runs.options import Options
+from blis_jax.runs.runs import GivenRun, Row
+from blis_jax.workload.spec import load_builtin
+from sweeps.runs.bench import table_of
+
 
 def speed(num_turns: int = 40) -> str:
     """Warm times of a run and of its derivatives, and what reverse mode would have to keep."""
-    import jax
-
-    from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.loop import beginning_of
-    from blis_jax.policies.seeds import FIXED
-    from blis_jax.runs.derivatives import Differentiator
-    from blis_jax.runs.many_runs import simulate
-    from blis_jax.runs.options import Options
-    from blis_jax.runs.runs import GivenRun, Row
-    from blis_jax.workload.spec import load_builtin
-    from sweeps.runs.bench import table_of
-
     config = ClusterConfig(num_instances=8, routing_policy="weighted")
     table = table_of(load_builtin("mixed"), 42, 16, "reference")
     names = ("beta0", "beta1", "beta2", "alpha0", "alpha1", "alpha2", "arrival_scale")

@@ -14,11 +14,22 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+import jax
+
 from benchmarks.speed.worker import BASELINE
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
+from blis_jax.metrics.measure import Measure
+from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.summaries import SloTargets
+from blis_jax.runs.calls import Call, Group
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.many_runs import drawn_runs
 from blis_jax.runs.options import Options
+from blis_jax.runs.programs import SHARE, compiled, rows_of
+from blis_jax.runs.runs import Point
+from blis_jax.workload.spec import load_builtin, override
 
 RATES = tuple(20.0 * 2**place for place in range(8))  # requests per second, of points side by side
 
@@ -27,18 +38,6 @@ LOG_CAPACITY = 16_384
 
 def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     """Both counts of the baseline, at one rate or seed by seed at each of several."""
-    import jax
-
-    from blis_jax.metrics.measure import Measure
-    from blis_jax.metrics.on_device.compiled import RunFigures
-    from blis_jax.metrics.summaries import SloTargets
-    from blis_jax.runs.calls import Call, Group
-    from blis_jax.runs.driver import Runner
-    from blis_jax.runs.many_runs import drawn_runs
-    from blis_jax.runs.programs import SHARE, compiled, rows_of
-    from blis_jax.runs.runs import Point
-    from blis_jax.workload.spec import load_builtin, override
-
     spec, config = load_builtin("mixed"), ClusterConfig(**BASELINE)
     points = [Point(config, override(spec, aggregate_rate=rate)) for rate in rates]
     seeds = range(num_runs // len(points))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from blis_jax.reports.style import (
     BLACK,
@@ -21,9 +22,6 @@ from blis_jax.reports.style import (
     line_handle,
     save,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLOURS = {
     "ensemble": RED,
@@ -80,8 +78,6 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Draws a table that ships."""
-    import pandas as pd
-
     table, path = arguments
     name = Path(table).stem.removeprefix("search_").removesuffix("_judged")
     draw(pd.read_csv(table), Path(path), name)

@@ -20,6 +20,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.search.engines.denoised import recommended
 from sweeps.search.engines.encoding import Encoding
+from sweeps.search.loop import SearchRecord, runs_at
 from sweeps.search.objectives import Valuation
 from sweeps.search.racing import PointRuns, Tried
 
@@ -133,8 +134,6 @@ def batch_ends(count: int, batch: int) -> list[int]:
 
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
     """Return the runs of points on seeds, from the record on."""
-    from sweeps.search.loop import SearchRecord, runs_at
-
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
     content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
     record = SearchRecord(plan.folder / name, content)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.search.turbo import Turbo
 from blis_jax.errors import ConfigError, closest
+from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
 from sweeps.search.engines import Engine, make
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart
+from sweeps.search.loop import SearchRecord
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Space
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blis_jax.runs.driver import Runner
-    from sweeps.runs.bench import Bench
-    from sweeps.search.loop import SearchRecord
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
 
@@ -96,8 +96,6 @@ def branches_of(space: Space) -> list[tuple[str, Any]]:
 
 def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchRecord:
     """Return the record of what one search tried; refuse one that was made with other settings."""
-    from sweeps.search.loop import SearchRecord
-
     strategy = plan.with_search(repetition, engine)
     search = strategy.search
     content = {
@@ -111,8 +109,6 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
 
 def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = None) -> Bench:
     """Return the bench that runs points on seeds; `runner` is that of another bench, whose programs it shares."""
-    from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
-
     spec = workload_of(strategy)
     measure = measure_of(targets_of(strategy), spec)
     names = Valuation(strategy).names

@@ -25,7 +25,7 @@ from blis_jax.errors import ConfigError
 from surrogate.fitting import online
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
+from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -93,7 +93,7 @@ class Turbo:
         return widths
 
     def _candidates(
-        self, known: Known, widths: np.ndarray, random: np.random.Generator
+        self, known: KnownPoints, widths: np.ndarray, random: np.random.Generator
     ) -> np.ndarray:
         """Features `[candidate, feature]` within the box, each moved in some of them at least."""
         width = self.encoding.width
@@ -124,7 +124,7 @@ def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> Trus
     return TrustRegion(begin, edge)
 
 
-def _fitted(known: Known) -> Any:
+def _fitted(known: KnownPoints) -> Any:
     """One process for each target, their hyperparameters by likelihood."""
     import torch
     from botorch.fit import fit_gpytorch_mll

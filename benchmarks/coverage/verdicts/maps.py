@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from benchmarks.coverage.verdicts.families import exponential, normal
 from benchmarks.coverage.verdicts.sequential import looks
 from benchmarks.coverage.worlds import asked
 from blis_jax.core.outcome import Outcome
 from sweeps.claims.words import UNDECIDED
-
-if TYPE_CHECKING:
-    import xarray as xr
+from sweeps.robustness.verdict import NONE, recommend
 
 NUM_SAMPLES, NUM_SEEDS, MOST_SEEDS = 500, 20, 153
 LEVEL, COMMON = 100.0, 5.0  # of objective and tokens/s; what the seeds do to all strategies
@@ -63,8 +62,6 @@ WORLDS = {
 
 def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator) -> xr.Dataset:
     """Make a map of cells with the world's truth, and all that verdicts read of a map."""
-    import xarray as xr
-
     names = ["first", *(f"other{n}" for n in range(2, world.num_strategies)), "leader"]
     shape = (num_cells, num_seeds)
     common = COMMON * rng.normal(size=shape)
@@ -91,8 +88,6 @@ def made(world: World, num_cells: int, num_seeds: int, rng: np.random.Generator)
 
 def recommended(dataset: xr.Dataset, num_seeds: int, *, decides: bool) -> np.ndarray:
     """Return what the map recommends in each cell on its first seeds."""
-    from sweeps.robustness.verdict import recommend
-
     some = dataset.isel(seed=slice(0, num_seeds))
     some.attrs["stopping"] = json.dumps({"decides": decides})
     constraint = f"tokens_per_sec>={100 * SHARE:g}%"
@@ -119,8 +114,6 @@ def decided(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def row(world: World, num_cells: int) -> str:
     """Return the right and the wrong recommendations, in % of the cells, in both ways."""
-    from sweeps.robustness.verdict import NONE
-
     dataset = made(world, num_cells, MOST_SEEDS, np.random.default_rng(NUM_SEEDS))
     fixed = recommended(dataset, NUM_SEEDS, decides=False)
     late, count = decided(dataset)
