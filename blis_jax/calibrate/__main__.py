@@ -66,6 +66,12 @@ class _Trace(CommandOptions, title="trace"):
     stage: int | None = option(
         cli.at_least(0), None, "N", "which run of a TRACE with several, from 0"
     )
+    warm_up: int = option(
+        cli.at_least(0),
+        0,
+        "N",
+        "requests at the beginning that arrive, but are not measured: a cold start",
+    )
 
 
 class _Predicted(CommandOptions, title="prediction, in place of a fit"):
@@ -181,8 +187,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
-    from blis_jax.calibrate.measured_run import Summary
-    from blis_jax.calibrate.recorded import no_requests
+    from blis_jax.calibrate.measured_run import Summary, no_requests
 
     found = _read(options, trace, num_fitted)
     if isinstance(found, Summary):
@@ -195,9 +200,17 @@ def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) 
 def _read(
     options: CalibrateOptions, trace: Path, num_fitted: int | None = None
 ) -> MeasuredRun | Summary:
+    from blis_jax.calibrate.measured_run import Summary
     from blis_jax.calibrate.recorded import read_result
 
-    return read_result(trace, options.format, num_fitted, options.stage)
+    found = read_result(trace, options.format, num_fitted, options.stage)
+    if isinstance(found, Summary):
+        if options.warm_up:
+            raise ConfigError(
+                f"--warm-up: {trace} has no requests to leave out; leave the option out"
+            )
+        return found
+    return found.warmed_up(options.warm_up)
 
 
 def _predict(options: CalibrateOptions, trace: Path) -> int:

@@ -38,6 +38,7 @@ from blis_jax.calibrate.validation import (
     FitVerdict,
     RequestErrors,
     by_request,
+    cold_start,
     errors,
     naive,
 )
@@ -186,7 +187,7 @@ def calibrate(
         latencies,
         tuple(_errors(run, latencies, is_fitted, intervals)),
         tuple(by_request(run, latencies.ttft_us, latencies.e2e_us, is_fitted)),
-        (*run.notes, *known.remarks),
+        (*run.notes, *cold_start(run, latencies.ttft_us), *known.remarks),
         predictive,
     )
 

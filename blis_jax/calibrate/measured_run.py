@@ -182,6 +182,23 @@ class MeasuredRun:
             e2e_us=self.e2e_us[places],
         )
 
+    def warmed_up(self, count: int) -> MeasuredRun:
+        """Return the run with its first requests, by arrival, as a warm-up: they arrive, but are not measured.
+
+        Raises:
+            ConfigError: no request would be left.
+        """
+        if not 0 <= count < len(self):
+            raise ConfigError(f"--warm-up: got {count}, allowed is 0 to {len(self) - 1} requests")
+        is_kept = np.arange(len(self)) >= count
+        ttft, e2e = (np.where(is_kept, each, np.nan) for each in (self.ttft_us, self.e2e_us))
+        return dataclasses.replace(self, ttft_us=ttft, e2e_us=e2e)
+
+
+def no_requests(path: Path | str, found: Summary) -> str:
+    """Return why nothing can be fitted to a summary."""
+    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
+
 
 def parse(path: Path) -> Any:
     """Return a document; a tuple of documents for JSON lines; None for a text that is none of these.

@@ -28,6 +28,7 @@ from blis_jax.calibrate.measured_run import (
     Summary,
     at,
     few_gaps,
+    no_requests,
     none_answered,
     of_header,
     of_meta,
@@ -150,17 +151,13 @@ def _json_lines(path: Path) -> dict[str, np.ndarray]:
             entry = json.loads(line)
             found.append([float(entry[name]) for name in COLUMNS])
         except (ValueError, TypeError, KeyError) as error:
+            why = f"no {error.args[0]}" if isinstance(error, KeyError) else error
             raise ConfigError(
-                f"{path}, line {number}: {_reason(error)}; every line needs numbers named "
-                f"{', '.join(COLUMNS)}"
+                f"{path}, line {number}: {why}; every line needs numbers named {', '.join(COLUMNS)}"
             ) from None
     if not found:
         raise ConfigError(f"{path} holds no requests; give a file with one JSON object per line")
     return dict(zip(COLUMNS, np.asarray(found).T, strict=True))
-
-
-def _reason(error: Exception) -> str:
-    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
 
 
 def _beside(
@@ -254,8 +251,7 @@ def read_observed_trace(path: Path) -> MeasuredRun:
         )
     trip_us = 1e3 * (header.network.measured_rtt_ms if header.network else 0.0)
     is_long = is_good & (chunks > 0) & (rows.output_len > 1)
-    due = rows.output_len[is_long] - 1.0
-    gaps = list(zip(chunks[is_long] - 1, due, strict=True))
+    gaps = list(zip(chunks[is_long] - 1, rows.output_len[is_long] - 1.0, strict=True))
     run = MeasuredRun(
         rows,
         np.where(is_good, first - sent - trip_us, np.nan),
@@ -303,11 +299,6 @@ def read_measured(
     if isinstance(found, Summary):
         raise ConfigError(no_requests(path, found))
     return found
-
-
-def no_requests(path: Path | str, found: Summary) -> str:
-    """Say why nothing can be fitted to a summary."""
-    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
 
 
 def read_result(

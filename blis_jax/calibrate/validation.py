@@ -91,6 +91,25 @@ class FitVerdict(NamedTuple):
         return cls(True, f"the fit describes its run: the mean that is furthest off is {figure}.")
 
 
+FIRST_SHARE, MOST_MISSES, SLOWER = 0.1, 0.5, 1.5  # of a cold start, see `cold_start`
+
+
+def cold_start(run: MeasuredRun, ttft_us: Float[np.ndarray, " request"]) -> list[str]:
+    """Return a remark where the first tenth of the measured requests has most of what a fit misses of TTFT."""
+    places = np.flatnonzero(np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us))
+    miss = np.abs(run.ttft_us - ttft_us)[places]
+    first = max(round(FIRST_SHARE * len(places)), 1)
+    share = miss[:first].sum() / max(miss.sum(), 1e-9)
+    real, made = (float(np.mean(times[places[:first]])) for times in (run.ttft_us, ttft_us))
+    if share < MOST_MISSES or real < SLOWER * made:
+        return []
+    return [
+        f"the first {first} measured requests have {100 * share:.0f} % of what the fit misses of TTFT (measured "
+        f"{real / 1e3:.0f} ms, simulated {made / 1e3:.0f} ms): a cold start? --warm-up {int(places[first - 1]) + 1} "
+        "leaves them out"
+    ]
+
+
 def naive(
     run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"], part: str = NAIVE
 ) -> list[ErrorRow]:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from blis_jax.calibrate.fit import (
     starting_points,
 )
 from blis_jax.calibrate.uncertainty import uncertainty
-from blis_jax.calibrate.validation import by_request, errors, naive, table
+from blis_jax.calibrate.validation import by_request, cold_start, errors, naive, table
 from blis_jax.errors import ConfigError
 from tests.calibrate import runs
 
@@ -205,3 +207,22 @@ def test_starts_that_end_as_well_elsewhere_widen_the_intervals():
     assert near.covariance == pytest.approx(alone.covariance + 2.0)
     assert worse.covariance == pytest.approx(alone.covariance)
     assert near.intervals[0, 1] > 7.0 > alone.intervals[0, 1]
+
+
+def test_a_cold_start_is_noted_and_can_be_left_out():
+    run = runs.measured(noise=0.01)
+    late_us = np.where(np.arange(len(run)) < 4, 2e6, 0.0)
+    cold = dataclasses.replace(run, ttft_us=run.ttft_us + late_us, e2e_us=run.e2e_us + late_us)
+    (note,) = cold_start(cold, run.ttft_us)
+    assert note.startswith(
+        "the first 4 measured requests have 100 % of what the fit misses of TTFT"
+    )
+    assert note.endswith("a cold start? --warm-up 4 leaves them out")
+    assert cold_start(run, 1.01 * run.ttft_us) == []
+    warm = cold.warmed_up(4)
+    assert np.isnan(warm.ttft_us).tolist() == [True] * 4 + [False] * (len(run) - 4)
+    found = calibrate(warm, runs.CLUSTER, CalibrationPlan(runs.TERMS, num_starts=2))
+    np.testing.assert_allclose(found.fit.values[1], runs.TRUE[1], rtol=0.02)
+    assert not any("cold start" in remark for remark in found.remarks)
+    with pytest.raises(ConfigError, match="--warm-up: got 40, allowed is 0 to 39 requests"):
+        cold.warmed_up(40)
