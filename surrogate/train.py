@@ -25,6 +25,8 @@ from blis_jax.files.atomic_write import (
     versions,
 )
 from blis_jax.files.input_files import read_text
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 
 if TYPE_CHECKING:
     from surrogate.data import Data
@@ -175,10 +177,15 @@ def _fitted(
     keeper.forget()
     if not options.quiet:
         learned = int(surrogate.scales.is_learned.sum())
-        print(
-            f"{settings.members} networks, {num_points} training points, {learned} of "
-            f"{len(data.outputs)} outputs (the others are constant), "
-            f"{time.monotonic() - started:.0f} s. Written: {path}"
+        render.show_answer(
+            Answer.of(
+                f"Is there a surrogate of {data.name}?",
+                f"{settings.members} networks, {num_points} training points, {learned} of "
+                f"{len(data.outputs)} outputs (the others are constant). Written: {path}",
+                "calibrated on points of its own; test points were not looked at.",
+                f"nothing was simulated; {time.monotonic() - started:.0f} s of training.",
+                f"python -m surrogate.coverage {path} DATA says how often its intervals cover.",
+            )
         )
     return 0
 

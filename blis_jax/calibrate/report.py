@@ -38,16 +38,24 @@ from blis_jax.calibrate.validation import (
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
+from blis_jax.reports.findings import Answer
+from blis_jax.reports.render import answer_lines
 from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
 
 
 def text(found: Calibration) -> str:
     """Return what the command prints."""
-    verdict = f"Verdict: {found.verdict.words}"
+    sure, price = _head(found)
+    answer = Answer.of(
+        "Do step times that are fitted to the measured run describe it?",
+        found.verdict.words,
+        sure,
+        price,
+        "--coefficients-from FILE gives the errors on another run, and lets every command use the fit.",
+    )
     return "\n".join(
         [
-            verdict,
-            *_head(found),
+            *answer_lines(answer),
             "",
             *_coefficients(found),
             "",
@@ -165,7 +173,18 @@ class Prediction:
 
     def text(self) -> str:
         """Return what the command prints."""
-        return f"{self.predictor}\n\n{table(self.errors)}"
+        means = [row for row in self.errors if row.statistic == "mean" and row.is_there]
+        figures = ", ".join(
+            f"{row.metric.partition('_')[0].upper()} {100 * row.error:+.1f} %" for row in means
+        )
+        answer = Answer.of(
+            "How far is the prediction from what was measured?",
+            f"errors of the means: {figures or 'there is no mean to compare'}.",
+            self.predictor,
+            "no fit was made.",
+            "the table has every latency; --output FILE keeps it.",
+        )
+        return "\n".join([*answer_lines(answer), "", table(self.errors)])
 
     def document(self) -> dict[str, Any]:
         """Return the prediction as plain data."""

@@ -27,7 +27,8 @@ def test_the_example_run(tmp_path: Path, capsys):
     assert abs(held_out["tpot_ms"]) < 0.03 and abs(held_out["ttft_ms"]) < 0.1
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert "same episode" in printed.out and "training mean" in printed.out
-    assert printed.out.startswith("Verdict: the fit describes its run: the mean that is furthest")
+    assert printed.out.startswith("Asked: ")
+    assert "Verdict: the fit describes its run: the mean that is furthest" in printed.out
     assert document["verdict"]["describes"]
     # the same coefficients on the same requests, without a fit
     assert main([EXAMPLE, "--coefficients-from", str(output)]) == 0
