@@ -17,7 +17,7 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jax import lax
 from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never, pytree
 from blis_jax.tables.context import Context
 from blis_jax.tables.joined import lane_of, place_of, queued_times
+from blis_jax.tables.router import RouterCounts
 from blis_jax.tables.state import Slot, State
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 States = tuple[Any, ...]
-
-
-class OwnCounts(NamedTuple):
-    """What a gateway counts of the instances, and of its own decisions."""
-
-    pending: Int[Array, "instance"]  # sent there, and not queued yet
-    load: Int[Array, "instance"]  # likewise, with all that instances show
-    num_rejected: Int[Array, ""]
 
 
 @dataclass(frozen=True)
@@ -94,11 +87,11 @@ class Gateways:
         ctx: Context,
         state: State,
         now: jax.Array,
-        counts: OwnCounts,
-        shown: tuple[jax.Array, jax.Array],
+        counts: RouterCounts,
+        num_rejected: jax.Array,
         request: jax.Array,
-    ) -> OwnCounts:
-        """Return what the request's gateway counts, of the counts of all; `shown` are batch and queue of instances."""
+    ) -> tuple[RouterCounts, jax.Array]:
+        """Return what the request's gateway counts at instances, and how many it has turned away, of those of all."""
         rows, mine = ctx.shape.num_instances, self.of(request)
         times, sent = queued_times(state, rows), state.slot.numbers[Slot.REQUEST, :rows]
         is_mine = (times >= now) & (times < ctx.never) & (self.of(sent) == mine)
@@ -106,9 +99,10 @@ class Gateways:
         every, lane = lax.iota(jnp.int32, ctx.shape.num_requests), lane_of(ctx, state)
         is_turned_away = (place_of(state, every) == REJECTED) & (self.of(every) == mine)
         is_latest = self.of(lane.next_admit) == mine  # which the count of all has in it
-        latest = jnp.where(is_latest, counts.num_rejected - lane.num_rejected, 0)
-        num_rejected = jnp.sum(is_turned_away, dtype=jnp.int32) + latest
-        return OwnCounts(pending, shown[0] + shown[1] + pending, num_rejected)
+        latest = jnp.where(is_latest, num_rejected - lane.num_rejected, 0)
+        load = counts.batch + counts.queue + pending
+        own = counts._replace(pending=pending, load=load)
+        return own, jnp.sum(is_turned_away, dtype=jnp.int32) + latest
 
     def first_states(self, place: int, one: T) -> T:
         """Return the first states of the gateways' policy at this place, given that of one gateway."""
@@ -188,12 +182,12 @@ class OnlyGateway(Gateways):
         ctx: Context,
         state: State,
         now: jax.Array,
-        counts: OwnCounts,
-        shown: tuple[jax.Array, jax.Array],
+        counts: RouterCounts,
+        num_rejected: jax.Array,
         request: jax.Array,
-    ) -> OwnCounts:
-        """Return the counts of all."""
-        return counts
+    ) -> tuple[RouterCounts, jax.Array]:
+        """Return those of all."""
+        return counts, num_rejected
 
 
 def gateways_of(mechanism: Mechanism) -> Gateways:

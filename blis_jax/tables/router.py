@@ -8,7 +8,7 @@ the index mean is in router_index.py.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,15 @@ class CopiedCaches:
     seen_us: Float[Array, "*lane"]
 
 
+class RouterCounts(NamedTuple):
+    """Requests at every instance, as the router counts them."""
+
+    batch: Int[Array, "instance"]
+    queue: Int[Array, "instance"]
+    pending: Int[Array, "instance"]  # sent there, and not queued yet
+    load: Int[Array, "instance"]  # all of them
+
+
 @pytree
 class View(HasParts):
     """What the router has last seen of the KV caches: one table `[field, instance]`, in many lanes a row each."""
@@ -72,6 +81,10 @@ class View(HasParts):
         """Return the same view with other KV fields."""
         return dataclasses.replace(self, kv=kv)
 
+    def counted(self, now: RouterCounts, cluster: ClusterParams) -> RouterCounts:
+        """Return what the router counts of the requests at each instance, of which this is so now."""
+        return now
+
 
 @pytree
 class AgedView(View):
@@ -81,6 +94,12 @@ class AgedView(View):
     batch_size: Int[Array, "*lane instance"]
     kv_seen_us: Float[Array, "*lane instance"]
     load_seen_us: Float[Array, "*lane instance"]
+
+    def counted(self, now: RouterCounts, cluster: ClusterParams) -> RouterCounts:
+        """Return what it saw at the last look; what the router has sent itself it knows at once."""
+        pending = now.pending * cluster.signals.counts_in_flight
+        load = self.batch_size + self.queue_depth + pending
+        return RouterCounts(self.batch_size, self.queue_depth, pending, load)
 
 
 def first_view(cluster: ClusterParams, kv: tuple[jax.Array, ...], own: Parts) -> AgedView:

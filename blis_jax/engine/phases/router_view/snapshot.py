@@ -15,11 +15,18 @@ from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.phases.router_view.asked import prompts_now
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import LatestTick, OwnCounts
+from blis_jax.tables.gateways import LatestTick
 from blis_jax.tables.joined import queued_times, with_queued_times
 from blis_jax.tables.journeys import Availability, Dismissals, Reservation, Reservations
 from blis_jax.tables.requests import Elsewhere, Nodes
-from blis_jax.tables.router import AgedView, CopiedCaches, SeenPrompts, View, looked_again
+from blis_jax.tables.router import (
+    AgedView,
+    CopiedCaches,
+    RouterCounts,
+    SeenPrompts,
+    View,
+    looked_again,
+)
 from blis_jax.tables.state import Instance, Slot, State, reads_cpu_tier
 
 if TYPE_CHECKING:
@@ -56,22 +63,17 @@ def refreshed(
     ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
 ) -> tuple[View, jax.Array]:
     """Return what the router knows of the instances at `now`, and when it last looked at their KV fields."""
-    if ctx.mechanism.ages_signals:
-        return _aged(ctx, state, now), last_refresh
+    if isinstance(state.stale, AgedView):
+        return _aged(ctx, state, state.stale, now), last_refresh
     interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
     is_due = (interval <= 0) | (now - last_refresh >= interval)
     seen: View = choose(is_due, View(kv_fields(ctx, state), Parts()), state.stale)
     return seen, jnp.where(is_due, now, last_refresh)
 
 
-def _aged_view(state: State) -> AgedView:
-    assert isinstance(state.stale, AgedView)  # signals age
-    return state.stale
-
-
-def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
+def _aged(ctx: Context, state: State, view: AgedView, now: jax.Array) -> AgedView:
     """The view with new values where a look is due, for each instance and each group of signals."""
-    cluster, view = ctx.params.cluster, _aged_view(state)
+    cluster = ctx.params.cluster
     signals, queued = cluster.signals, _queue_depths(ctx, state, now)
     of_kv = signals, cluster.snapshot_refresh_interval_us, view.kv_seen_us, now
     of_load = signals, signals.load_interval_us, view.load_seen_us, now
@@ -133,7 +135,7 @@ def unless_elsewhere(
     marks, looks = ctx.requests[Elsewhere].is_it, jnp.array(False)
     for is_made, *request in asked:
         looks = looks | (is_made & ~marks[request[0]] if request else is_made)
-    view: View = choose(looks, seen, _aged_view(state).having(*seen.own.only(CopiedCaches)))
+    view: View = choose(looks, seen, state.stale.having(*seen.own.only(CopiedCaches)))
     return view
 
 
@@ -240,24 +242,17 @@ def snapshots(
     """
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
     batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view.fields
-    pending = load - batch - queued
+    counts = RouterCounts(batch, queued, load - batch - queued, load)
     if request is not None:
-        counts, shown = OwnCounts(pending, load, num_rejected), (batch, queued)
-        counts = ctx.gateways.known(ctx, state, now, counts, shown, request)
-        pending, load, num_rejected = counts
-    load = ctx.pools.load(ctx, state, load, now)
-    pending = ctx.mechanism.rules.pending(pending, load)
-    if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once
-        pending = pending * ctx.params.cluster.signals.counts_in_flight
-        aged = view
-        assert isinstance(aged, AgedView)
-        batch, queued = aged.batch_size, aged.queue_depth
-        load = batch + queued + pending
+        counts, num_rejected = ctx.gateways.known(ctx, state, now, counts, num_rejected, request)
+    load = ctx.pools.load(ctx, state, counts.load, now)
+    pending = ctx.mechanism.rules.pending(counts.pending, load)
+    counts = view.counted(counts._replace(pending=pending, load=load), ctx.params.cluster)
     return Snapshots(
-        effective_load=load,
-        queue_depth=queued,
-        batch_size=batch,
-        num_pending=pending,
+        effective_load=counts.load,
+        queue_depth=counts.queue,
+        batch_size=counts.batch,
+        num_pending=counts.pending,
         kv_utilization=kv[0],
         free_kv_blocks=kv[1],
         cache_hit_rate=kv[2],
