@@ -37,6 +37,7 @@ from blis_jax.calibrate.measured_run import (
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.lazy import pandas
+from blis_jax.traces.delimited import header_names, read_table
 from blis_jax.traces.formats import trace_v2, trace_v3
 from blis_jax.traces.read import sniff
 from blis_jax.traces.rows import Reading, make_rows
@@ -197,15 +198,6 @@ def read_latency_csv(path: Path) -> MeasuredRun:
     return MeasuredRun(rows, 1e3 * numbers["ttft_ms"], 1e3 * numbers["e2e_ms"])
 
 
-def read_table(path: Path) -> pandas.DataFrame:
-    """Return the columns of a CSV; empty cells stay empty texts."""
-    input_files.read_text(path, "a measured run")
-    try:
-        return pandas.read_csv(path, keep_default_na=False, skipinitialspace=True)
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be read as CSV ({error}); correct the file") from None
-
-
 def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
     values = pandas.to_numeric(table[name].replace("", np.nan), errors="coerce").to_numpy(
         np.float64
@@ -364,7 +356,7 @@ def _name_of_table(path: Path) -> str:
     head = lines[0] if lines else ""
     if "first_chunk_time_us" in head:
         return "trace-v2"
-    if "ttft_ms" in head and "," in head and not head.startswith("{"):
+    if "ttft_ms" in header_names(head) and not head.startswith("{"):
         return "latency-csv"
     raise ConfigError(
         f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "

@@ -16,7 +16,8 @@ import numpy as np
 from blis_jax.errors import MOST_SHOWN, ConfigError
 from blis_jax.files.input_files import check_regular, open_text
 from blis_jax.traces import options, times
-from blis_jax.traces.columns import header_names, plain_name
+from blis_jax.traces.columns import plain_name
+from blis_jax.traces.delimited import header_names
 from blis_jax.traces.rows import MOST_NAMED, ROW_PREFIX, Reading, Report, TraceRows, by_arrival
 
 LINES_LOOKED_AT = 50

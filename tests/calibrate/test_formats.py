@@ -296,6 +296,13 @@ def test_the_benchmark_report_of_llmd_is_read(tmp_path: Path, version: str):
     assert found.load == Load(50, 5.0, 400.0, 80.0, 100.0, 20.0, found.load.max_open)
 
 
+def test_latencies_may_be_separated_by_semicolons(tmp_path: Path, truth: MeasuredRun):
+    text = (FILES / "requests.csv").read_text().replace(",", ";")
+    (tmp_path / "requests.csv").write_text(text)
+    run = read_measured(tmp_path / "requests.csv")
+    np.testing.assert_array_equal(run.ttft_us, truth.ttft_us)
+
+
 BAD = {
     "nothing streamed": ({"ttfts": [0.0] * 25}, "the client did not stream"),
     "all failed": ({"errors": ["no"] * 25}, "all 25 requests have failed"),

@@ -161,3 +161,19 @@ def test_help_names_every_format(capsys):
 def test_paths_and_text_both_name_a_trace():
     path = EXAMPLES / "plain.csv"
     assert_same_rows(read_trace(str(path)).rows, read_trace(Path(path)).rows)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators_and_decimal_commas(tmp_path, separator):
+    point = "," if separator == ";" else "."
+    cells = [("arrival_s", "input_tokens", "output_tokens"), (f"0{point}25", 700, 20), (1, 90, 4)]
+    text = "".join(separator.join(map(str, row)) + "\n" for row in cells)
+    trace = read_text(tmp_path, text)
+    assert trace.format == "plain"
+    assert trace.rows.arrival_us.tolist() == [250_000, 1_000_000]
+    assert trace.rows.input_len.tolist() == [700, 90]
+
+
+def test_a_field_too_many_is_named_whatever_the_separator(tmp_path):
+    text = "arrival_us;input_tokens;output_tokens\n0;9;1\n5;9;1;7\n"
+    assert read_text(tmp_path, text).report.first_bad == [("line 3", "more fields than the header")]

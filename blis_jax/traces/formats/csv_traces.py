@@ -31,17 +31,8 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas
-from blis_jax.traces.columns import (
-    Check,
-    Column,
-    counts,
-    header_names,
-    in_us,
-    plain_name,
-    read_columns,
-    read_header,
-    seconds,
-)
+from blis_jax.traces.columns import Check, Column, counts, in_us, plain_name, seconds
+from blis_jax.traces.delimited import header_names, read_columns, read_header
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import Reading, TraceRows, make_rows, number_turns, segments_of
 from blis_jax.workload.contents import Segments, chain_numbers

@@ -27,12 +27,11 @@ from blis_jax.traces.columns import (
     find_places,
     in_us,
     plain_name,
-    read_columns,
     read_frames,
-    read_header,
     seconds,
     slo_classes,
 )
+from blis_jax.traces.delimited import read_columns, read_header
 from blis_jax.traces.read import PARQUET_MARK, Sniff
 from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows
 from blis_jax.workload.contents import Segments

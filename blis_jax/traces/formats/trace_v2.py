@@ -22,8 +22,9 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.lazy import pandas, yaml
-from blis_jax.traces.columns import Check, Column, counts, numbers, read_columns, slo_classes, whole
-from blis_jax.traces.columns import read_header as read_csv_header
+from blis_jax.traces.columns import Check, Column, counts, numbers, slo_classes, whole
+from blis_jax.traces.delimited import read_columns
+from blis_jax.traces.delimited import read_header as read_csv_header
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, Reading, TraceRows, make_rows
 from blis_jax.workload.length_laws import Strict

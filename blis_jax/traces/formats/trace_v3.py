@@ -18,7 +18,8 @@ from pydantic import Field
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import whole_numbers
-from blis_jax.traces.columns import Check, Column, counts, numbers, read_columns, whole
+from blis_jax.traces.columns import Check, Column, counts, numbers, whole
+from blis_jax.traces.delimited import read_columns
 from blis_jax.traces.formats import trace_v2
 from blis_jax.traces.formats.trace_v2 import (
     checked,
