@@ -368,7 +368,7 @@ class EngineShape:
 
     @property
     def has_mirror(self) -> bool:
-        """Return whether some instance has the CPU tier of August's revision, see memory/second_tier/mirror.py."""
+        """Return whether some instance has the CPU tier of August's revision, see memory/mirror.py."""
         return self.mirror_size > 0
 
     @property

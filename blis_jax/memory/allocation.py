@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int, choose
-from blis_jax.core.exact import ceil_div, in_last_block
+from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
 from blis_jax.core.types import pytree
 from blis_jax.memory.block_tables.block_rows import Tenant
-from blis_jax.memory.block_tables.contents import NO_JUMPS, after_jump
+from blis_jax.memory.block_tables.contents import MIXING, NO_JUMPS, after_jump, names
 from blis_jax.memory.memory import Demand
-from blis_jax.tables.blocks import BlockLife, Do, Pinning
+from blis_jax.tables.blocks import BlockLife, Blocks, Do, Pinning
 from blis_jax.tables.context import Context, Work
+from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -190,3 +191,164 @@ def _jumps(
     if ctx.shape.has_cpu_tier:  # which alone asks what content it is
         after = after_jump(ctx, before, one.request, held, old, offset)
     return jnp.where(offset == old, before, after), offset
+
+
+# --- an instance with the CPU tier of August's revision -------------------------------------------
+
+# Before each allocation, blocks of the prompt come back from the CPU, behind those that were found or are held. What is
+# found afterwards may be more than before. Then these blocks are held first, and the rest is allocated; if that fails,
+# they are held all the same. Else everything is as it was asked for, be the blocks found still what they were or not.
+
+
+def attempt_with_tier(
+    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+) -> AnswerOfTier:
+    """Look at the CPU tier first; at the second attempt, decide on the demand."""
+    looks, answer = _looks_at_tier(ctx, work, one, demand), _decided(ctx, state, work, one, demand)
+    asked = answer.task | _look(ctx, one, demand)
+    return AnswerOfTier(
+        is_granted=answer.is_granted & ~looks,
+        is_lost=answer.is_lost,
+        jumps=answer.jumps,
+        offset=answer.offset,
+        crashes=answer.crashes & ~looks,
+        held=answer.held,
+        task={name: jnp.where(looks, asked[name], value) for name, value in answer.task.items()},
+        is_left=answer.is_left & ~looks,
+    )
+
+
+def _num_listed(ctx: Context, one: Tenant) -> jax.Array:
+    return ceil_div(one.held, ctx.shape.block_size)
+
+
+def _looks_at_tier(ctx: Context, work: Work, one: Tenant, demand: Demand) -> jax.Array:
+    """Whether a block of the prompt might come back: there are some behind what is found or held.
+
+    Behind a list in which tokens are missing or double the next block of the prompt is nowhere.
+    """
+    size, listed = ctx.shape.block_size, _num_listed(ctx, one)
+    is_cut = in_last_block(one.held, size) > 0
+    goes_on = (demand.hits >= listed) | (one.life.offset == 0) | is_cut
+    is_short = jnp.maximum(demand.hits, listed) < full_blocks(one.fixed.input_len, size)
+    has_entries = work.pool.cpu_used > 0
+    return ~one.is_retry & goes_on & is_short & has_entries & (demand.tokens > 0)
+
+
+def _look(ctx: Context, one: Tenant, demand: Demand) -> dict[str, jax.Array]:
+    """The task that brings blocks back; those found are listed before, since others may take their places.
+
+    Contents go on from the last block; behind one that is not full they begin anew.
+    """
+    size, listed = jnp.int32(ctx.shape.block_size), _num_listed(ctx, one)
+    notes = (demand.hits > 0) & (listed == 0)
+    none = jnp.int32(0)
+    anew = after_jump(ctx, jnp.int32(NO_JUMPS), one.request, none, none, listed * size)
+    is_cut = in_last_block(one.held, ctx.shape.block_size) > 0
+    jumps = jnp.where(is_cut, anew, one.life.jumps)
+    return {
+        "do": jnp.where(notes, jnp.int32(Do.PIN), jnp.int32(Do.RELOAD)),
+        "pinning": jnp.int32(Pinning.NOTED),
+        "hits": demand.hits,
+        "is_old": jnp.int32(0),
+        "done": jnp.int32(0),
+        "cursor": jnp.maximum(demand.hits, listed),
+        "has_reloaded": jnp.int32(0),
+        "jumps": jnp.where(demand.hits >= listed, jnp.int32(NO_JUMPS), jumps),
+        "takes": _num_free(one, demand),  # of those found, for the second attempt
+    }
+
+
+def _num_free(one: Tenant, demand: Demand) -> jax.Array:
+    """Blocks found that nobody holds; a member has not looked for any."""
+    return jnp.where(one.is_queued & (demand.hits > 0), demand.found.num_free, 0)
+
+
+def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand) -> AnswerOfTier:
+    """What becomes of the demand with what is found now."""
+    size, zero = jnp.int32(ctx.shape.block_size), jnp.int32(0)
+    held, has_list, listed = one.held, one.held > 0, _num_listed(ctx, one)
+    start, end = demand.start, demand.start + demand.tokens
+    in_prefill, beyond = part_of(ctx, one, demand)
+    is_old = one.is_retry & (work.task.has_reloaded == 1)
+    found = demand.found.count
+    finds_more = is_old & (found * size > start)
+    covers = finds_more & (found * size >= end)
+    # where the blocks lie that are held from now on
+    first = jnp.where(finds_more & has_list, ceil_div(start, ctx.shape.block_size), 0)
+    reach = jnp.where(covers, jnp.minimum(ceil_div(end, ctx.shape.block_size), found), found)
+    reach = jnp.where(finds_more, reach, demand.hits)
+    pins = jnp.where(has_list | (demand.tokens == 0), 0, reach)
+    pins = jnp.where(finds_more, jnp.maximum(reach - first, 0), pins)
+    start = jnp.where(finds_more, jnp.where(covers, end, found * size), start)
+    tokens = end - start
+    before = held + pins * size
+    in_last = in_last_block(before, ctx.shape.block_size)
+    stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, size - in_last))
+    takes = ceil_div(tokens - stored, ctx.shape.block_size)
+    noted = jnp.where(one.is_retry, work.task.takes, _num_free(one, demand))
+    num_free = jnp.where(finds_more, demand.found.num_free, noted)
+    free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
+    fails = ~covers & (takes > free - num_free)
+    is_granted, is_left = ~fails & ~beyond, finds_more & fails & ~beyond
+    jumps, old = _chain(ctx, state, one, finds_more, pins, reach)
+    offset = jnp.where(is_granted & ~covers, start - before, old)
+    jumped = after_jump(ctx, jumps, one.request, before, old, offset)
+    jumps = jnp.where(offset == old, jumps, jumped)
+    fills = (stored > 0) & (in_last_block(before + stored, ctx.shape.block_size) == 0)
+    then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
+    then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
+    then = jnp.where(is_granted, then, jnp.int32(Do.FAILED))
+    then = jnp.where((pins > 0) & (is_granted | is_left), jnp.int32(Do.PIN), then)
+    after = before + jnp.where(is_granted, tokens, 0)
+    task = no_tokens() | {
+        **asked_by(one),
+        "do": then,
+        "start": start,
+        "tokens": tokens,
+        "hits": jnp.where(finds_more, reach, pins),
+        "held": jnp.where(finds_more, before, held),
+        "stored": stored,
+        "takes": takes,
+        "done": jnp.where(
+            finds_more & (pins > 0), first, 0
+        ),  # with nothing to pin it is the take's
+        "cursor": jnp.where(finds_more, listed - first, 0),  # so much further on in the list
+        "has_reloaded": as_int(is_old),
+        "in_prefill": as_int(in_prefill),
+        "jumps": jumps,
+        "pinning": jnp.where(is_left, jnp.int32(Pinning.LEFT), jnp.int32(Pinning.KEPT)),
+        "is_old": as_int(is_old & ~finds_more),
+        "freed_blocks": ceil_div(after, ctx.shape.block_size),
+        "after_release": jnp.int32(Do.NOTHING),
+        "after_offload": zero,
+    }
+    return AnswerOfTier(is_granted, jnp.array(False), jumps, offset, beyond, after, task, is_left)
+
+
+def _chain(
+    ctx: Context,
+    state: State,
+    one: Tenant,
+    finds_more: jax.Array,
+    pins: jax.Array,
+    reach: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The jumps of the list before the new tokens, and the offset of its end; a new one begins with what was found.
+
+    The identity of new content goes on from the last block. Where another content has taken that block's place, it is
+    told apart by that one.
+    """
+    size, blocks = jnp.int32(ctx.shape.block_size), state[Blocks]
+    last = jnp.maximum(pins - 1, 0)
+    carried = blocks.key[one.instance, blocks.lists[one.instance, one.slot, last]]
+    natural = names(ctx, one.request, (pins * size)[None], jnp.int32(NO_JUMPS))[0]
+    other = ((carried >> 1) ^ (carried >> 32)).astype(jnp.int32) * jnp.int32(MIXING)
+    other = (other ^ pins) * jnp.int32(MIXING) | 1
+    is_noted = one.is_retry & (pins > 0)
+    at_first = jnp.where(is_noted & (carried != natural), other, jnp.int32(NO_JUMPS))
+    has_list = one.held > 0
+    jumps = jnp.where(has_list, one.life.jumps, at_first)
+    offset = jnp.where(has_list, one.life.offset, 0)
+    end = reach * size - (one.held + pins * size)
+    return jnp.where(finds_more, jnp.int32(NO_JUMPS), jumps), jnp.where(finds_more, end, offset)

@@ -18,11 +18,10 @@ from jax import lax
 
 from blis_jax.core.columns import as_int, branch
 from blis_jax.core.outcome import Outcome
-from blis_jax.memory.allocation import Answer, Refusal, attempt
+from blis_jax.memory.allocation import Answer, Refusal, attempt, attempt_with_tier
 from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, no_block_rows
 from blis_jax.memory.block_tables.contents import found_blocks
 from blis_jax.memory.memory import Demand, Grant, Visit
-from blis_jax.memory.second_tier.mirrored import attempt_with_tier
 from blis_jax.tables.blocks import PASSED_OVER, BlockLife, Blocks, EvictionRecord
 from blis_jax.tables.context import Context, Work, failing
 from blis_jax.tables.state import Past, State

@@ -13,7 +13,9 @@ from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.takes import JudgedUses, Uses
 from blis_jax.memory.block_tables.turn import Operation, take_turn
+from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.memory import Memory
+from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.no_eviction import NoEviction
 from blis_jax.memory.preempted import (
     Preempted,
@@ -22,8 +24,6 @@ from blis_jax.memory.preempted import (
     ResumedElsewhere,
     ResumedWithJoins,
 )
-from blis_jax.memory.second_tier.cpu_tier import offload, reload
-from blis_jax.memory.second_tier.mirror import bring_back, mirror
 from blis_jax.memory.victims import (
     LeastUrgent,
     LeastWorth,

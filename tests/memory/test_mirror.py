@@ -17,7 +17,7 @@ from blis_jax.core.types import EngineShape, Params
 from blis_jax.engine.loop import context_of, first_order, first_state, requests_of
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.memory.block_tables.turn import Operation, Turn
-from blis_jax.memory.second_tier.mirror import bring_back, mirror
+from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord, Status
