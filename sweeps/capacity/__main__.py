@@ -181,7 +181,7 @@ class _Question:
     @property
     def cluster(self) -> str:
         """Describe what is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
-        from blis_jax.reports.cluster_line import cluster_line
+        from blis_jax.reports.words import cluster_line
 
         alone = [(arm, one.first) for arm, one in self.clusters if not (one.second or one.is_split)]
         are_many = len(alone) > len(self.arms)

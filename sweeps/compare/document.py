@@ -25,7 +25,7 @@ from blis_jax.metrics.run_summary import RunSummary, together
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
-from blis_jax.reports.cluster_line import cluster_line
+from blis_jax.reports.words import cluster_line
 from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words

@@ -14,7 +14,6 @@ from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.differences import findings
 from blis_jax.reports.findings import Findings, Quantity, Sentence
-from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curve,
@@ -24,6 +23,7 @@ from blis_jax.reports.study import (
     ShownInterval,
     Study,
     TtftShare,
+    timelines_of,
     words_of,
 )
 from blis_jax.reports.words import target_line

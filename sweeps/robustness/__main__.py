@@ -317,7 +317,7 @@ def _made(
     options: RobustnessOptions, plan: MapPlan, path: Path, command: str
 ) -> tuple[xr.Dataset, MapTiming]:
     """The map with all of its cells, and how long those took that were missing."""
-    from blis_jax.reports.cluster_line import cluster_line
+    from blis_jax.reports.words import cluster_line
     from sweeps.robustness.parts import run_map
     from sweeps.robustness.store import MapStore, empty_dataset, is_done
     from sweeps.runs.bench import RUNS_PER_PART

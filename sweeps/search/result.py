@@ -14,7 +14,7 @@ from blis_jax.cluster.setting_values import plain_value
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
-from blis_jax.reports.cluster_line import cluster_line
+from blis_jax.reports.words import cluster_line
 from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.search.objectives import AT, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point

@@ -310,7 +310,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
     from blis_jax.reports import render
-    from blis_jax.reports.cluster_line import cluster_line
+    from blis_jax.reports.words import cluster_line
     from sweeps.sensitivity.report import findings_of
 
     folder = job.folder

@@ -15,8 +15,6 @@ from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
-from blis_jax.reports.cluster_line import cluster_line
-from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     Curve,
     RunWords,
@@ -24,10 +22,12 @@ from blis_jax.reports.study import (
     ShownDifference,
     ShownFigure,
     Study,
+    parts_of,
     shown_difference,
     shown_interval,
+    timelines_of,
 )
-from blis_jax.reports.words import target_line
+from blis_jax.reports.words import cluster_line, target_line
 from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.statistics.compared import Comparison, family_sentence, values_of
 from blis_jax.statistics.intervals import Inference

@@ -18,7 +18,6 @@ from blis_jax.reports import answers, page
 from blis_jax.reports.differences import findings as findings_of
 from blis_jax.reports.drawing import drawn
 from blis_jax.reports.pictures import Axis, Series
-from blis_jax.reports.runs import timeline
 from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curve,
@@ -26,6 +25,7 @@ from blis_jax.reports.study import (
     ShownDifference,
     ShownInterval,
     Study,
+    timeline,
 )
 from blis_jax.reports.study_pictures import pictures
 from tests.support.browser import opened

@@ -1,10 +1,14 @@
 """Names of metrics on pages, in tables and on the terminal come from one table."""
 
+from __future__ import annotations
+
 import pytest
 
 import blis_jax.metrics.further  # noqa: F401  (registers the metrics of searches)
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.metrics.metric import METRICS
 from blis_jax.reports import answers, words
+from blis_jax.reports.words import cluster_line
 
 
 @pytest.mark.parametrize("metric", [name for name, one in METRICS.items() if one.title])
@@ -19,3 +23,73 @@ def test_a_metric_has_one_title(metric: str):
 def test_decode_tokens_are_not_called_output_tokens():
     assert words.table_title("tokens_per_sec") == "decode tokens/s"
     assert words.metric_words("tokens_per_sec") == "decode tokens per second"
+
+
+PLAIN = ClusterConfig(model="m", hardware="L4", tp=1, num_instances=2, corrected=True)
+SAID = (
+    "m; 2 instances × 1 L4 = 2 GPUs; budget 2,048 tokens and 256 requests a step; prompts cut by the budget alone; "
+    "router round-robin; without BLIS's defects."
+)
+
+
+def test_one_arm() -> None:
+    assert cluster_line({"a": PLAIN}) == cluster_line({"a": PLAIN, "b": PLAIN}) == SAID
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "after"),
+    [
+        ({"num_instances": 1, "tp": 4}, "2 instances × 1 L4 = 2", "1 instance × 4 L4 = 4"),
+        ({"long_prefill_token_threshold": 256}, "by the budget alone", "at 256 tokens"),
+        ({"slo_prefill": True}, "by the budget alone", "by class"),
+        ({"kv_cpu_blocks": 3000}, "alone; ", "alone; CPU tier of 3,000 KV blocks; "),
+        ({"corrected": False}, "without BLIS's defects", "as BLIS of February 2026, defects included"),
+        (
+            {"routing_policy": "weighted", "routing_scorers": "queue-depth:2,load-balance:1"},
+            "round-robin", "weighted by queue-depth 2 + load-balance 1",
+        ),
+        (
+            {"hand_over_policy": "pools", "instances": [{"role": "prefill"}, {"count": 2, "role": "decode"}]},
+            "2 instances × 1 L4 = 2 GPUs", "1 prefill instance × 1 L4 + 2 decode instances × 1 L4 = 3 GPUs",
+        ),
+    ],
+)  # fmt: skip
+def test_each_setting_is_told(changes: dict[str, object], before: str, after: str) -> None:
+    told = cluster_line({"a": PLAIN.replace(**changes)})
+    assert told.replace(", hand-over pools", "") == SAID.replace(before, after)
+
+
+def test_roofline_has_no_cost_between_gpus() -> None:
+    words = "exchange data in no time, so tp looks better than it is"
+    of_tp = {
+        tp: PLAIN.replace(model="qwen/qwen3-14b", hardware="H100", latency_model="roofline", tp=tp)
+        for tp in (1, 2)
+    }
+    assert words not in cluster_line({"one": of_tp[1]})
+    assert words in cluster_line({"two": of_tp[2]})
+    assert f"{words} (two)" in cluster_line({"one": of_tp[1], "two": of_tp[2]})
+    assert words not in cluster_line({"two": PLAIN.replace(tp=2)})
+
+
+def test_arms_that_differ() -> None:
+    other = PLAIN.replace(max_num_scheduled_tokens=512, kv_cpu_blocks=9)
+    told = cluster_line({"a": PLAIN, "b": other, "c": PLAIN})
+    assert (
+        "budget 2,048 tokens and 256 requests a step (a and c), budget 512 tokens and 256" in told
+    )
+    assert "no CPU tier (a and c), CPU tier of 9 KV blocks (b)" in told
+    many = {
+        name: PLAIN.replace(max_num_scheduled_tokens=size)
+        for name, size in zip("abcd", range(300, 304), strict=True)
+    }
+    assert "; budget by arm; " in cluster_line(many)
+
+
+def test_what_the_command_varies() -> None:
+    told = cluster_line(
+        {"a": PLAIN}, ("num_instances", "max_num_scheduled_tokens", "routing_scorers")
+    )
+    assert told == (
+        "m; instances × 1 L4, their number varied; budget varied; prompts cut by the budget alone; router varied; "
+        "without BLIS's defects."
+    )

@@ -34,8 +34,12 @@ from blis_jax.metrics.summaries import (
     latencies_us,
     rate_amounts,
 )
-from blis_jax.records.from_tables import preemption_records, request_records, step_records
-from blis_jax.records.instance_records import instance_records
+from blis_jax.records.from_tables import (
+    instance_records,
+    preemption_records,
+    request_records,
+    step_records,
+)
 from blis_jax.records.observation import Observation
 from blis_jax.records.record import (
     COUNTED,

@@ -15,7 +15,7 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
-from blis_jax.reports.cluster_line import cluster_line
+from blis_jax.reports.words import cluster_line
 from blis_jax.statistics.intervals import (
     NO_INTERVAL,
     Estimate,

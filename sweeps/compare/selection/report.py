@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.scalars import lookup
-from blis_jax.reports.cluster_line import cluster_line
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.words import metric_words
+from blis_jax.reports.words import cluster_line, metric_words
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import MISSED
 from sweeps.compare.document import difference_json, setting_json, versions
