@@ -165,6 +165,17 @@ class Mechanism(OfEachKind):
         """Return the policies that decide for the cluster, in the order of their states."""
         return _of_gateway(self)
 
+    def at_gateway(self, kind: str) -> tuple[Policy, int]:
+        """Return the policy of a kind that decides for the cluster, and the place of its state.
+
+        Raises:
+            KeyError: the mechanism has no policy of this kind.
+        """
+        policy: Policy | None = getattr(self, kind)
+        if policy is None:
+            raise KeyError(kind)
+        return policy, self.of_gateway.index(policy)
+
     @property
     def leaves_early(self) -> bool:
         """Return whether instances may give up requests before their end for another reason than their deadlines."""

@@ -47,14 +47,16 @@ def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
 
 
 def _preempted(mechanism: Mechanism) -> Preempted:
-    """What preempted requests keep."""
-    if mechanism.rules.restarts_preempted:
-        return Restarted()
-    if not mechanism.rules.keeps_output:
-        return Preempted()
-    if mechanism.hand_over is not None:
-        return ResumedWithJoins()
-    return ResumedElsewhere() if mechanism.moves_requests else Resumed()
+    """What preempted requests keep: the last that is so."""
+    keeps = mechanism.rules.keeps_output
+    kinds = (
+        (Preempted, True),
+        (Resumed, keeps),
+        (ResumedElsewhere, keeps and mechanism.moves_requests),
+        (ResumedWithJoins, keeps and mechanism.hand_over is not None),
+        (Restarted, mechanism.rules.restarts_preempted),
+    )
+    return [kind for kind, is_so in kinds if is_so][-1]()
 
 
 def _victims(mechanism: Mechanism) -> Victims:

@@ -202,12 +202,12 @@ def counted(record: RunRecord, name: str, instance: int | None) -> Any:
     total = values.sum() if instance is None else values[instance]
     if splits is None:
         return total
-    has_left = splits.transfer_at_us >= 0
-    if instance is None and name == "still_running":
-        return total + (has_left & (record.requests.status == Status.IN_FLIGHT)).sum()
-    if instance is not None and name == "completed_requests":
-        return total + (has_left & (splits.prefill_instance == instance)).sum()
-    if instance is not None and name == "dropped_unservable":
-        is_dropped = has_left & (record.requests.status == Status.DROPPED)
-        return total - (is_dropped & (splits.decode_instance == instance)).sum()
-    return total
+    has_left, status = splits.transfer_at_us >= 0, record.requests.status
+    is_between = has_left & (status == Status.IN_FLIGHT)
+    has_completed = has_left & (splits.prefill_instance == instance)
+    is_dropped = has_left & (status == Status.DROPPED) & (splits.decode_instance == instance)
+    in_cluster, on_instance = (
+        {"still_running": is_between.sum()},
+        {"completed_requests": has_completed.sum(), "dropped_unservable": -is_dropped.sum()},
+    )
+    return total + (in_cluster if instance is None else on_instance).get(name, 0)

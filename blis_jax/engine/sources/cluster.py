@@ -43,7 +43,6 @@ from blis_jax.engine.phases.flow_control import route_again
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.writing import no_writes
 from blis_jax.memory.memory import Left, Subject
-from blis_jax.policies.contract import Policy
 from blis_jax.tables.context import Context, SlotRows, Work
 from blis_jax.tables.joined import lane_of
 from blis_jax.tables.journeys import (
@@ -91,17 +90,10 @@ def gated(look: Outlook, kind: EventKind, routing: jax.Array, *others: jax.Array
     return Offer(kind, (*others, jnp.maximum(routing, earliest)), beyond=waits)
 
 
-def _policy(ctx: Context) -> tuple[Policy, int]:
-    """The cluster policy, and the place of its state."""
-    policy = ctx.mechanism.cluster
-    assert policy is not None  # else nothing changes
-    return policy, ctx.mechanism.of_gateway.index(policy)
-
-
 def _next_change(look: Outlook) -> tuple[jax.Array, jax.Array]:
     """When the cluster policy acts next, and whether that lies beyond the clock."""
     ctx = look.ctx
-    policy, place = _policy(ctx)
+    policy, place = ctx.mechanism.at_gateway("cluster")
     assert policy.next_time is not None  # a cluster policy has one
     time = jnp.asarray(policy.next_time(ctx.params.policy.cluster, look.state.gateway[place]))
     is_beyond = time.astype(jnp.float64) >= ctx.never.astype(jnp.float64)
@@ -126,7 +118,7 @@ class ChangeSource(ClusterSource):
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
         """Return when it acts; it may go on for ever."""
         ctx, (change, _) = look.ctx, look.once(_next_change)
-        policy, place = _policy(ctx)
+        policy, place = ctx.mechanism.at_gateway("cluster")
         if policy.comes_last is None:
             return (Offer(EventKind.CHANGE, (change,), is_endless=True),)
         is_last = policy.comes_last(ctx.params.policy.cluster, look.state.gateway[place])

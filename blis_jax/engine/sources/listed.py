@@ -38,7 +38,6 @@ from blis_jax.engine.sources.steps import (
 )
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.contexts import Happening, SourceContext
-from blis_jax.policies.contract import Policy
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context, decision_key
 from blis_jax.tables.joined import lane_of, places_of
@@ -81,13 +80,6 @@ def sources_of(ctx: Context) -> Sources:
     return Sources((first, StepSource(others), *others))
 
 
-def source_of(mechanism: Mechanism) -> tuple[Policy, int]:
-    """Return the user's source, which the program has, and the place of its state."""
-    policy = mechanism.source
-    assert policy is not None
-    return policy, mechanism.of_gateway.index(policy)
-
-
 class UsersEvents(ClusterSource):
     """The source is asked when its next time has come, ahead of all else that happens then."""
 
@@ -95,7 +87,7 @@ class UsersEvents(ClusterSource):
 
     def offers(self, look: Outlook) -> tuple[Offer, ...]:
         """Return when that is; it may go on for ever."""
-        ctx, (policy, place) = look.ctx, source_of(look.ctx.mechanism)
+        ctx, (policy, place) = look.ctx, look.ctx.mechanism.at_gateway("source")
         assert policy.next_time is not None  # every source says when
         time = policy.next_time(ctx.params.policy.source, look.state.gateway[place])
         time = jnp.asarray(time, jnp.float64)
@@ -107,7 +99,7 @@ class UsersEvents(ClusterSource):
 
     def act(self, ctx: Context, state: State, due: Due) -> Writes:
         """Return what the source remembers, and that a request begins to leave if it says so."""
-        policy, place = source_of(ctx.mechanism)
+        policy, place = ctx.mechanism.at_gateway("source")
         rows, lane = ctx.shape.num_instances, lane_of(ctx, state)
         context = SourceContext(
             now_us=due.cluster,
@@ -145,7 +137,7 @@ def figures_of(mechanism: Mechanism, gateway: tuple[object, ...]) -> dict[str, j
     """Return what the user's source tells of a run, by name, from the last states of the gateway's policies."""
     if mechanism.source is None:
         return {}
-    policy, place = source_of(mechanism)
+    policy, place = mechanism.at_gateway("source")
     return {
         name: getattr(gateway[place], figure.name)
         for name, figure in zip(policy.figure_names, policy.figures, strict=True)

@@ -95,8 +95,7 @@ class HandingOver(Staying):
         self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
         """Return whether the policy moves the visited request after this step, and the work that remembers that."""
-        policy = ctx.mechanism.hand_over
-        assert policy is not None  # requests are handed over
+        policy, place = ctx.mechanism.at_gateway("hand_over")
         journey = state[Journeys].of(one.request)
         view, kept = request_view(ctx, one.request), ctx.memory.preempted
         context = HandOverContext(
@@ -107,7 +106,6 @@ class HandingOver(Staying):
             now_us=work.lane.now,
             key=decision_key(ctx, RandomSource.HAND_OVER, one.request),
         )
-        place = ctx.mechanism.of_gateway.index(policy)
         decision: HandOver
         decision, after = policy.ask(ctx.params.policy.hand_over, work.gateway[place], context)
         is_asked = visit.gains & ~one.has_token & ~visit.comes & (journey.first_record < 0)

@@ -72,10 +72,8 @@ from blis_jax.tables.writes import (
 
 def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     """Ask the cluster policy; queues that leave do so before anything else happens at this time."""
-    policy, before = ctx.mechanism.cluster, state[Availability]
-    assert policy is not None  # else nothing changes
+    (policy, place), before = ctx.mechanism.at_gateway("cluster"), state[Availability]
     nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
-    place = ctx.mechanism.of_gateway.index(policy)
     state = ctx.pools.at_change(ctx, state, now, policy, place)
     lane, rows = lane_of(ctx, state), ctx.shape.num_instances
     view, last_refresh = refreshed(ctx, state, now, lane.last_refresh)

@@ -64,8 +64,7 @@ def _in_pool(
     ctx: Context, state: State, context: GatewayContext, source: RandomSource, request: jax.Array
 ) -> GatewayContext:
     """The context in which only instances of the request's pool are active; all that are, if none of them is."""
-    policy, seen = ctx.mechanism.hand_over, context.snapshots
-    assert policy is not None  # KV is handed over
+    (policy, _), seen = ctx.mechanism.at_gateway("hand_over"), context.snapshots
     if policy.pool is None:
         return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
     pool = policy.pool(ctx.params.policy.hand_over, seen_by(policy, context))

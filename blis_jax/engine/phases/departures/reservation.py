@@ -86,8 +86,8 @@ def or_split(
     """Place the request on the chosen instance; if its prompt is to be computed elsewhere, leave it
     for a second routing.
     """
-    policy = ctx.mechanism.hand_over
-    assert policy is not None and policy.splits is not None  # the profile's policy has it
+    policy, _ = ctx.mechanism.at_gateway("hand_over")
+    assert policy.splits is not None  # the profile's policy has it
     wants = policy.splits(ctx.params.policy.hand_over, seen_by(policy, context), chosen)
     is_split = context.is_decode & wants
     reservation = state[Reservations].of(request).replace(target=chosen)
@@ -118,8 +118,10 @@ def ranks_in_queue(
 def _transfer_time(
     ctx: Context, state: State, request: jax.Array, instance: jax.Array, now: jax.Array
 ) -> jax.Array:
-    policy, ends = ctx.mechanism.hand_over, state[Reservations].times[:-1, 0]
-    assert policy is not None
+    (policy, place), ends = (
+        ctx.mechanism.at_gateway("hand_over"),
+        state[Reservations].times[:-1, 0],
+    )
     others = jnp.sum((ends > now) & (ends < ctx.never), dtype=jnp.int32)
     context = HandOverContext(
         request=request_view(ctx, request),
@@ -130,7 +132,6 @@ def _transfer_time(
         key=decision_key(ctx, RandomSource.HAND_OVER, request),
         num_transfers=others + 1,
     )
-    place = ctx.mechanism.of_gateway.index(policy)
     decision: HandOver
     decision, _ = policy.ask(ctx.params.policy.hand_over, state.gateway[place], context)
     return decision.delay_us
