@@ -23,7 +23,8 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax.reports.style import BLUE, RED, RULES, SKY
-from sweeps.runs.bench import Bench, workload_from
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_from
 from sweeps.strategies.arms import arm_of
 
 plt.rcParams.update(RULES)

@@ -97,9 +97,10 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.runs.bench import targets_of, workload_content
+    from sweeps.runs.bench import targets_of
     from sweeps.runs.experiment import Experiment
     from sweeps.runs.metrics import reported_names
+    from sweeps.runs.workloads import workload_content
     from sweeps.search.engines import make, recommended
     from sweeps.search.loop import LoadBenches, SearchRecord, load_specs
     from sweeps.search.objectives import Valuation

@@ -22,7 +22,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
 from sweeps.runs.bench import Bench, table_of
-from sweeps.runs.workload_names import load_workload
+from sweeps.runs.workloads import load_workload
 from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:

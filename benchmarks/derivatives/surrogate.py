@@ -12,7 +12,8 @@ from benchmarks.derivatives.table import Line
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import normal_quantile
 from surrogate.predictor import Surrogate
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 

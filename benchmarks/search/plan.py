@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.search.turbo import Turbo
 from blis_jax.errors import ConfigError, closest
-from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
+from sweeps.runs.bench import Bench, measure_of, targets_of
+from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import Engine, make
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart

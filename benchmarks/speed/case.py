@@ -281,7 +281,8 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 def search_of(strategy: str) -> dict[str, Any]:
     """Time a search of the library from its first call to its last, compiled before."""
-    from sweeps.runs.bench import Bench, workload_of
+    from sweeps.runs.bench import Bench
+    from sweeps.runs.workloads import workload_of
     from sweeps.search.engines import make
     from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation

@@ -280,7 +280,7 @@ def _prices(text: str | None) -> dict[str, float]:
 def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
     from blis_jax.workload.spec import override
     from sweeps.runs.experiment import requests_of, workload_for
-    from sweeps.runs.workload_names import list_workloads
+    from sweeps.runs.workloads import list_workloads
 
     name = options.workload
     if name is None:

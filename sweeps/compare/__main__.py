@@ -198,8 +198,7 @@ def _compare_saved(options: CompareOptions, arguments: Sequence[str] | None, beg
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
     """The arms that are named, or one for each router on the arm that is named."""
-    from sweeps.strategies.arms import arms_of
-    from sweeps.strategies.routers import router_arms
+    from sweeps.strategies.arms import arms_of, router_arms
 
     texts = options.arms
     is_real = options.trace is not None or options.coefficients_from is not None

@@ -19,7 +19,7 @@ from blis_jax.workload.spec import (
     override,
 )
 from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, WorkloadChoice
-from sweeps.runs.workload_names import load_workload
+from sweeps.runs.workloads import load_workload
 from sweeps.strategies.file import converted
 
 if TYPE_CHECKING:

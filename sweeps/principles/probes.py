@@ -31,7 +31,8 @@ from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import prefix_lengths
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.principles.lab import workload_named
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of

@@ -10,7 +10,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure, read_window
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.bench import workload_from
+from sweeps.runs.workloads import workload_from
 
 PUBLISHED_DURATION_S = 0.5  # 1,000 requests at 2,000 a second
 MOST_REQUESTS = 1_000_000

@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import yaml
+from typing import TYPE_CHECKING, TypeVar
 
 from blis_jax import progress
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_window
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.runs.options import default_form, num_workers
@@ -19,11 +16,7 @@ from blis_jax.traces.source import TraceSource
 from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import (
     WorkloadSpec,
-    load_spec,
-    override,
-    parse_spec,
 )
-from sweeps.runs.workload_names import list_workloads, load_workload
 from sweeps.search.objectives import Runs
 from sweeps.strategies.file import Strategy
 
@@ -38,46 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STREAMS = ("reference", "jax")
 MOST_JAX_SEEDS = 2**32
-
-
-def workload_of(strategy: Strategy, num_requests: int | None = None) -> WorkloadSpec:
-    """Return the workload that a strategy names, checked; paths begin at the file, then where one is."""
-    where = f"{strategy.source}: workload"
-    return workload_from(strategy.workload, where, strategy.folder, num_requests)
-
-
-def workload_from(
-    given: str | Mapping[str, Any],
-    where: str = "workload",
-    folder: Path | None = None,
-    num_requests: int | None = None,
-) -> WorkloadSpec:
-    """Return a workload by its name, from a file, or of its content; `where` begins errors."""
-    if not isinstance(given, str):
-        spec = parse_spec(yaml.safe_dump(dict(given)), where)
-    elif given in list_workloads():
-        spec = load_workload(given)
-    else:
-        spec = load_spec(_workload_path(given, where, folder or Path()))
-    return override(spec, num_requests=num_requests) if num_requests else spec
-
-
-def workload_content(spec: RequestSource) -> dict[str, Any]:
-    """Return a workload as part of an identity; with what rates count in its window, if it has one."""
-    window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
-    rates = {"rates": window["rates"]} if "rates" in window else {}
-    return spec.content() | rates
-
-
-def _workload_path(given: str, where: str, folder: Path) -> Path:
-    places = [folder / given, Path(given), folder / Path(given).name]
-    for place in places:
-        if place.is_file():
-            return place
-    raise ConfigError(
-        f"{where}: {given!r} is neither a file, here or beside the strategy, nor a built-in "
-        f"workload ({', '.join(list_workloads())}){closest(given, list_workloads())}"
-    )
 
 
 def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:

@@ -20,16 +20,9 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
-from sweeps.runs.bench import (
-    Bench,
-    check_seeds,
-    measure_of,
-    targets_of,
-    workload_content,
-    workload_from,
-    workload_of,
-)
+from sweeps.runs.bench import Bench, check_seeds, measure_of, targets_of
 from sweeps.runs.metrics import known_metric, our_name
+from sweeps.runs.workloads import workload_content, workload_from, workload_of
 from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:

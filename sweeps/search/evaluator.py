@@ -22,11 +22,11 @@ from blis_jax.metrics.reference import class_code
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
 from sweeps.compare.document import versions
-from sweeps.runs.bench import Bench, check_seeds, targets_of, workload_from
+from sweeps.runs.bench import Bench, check_seeds, targets_of
 from sweeps.runs.experiment import Experiment, StudyRequests
 from sweeps.runs.measured import failure_of, no_figure
 from sweeps.runs.metrics import known_metric, our_name, reported_names
-from sweeps.runs.workload_names import list_workloads
+from sweeps.runs.workloads import list_workloads, workload_from
 from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
 from sweeps.search.result import arguments, by_class

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.files.journal import Journal
 from blis_jax.metrics.run_summary import read_summary
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.bench import Bench, measure_of, targets_of, workload_from
+from sweeps.runs.bench import Bench, measure_of, targets_of
+from sweeps.runs.workloads import workload_from
 from sweeps.search.engines import Engine
 from sweeps.search.objectives import AT, Runs, Valuation
 from sweeps.search.racing import PointRuns, Race, Tried

@@ -23,7 +23,8 @@ from blis_jax.cluster.setting_values import plain_value, values_for_hash
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.input_files import read_json
 from blis_jax.files.strict_yaml import read_yaml
-from blis_jax.policies.moved import as_written, ours, today
+from blis_jax.policies.moved import PATHS, as_written, known_as, ours, today
+from blis_jax.policies.registry import ROUTING
 from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments, replaced
 from sweeps.strategies.space import SCORERS, Space, served, space_of
@@ -266,3 +267,41 @@ def key_of(config: ClusterConfig) -> str:
     """Return sixteen digits, equal for equal configurations."""
     text = json.dumps(values_for_hash(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# --- arms that differ in the router alone ---------------------------------------------------------
+
+REFERENCE_ROUTER = "round-robin"
+ALL_ROUTERS = "all"
+CONTROL_ROUTER = (
+    "always-busiest"  # sends everything to the fullest instance: a check, no router to choose
+)
+
+
+def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
+    """Return the base with each router of `all`, or of `NAME,NAME,…`; round-robin comes first if it is among them.
+
+    Raises:
+        ConfigError: fewer than two routers are named, or one twice.
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if names == [ALL_ROUTERS]:
+        names = [name for name in ROUTING if name != CONTROL_ROUTER] + [*PATHS["routing"].values()]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--routers: {name} is given twice; give each router once")
+    if len(names) < 2:
+        raise ConfigError(
+            f"--routers: {text!r} names fewer than two routers; give all, or two or more of "
+            f"{', '.join(ROUTING)} or path/to/file.py:Name, with commas"
+        )
+    names.sort(key=lambda name: name != REFERENCE_ROUTER)
+    return tuple(_with_router(base, name) for name in names)
+
+
+def _with_router(base: Arm, name: str) -> Arm:
+    try:
+        config = base.config.replace(routing_policy=name)
+    except ConfigError as error:
+        raise ConfigError(f"--routers: {error}") from None
+    return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

@@ -24,8 +24,8 @@ from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.bench import workload_from
 from sweeps.runs.experiment import Experiment, StudyRequests, Targets
+from sweeps.runs.workloads import workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.reference_arguments import replaced

@@ -23,7 +23,7 @@ from blis_jax.workload.spec import (
     override,
 )
 from sweeps.claims.grammar import Claim, parse_claim
-from sweeps.runs.workload_names import list_workloads, load_workload
+from sweeps.runs.workloads import list_workloads, load_workload
 from sweeps.strategies.file import Bounds, ClosedPart, Text
 from sweeps.tracks.templates import render
 

@@ -19,7 +19,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.optimize import main
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import Told
 from sweeps.search.engines.denoised import Denoised
 from sweeps.search.loop import Runs

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import make
 from sweeps.search.loop import runs_at, search
 from sweeps.search.objectives import Valuation

@@ -14,7 +14,7 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
 from sweeps.promote.texts import data_file
-from sweeps.runs.bench import workload_from, workload_of
+from sweeps.runs.workloads import workload_from, workload_of
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background")
 _LIKE_SHEDDABLE = ("batch", "sheddable", "background")  # in policies with three classes

@@ -20,7 +20,7 @@ from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.configs import engine
 from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import Promotion
-from sweeps.runs.bench import workload_from
+from sweeps.runs.workloads import workload_from
 
 NOT_YET = "not simulated yet"
 SCRAPE_US = 50_000  # the router's least interval between looks at its servers

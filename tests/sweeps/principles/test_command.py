@@ -46,7 +46,7 @@ from sweeps.principles.verdicts import (
     verdict_of,
     words_of,
 )
-from sweeps.runs.workload_names import list_workloads
+from sweeps.runs.workloads import list_workloads
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.tiny import TINY as TINY_STRATEGY
 

@@ -11,7 +11,8 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.workload.spec import load_builtin
-from sweeps.runs.bench import Bench, workload_content, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_content, workload_of
 from sweeps.search.engines import make
 from sweeps.search.loop import LoadBenches, Runs, SearchRecord, load_specs, search
 from sweeps.search.objectives import Valuation

@@ -12,7 +12,8 @@ import xarray as xr
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.results.dataset import load
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.search.loop import Runs
 from sweeps.sensitivity import model as sensitivity_model
 from sweeps.sensitivity.__main__ import main

@@ -9,7 +9,8 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
+from sweeps.runs.workloads import workload_of
 from sweeps.sensitivity.smoothed import (
     Perturbed,
     _draws,

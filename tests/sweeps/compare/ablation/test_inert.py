@@ -17,8 +17,9 @@ from sweeps.compare.ablation.inert import (
     findings,
     gives_the_same,
 )
-from sweeps.runs.bench import Bench, workload_of
+from sweeps.runs.bench import Bench
 from sweeps.runs.measured import KeptRuns, Recorder, same_lives
+from sweeps.runs.workloads import workload_of
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import Strategy, load_strategy
 from tests.sweeps.busy import SEEDS, write_strategies

@@ -7,8 +7,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import list_builtin
 from sweeps.robustness.workloads import load_shape
-from sweeps.runs.bench import workload_from
-from sweeps.runs.workload_names import list_own, list_workloads, load_workload
+from sweeps.runs.workloads import list_own, list_workloads, load_workload, workload_from
 from sweeps.tracks.problem import workload_named
 
 
