@@ -244,6 +244,26 @@ def cpu_tier(record: RunRecord, has_cpu_tier: bool) -> str:
 INERT_SENTENCE = "the CPU tier was inert: nothing was offloaded to it or reloaded from it"
 
 
+MOST_UNUSED = 0.1  # of the hit rate beyond the share of prompt tokens that are not computed
+
+
+def hits_without_use(record: RunRecord) -> str:
+    """Return a sentence where far more blocks count as hits than prompts are spared; no text elsewhere.
+
+    In August's revision blocks of a prompt come back from the CPU once its step has been planned: they are hits, the
+    prompt is computed all the same, and they take the place of other contents.
+    """
+    requests, figures = record.requests, cluster_figures(record)
+    prompts = int(requests.input_len[requests.num_scheduled > 0].sum())
+    spared = figures["actual_cached_tokens"] / max(prompts, 1)
+    if not figures["cache_hit_rate"] > spared + MOST_UNUSED:
+        return ""
+    return (
+        f"the hit rate of {figures['cache_hit_rate']:.0%} counts blocks that came back from the CPU for prompts that "
+        f"are computed all the same: {spared:.0%} of the prompt tokens were not computed"
+    )
+
+
 def kv_document(record: RunRecord, has_cpu_tier: bool) -> dict[str, Any]:
     """Return all figures for a JSON file; null where one cannot be told."""
     table = instance_figures(record)

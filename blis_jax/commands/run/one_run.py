@@ -34,7 +34,15 @@ from blis_jax.core.kinds import NONE, ROUTER
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
-from blis_jax.metrics.kv import INERT, INERT_SENTENCE, cpu_tier, kv_document, timelines
+from blis_jax.metrics.kv import (
+    ACTIVE,
+    INERT,
+    INERT_SENTENCE,
+    cpu_tier,
+    hits_without_use,
+    kv_document,
+    timelines,
+)
 from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
@@ -226,8 +234,11 @@ def _write(
 
 
 def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
-    if cpu_tier(record, has_cpu_tier(config)) == INERT:
+    state = cpu_tier(record, has_cpu_tier(config))
+    if state == INERT:
         notes.warn(INERT_SENTENCE)
+    if state == ACTIVE and (words := hits_without_use(record)):
+        notes.warn(words)
 
 
 def _provenance(options: RunOptions, config: ClusterConfig, source: Source) -> dict[str, Any]:
