@@ -60,11 +60,10 @@ class Sample:
 
 
 def recorded(
-    values: Int[np.ndarray, "request"], is_chosen: Bool[np.ndarray, "request"] | None = None
+    values: Int[np.ndarray, "request"], is_chosen: Bool[np.ndarray, "request"] | bool = True
 ) -> Int[np.ndarray, "recorded"]:
     """Return the values that exist (not -1), of the chosen requests."""
-    exists = values >= 0
-    return values[exists if is_chosen is None else exists & is_chosen]
+    return values[(values >= 0) & is_chosen]
 
 
 def sample_of(values: Shaped[np.ndarray, "value"]) -> Sample:

@@ -12,6 +12,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.distributions import (
     TIMES,
     counted,
+    is_reported,
     itl_sample,
     mean_ms,
     percentile_ms,
@@ -151,10 +152,8 @@ def _block(
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
     )
     lost = _total(record.instances, "lost_requests", instance)
-    is_late = record.requests.status == Status.TIMED_OUT
-    if instance is not None:
-        is_late = is_late & (record.requests.instance == instance)
-    late = int(np.count_nonzero(is_late))
+    requests, is_here = record.requests, _is_on(record, instance)
+    late = int(np.count_nonzero((requests.status == Status.TIMED_OUT) & is_here))
     block: dict[str, Any] = {
         "instance_id": "cluster" if instance is None else instance_name(instance, record.names),
         "completed_requests": counts["completed_requests"],
@@ -172,10 +171,7 @@ def _block(
     block["preemption_count"] = counts["preemption_count"]
     block["dropped_unservable"] = counts["dropped_unservable"]
     if record.is_august:
-        is_cut = record.requests.is_cut
-        if instance is not None:
-            is_cut = is_cut & (record.requests.instance == instance)
-        cut = int(np.count_nonzero(is_cut))
+        cut = int(np.count_nonzero(requests.is_cut & is_here))
         block |= {"length_capped_requests": cut, "timed_out_requests": late}
     if lost:  # not BLIS's
         block["lost_requests"] = lost
@@ -227,7 +223,7 @@ def aggregates(record: RunRecord) -> dict[str, Any]:
 def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
     """Return TTFT and E2E in µs of every class that has any, in order of the classes' names."""
     requests = record.requests
-    is_counted = True if record.splits is None else record.splits.is_ended
+    is_counted = is_reported(record)
     result = {}
     for code, name in sorted(enumerate(CLASS_NAMES), key=lambda entry: entry[1]):
         is_class = (requests.slo_class == code) & is_counted
@@ -300,8 +296,8 @@ def instance_name(instance: int, names: Sequence[str] = ()) -> str:
     return names[instance] if names else f"instance_{instance}"
 
 
-def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request"] | None:
-    return None if instance is None else record.requests.instance == instance
+def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request"] | bool:
+    return instance is None or record.requests.instance == instance
 
 
 def _total(table: InstanceRecords, name: str, instance: int | None = None) -> int:

@@ -186,15 +186,14 @@ def select(
     window: Window | None = None,
 ) -> Selection:
     """Return all measured requests of one run."""
-    window = Window() if window is None else window
-    requests = record.requests
+    targets, window, requests = targets or SloTargets(), window or Window(), record.requests
     until = ended_us(record) if window.until_us is None else window.until_us
     is_output = _is_within(window, requests.left_us) & (requests.status == Status.COMPLETED)
     return Selection(
         record,
         _is_within(window, requests.arrival_us),
         is_output,
-        good_requests(record, None if targets is None else targets.limits_us()),
+        good_requests(record, targets.limits_us()),
         max(until - window.from_us, 0) / 1e6,
     )
 
@@ -207,13 +206,11 @@ def _is_within(window: Window, times_us: Int[np.ndarray, "request"]) -> Bool[np.
 
 
 def good_requests(
-    record: RunRecord, limits_us: Float[np.ndarray, "slo_class limit"] | None
+    record: RunRecord, limits_us: Float[np.ndarray, "slo_class limit"]
 ) -> Bool[np.ndarray, "request"]:
     """Return which requests completed within every limit of their class, in the order of LIMITS."""
     requests = record.requests
     is_good = requests.status == int(Status.COMPLETED)
-    if limits_us is None:
-        return is_good
     xp, limit_us = namespace(requests.status), limits_us[requests.slo_class]
     times = requests.ttft_us, tpot_us(record), requests.e2e_us
     for column, (name, values) in enumerate(zip(LIMITS, times, strict=True)):
