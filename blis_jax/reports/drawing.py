@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,10 @@ LEAST_RATIO, GREATEST_RATIO = 1 / 32, 32.0  # ends of an axis of changes
 LEAST_GAP = 2e-4  # from 100 %, which an axis of shares does not have
 SHARES = (0.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 MOST_OCTAVES = 4  # with a tick at each
+LEAST_OCTAVES, MOST_CHANGES = (
+    2,
+    4,
+)  # below them no halves and doubles, but so many steps of round numbers
 
 
 def save(picture: Picture, path: Path) -> None:
@@ -279,11 +284,17 @@ def _set_axis(axes: Axes, axis: Axis, name: Literal["x", "y"]) -> None:
 
 
 def _changes(low: float, high: float) -> list[tuple[float, str]]:
-    """Return ticks of an axis of changes: halves and doubles, `−50 %` and `+100 %`."""
-    step = 2 if high / low > 2**MOST_OCTAVES else 1
-    ratios = [2.0**power for power in range(-6, 7, step) if low <= 2.0**power <= high]
-    changes = [100 * (ratio - 1) for ratio in ratios]
-    return [(one, f"{one:+.3g} %".replace("-", "−") if one else "0") for one in changes]
+    """Return ticks of an axis of changes: halves and doubles, `−50 %` and `+100 %`, and round numbers below that."""
+    if high / low < 2**LEAST_OCTAVES:
+        decade = 10 ** math.floor(math.log10(100 * max(1 - low, high - 1)))
+        rounds = [part * decade for part in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)]
+        fitting = [change for change in rounds if change <= 100 * min(1 - low, high - 1)]
+        changes = [-fitting[-1], 0.0, fitting[-1]] if fitting else [0.0, *rounds[-3:]]
+    else:
+        step = 2 if high / low > 2**MOST_OCTAVES else 1
+        changes = [100 * (2.0**power - 1) for power in range(-6, 7, step)]
+    shown = [change for change in changes if low <= 1 + change / 100 <= high]
+    return [(one, f"{one:+.3g} %".replace("-", "−") if one else "0") for one in shown]
 
 
 def _short(value: float, _: int) -> str:

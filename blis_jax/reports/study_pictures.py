@@ -102,7 +102,7 @@ def _reach(entries: Sequence[ShownDifference]) -> tuple[float, float]:
     """Return the same axis for all classes, in %, wide enough for every interval."""
     intervals = [one for entry in entries for one in (entry.percent, entry.joint_percent) if one]
     ends = [end for one in intervals for end in one if end is not None]
-    low, high = max(min([-25.0, *ends]), -96.875), min(max([33.0, *ends]), 3100.0)
+    low, high = max(min([-10.0, *ends]), -96.875), min(max([11.0, *ends]), 3100.0)
     return (100 + low) / 1.1 - 100, (100 + high) * 1.1 - 100
 
 
