@@ -143,7 +143,7 @@ def _on_both(commit: str, names: Sequence[str], look: Look[T]) -> tuple[list[T],
 def side_by_side(
     revision: str, names: Sequence[str], counts: tuple[int, int, int], output: Path | None
 ) -> int:
-    """Times of every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+    """Time every case here and at the revision; return exit code 1 if some case did not run on both sides."""
     commit = against.commit_of(revision)
 
     def measured(name: str, *where: Any) -> against.Comparison:
@@ -166,7 +166,9 @@ def side_by_side(
 
 
 def programs_side_by_side(revision: str, names: Sequence[str]) -> int:
-    """Programs of every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+    """Compare the programs of every case here and at the revision; return exit code 1 if some case did
+    not run on both.
+    """
     commit = against.commit_of(revision)
     results, is_whole = _on_both(commit, names, same_programs.compare_programs)
     print(same_programs.table(revision, results))

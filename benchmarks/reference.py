@@ -24,7 +24,7 @@ FOLDER = ROOT / "docs" / "reference"
 
 
 def settings_table() -> str:
-    """For each part of `ClusterConfig` one row for each setting that is no number of a policy."""
+    """Write for each part of `ClusterConfig` one row for each setting that is no number of a policy."""
     parts = {
         "Machines": Machines,
         "Pools of blis-2026-08": PoolSettings,
@@ -73,7 +73,7 @@ def _default(name: str, value: object) -> str:
 
 
 def metrics_table() -> str:
-    """One row for each metric that a name can mean."""
+    """Write one row for each metric that a name can mean."""
     import sweeps.runs.metrics  # registers its own
 
     del sweeps
@@ -87,7 +87,7 @@ def metrics_table() -> str:
 
 
 def promoted_go() -> str:
-    """Primitives and policies that compile to Go, and an example."""
+    """Write primitives and policies that compile to Go, and an example."""
     from sweeps.promote.golang.page import page
 
     return page()

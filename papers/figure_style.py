@@ -66,7 +66,7 @@ BURST = (
 
 
 def policy_handles(policies: Sequence[str], **style: Any) -> list[Any]:
-    """One line a policy for a legend."""
+    """Return one line per policy for a legend."""
     return [
         line_handle(POLICY_WORDS[name], color=POLICY_COLOURS[name], **({"linewidth": 2.2} | style))
         for name in policies
@@ -74,7 +74,7 @@ def policy_handles(policies: Sequence[str], **style: Any) -> list[Any]:
 
 
 def line(panel: Any, rows: Any, color: str, **settings: Any) -> Any:
-    """Means with bars for their intervals; `rows` are a table with x, mean, low and high."""
+    """Draw means with bars for their intervals; `rows` is a table with x, mean, low and high."""
     rows = rows.sort_values("x")
     below, above = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
     return panel.errorbar(

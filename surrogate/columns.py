@@ -60,7 +60,11 @@ class InputColumn:
 
 
 def codes_of(columns: Sequence[InputColumn], points: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Points given by name as numbers, `[point, column]`; every column must be given."""
+    """Return points given by name as numbers, `[point, column]`.
+
+    Raises:
+        ConfigError: an input is missing or unknown, or a value is not allowed.
+    """
     names = [column.name for column in columns]
     codes = np.empty((len(points), len(columns)))
     for row, point in enumerate(points):
@@ -81,7 +85,7 @@ def codes_of(columns: Sequence[InputColumn], points: Sequence[Mapping[str, Any]]
 
 
 def to_json(columns: Sequence[InputColumn]) -> str:
-    """Columns as a text for a file's attributes."""
+    """Write columns as a text for a file's attributes."""
     return json.dumps([dataclasses.asdict(column) for column in columns])
 
 

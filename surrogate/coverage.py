@@ -137,7 +137,7 @@ def read_pair(model: Path, *sources: Path, allows_fresh: bool = False) -> tuple[
 def coverage_table(
     surrogate: Surrogate, data: Data, confidence: float, region: str = "whole space"
 ) -> pd.DataFrame:
-    """Counts and p-values on a region's test points, one line an output and kind of interval."""
+    """Return counts and p-values on a region's test points, one line per output and kind of interval."""
     import pandas as pd
 
     from surrogate.scores import coverages, p_value, p_value_finite
@@ -179,15 +179,15 @@ def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Dat
 
 
 def region_lines(table: pd.DataFrame) -> list[str]:
-    """Coverage in each region in a sentence."""
-    found = []
+    """Say the coverage in each region in a sentence."""
+    words = []
     for (region, kind), part in table.groupby(["region", "interval"], sort=False):
         share = part["share"]
-        found.append(
+        words.append(
             f"{region}, {part['points'].iloc[0]} points, intervals of the {kind}: {share.min():.3f} to "
             f"{share.max():.3f} over the outputs, median {share.median():.3f}."
         )
-    return found
+    return words
 
 
 def lines(table: pd.DataFrame, level: float) -> list[str]:

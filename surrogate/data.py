@@ -50,11 +50,11 @@ class Part:
 
     @property
     def means(self) -> np.ndarray:
-        """Means over the seeds that were run, `[point, output]`."""
+        """Return the means over the seeds that were run, `[point, output]`."""
         return np.asarray(np.nanmean(self.runs, axis=1))
 
     def with_others(self, other: Part) -> Part:
-        """These points, then those of another part on the same seeds."""
+        """Return these points, then those of another part on the same seeds."""
         if not len(other.inputs):
             return self
         runs = np.concatenate([self.runs, other.runs])
@@ -71,12 +71,12 @@ class SeedTable:
     name: str  # of the baseline
 
     def places(self, seeds: np.ndarray) -> np.ndarray:
-        """Where seeds are in the table; all of them must be."""
+        """Return where seeds are in the table; all of them must be there."""
         order = np.argsort(self.seeds)
         return np.asarray(order[np.searchsorted(self.seeds, seeds, sorter=order)])
 
     def of(self, is_chosen: np.ndarray) -> SeedTable:
-        """Some of the seeds."""
+        """Return the table of some of the seeds."""
         chosen = (self.seeds[is_chosen], self.covariates[is_chosen], self.baseline[is_chosen])
         return SeedTable(*chosen, self.name)
 
@@ -165,7 +165,7 @@ def _data_of(path: Path, dataset: xr.Dataset, roles: Sequence[str]) -> Data:
     is_usable = has_run[:, ~is_other].any(axis=1) & (outcome != NOT_RUN).all(axis=1)
 
     def part(is_chosen: np.ndarray, seeds: np.ndarray) -> Part:
-        """Some points on some seeds, without columns of seeds that none of them has."""
+        """Return some points on some seeds, without columns of seeds that none of them has."""
         chosen = values[is_chosen][:, seeds]
         return Part(inputs[is_chosen], _packed(chosen))
 
@@ -208,7 +208,7 @@ def seed_table(dataset: xr.Dataset, values: np.ndarray) -> SeedTable | None:
 def with_failures(
     values: np.ndarray, outcome: np.ndarray, names: Sequence[str], units: Sequence[str]
 ) -> tuple[np.ndarray, list[str], list[str]]:
-    """Values with a further metric: 1 for a run that did not come to its end."""
+    """Add a further metric to values: 1 for a run that did not come to its end, else 0."""
     failed = np.where(outcome >= 0, ~np.isin(outcome, WHOLE_CODES), np.nan)
     return (
         np.concatenate([values, failed[..., None].astype(values.dtype)], axis=2),

@@ -76,7 +76,7 @@ class Surrogate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parameters, in the order of an array's columns."""
+        """Return the names of the parameters, in the order of an array's columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -85,7 +85,7 @@ class Surrogate:
         return tuple((column.low, column.high) for column in self.columns)
 
     def save(self, path: str | Path) -> None:
-        """Writes the surrogate as a folder, whole or not at all."""
+        """Write the surrogate as a folder, whole or not at all."""
         document = {
             "columns": json.loads(to_json(self.columns)),
             "outputs": list(self.outputs),
@@ -107,12 +107,14 @@ class Surrogate:
     @staticmethod
     @reads_store("train it again")
     def load(path: str | Path) -> Surrogate:
-        """Reads a surrogate that `save` wrote."""
+        """Read a surrogate that `save` wrote."""
         document, arrays = store.load(Path(path))
         columns = from_json(json.dumps(document["columns"]))
         scores = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
-        found = {name: np.asarray(array) for name, array in arrays["regions"].items()}
-        regions = Regions(int(found["main"]), float(found["threshold"]), found["off_at"])
+        of_regions = {name: np.asarray(array) for name, array in arrays["regions"].items()}
+        regions = Regions(
+            int(of_regions["main"]), float(of_regions["threshold"]), of_regions["off_at"]
+        )
         levels = Levels.read(arrays["levels"], document["levels"]) if "levels" in arrays else None
         return Surrogate(
             columns, tuple(document["outputs"]), tuple(document["units"]),
@@ -134,7 +136,7 @@ class Surrogate:
         return dict(zip(self.outputs, np.moveaxis(learned, 1, 0), strict=True))
 
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
-        """Everything that is known of points.
+        """Return everything that is known of points.
 
         `mean` over seeds with `epistemic_sd`, and `low` and `high`, its interval; of single runs
         `aleatoric_sd`, `quantile`, `run_low` and `run_high`; `in_domain`, and `reason` if not.
@@ -145,7 +147,7 @@ class Surrogate:
         return self._dataset(inputs, confidence)
 
     def gradient(self, points: Points, metric: str) -> np.ndarray:
-        """Derivatives of an output's mean by every parameter, `[point, parameter]`, in their units.
+        """Return derivatives of an output's mean by every parameter, `[point, parameter]`, in their units.
 
         Zero for categorical parameters. One-sided rules of the simulator, such as whole tokens, are
         smoothed: the derivative is the network's.
@@ -171,7 +173,7 @@ class Surrogate:
     # --- in standard units ------------------------------------------------------------------------
 
     def inputs(self, points: Points) -> np.ndarray:
-        """Points as an array, checked."""
+        """Return points as an array, checked."""
         rows: Any = points.to_dict("records") if hasattr(points, "to_dict") else points
         if not isinstance(rows, np.ndarray) and len(rows) and isinstance(rows[0], Mapping):
             inputs = codes_of(self.columns, rows)
@@ -185,7 +187,7 @@ class Surrogate:
         return inputs
 
     def standard(self, inputs: np.ndarray) -> Standard:
-        """Predictions in standard units."""
+        """Return predictions in standard units."""
         return Standard(*self._in_batches(everything, inputs))
 
     @property
@@ -196,9 +198,9 @@ class Surrogate:
         """A function of many points, in calls of few sizes, on all cores."""
 
         def made(batch: tuple[jax.Array, int]) -> Any:
-            """One call's results without what filled it up."""
-            found = function(self._static, self.params, batch[0])
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[: batch[1]], found)
+            """Return one call's results without what filled it up."""
+            results = function(self._static, self.params, batch[0])
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[: batch[1]], results)
 
         batches = list(_batches(inputs))
         if len(batches) == 1:
@@ -208,7 +210,7 @@ class Surrogate:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def raw(self, standard: Any) -> np.ndarray:
-        """Standard values of the learned outputs, the second axis, in their units."""
+        """Return standard values of the learned outputs, the second axis, in their units."""
         is_log, center, width = (
             np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
             for array in self.scales.arrays()

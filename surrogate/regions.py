@@ -35,7 +35,7 @@ class Regions:
     off_at: np.ndarray  # [column], the value that turns a limit off; NaN where there is none
 
     def of(self, inputs: Any, mean: Any) -> Any:
-        """Places in REGIONS, `[point]`, from inputs and means of the learned outputs, in their units."""
+        """Return the places in REGIONS, `[point]`, from inputs and means of the learned outputs, in their units."""
         is_branch = (inputs == self.off_at).any(axis=1).astype(np.int32)
         is_best = (mean[:, self.main] <= self.threshold).astype(np.int32)
         return 2 * is_branch + (1 - is_branch) * is_best
@@ -58,9 +58,9 @@ def calibrated_as(region: np.ndarray) -> np.ndarray:
 
 
 def scores(residuals: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
-    """Scores `[output, point]` from residuals and sigmas `[point, output]`; infinite for a gap."""
-    found = np.abs(residuals) / sigmas
-    return np.asarray(np.where(np.isnan(found), np.inf, found).T)
+    """Return scores `[output, point]` from residuals and sigmas `[point, output]`; infinite for a gap."""
+    ratios = np.abs(residuals) / sigmas
+    return np.asarray(np.where(np.isnan(ratios), np.inf, ratios).T)
 
 
 def factors(scores: np.ndarray, confidence: float) -> np.ndarray:

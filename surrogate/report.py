@@ -168,7 +168,7 @@ def write_report(
     curve_steps: int | None = None,
     own: OwnData | None = None,
 ) -> None:
-    """Tables, figures and report.md in a folder."""
+    """Write tables, figures and report.md into a folder."""
     import pandas as pd
 
     from surrogate.scores import evaluate, learning_curve

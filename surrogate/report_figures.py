@@ -41,7 +41,7 @@ CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 def draw_parity(
     path: Path, data: Data, found: xr.Dataset, chosen: Sequence[str], r2: dict[str, float]
 ) -> None:
-    """Predicted against simulated means, with intervals, one panel an output."""
+    """Draw predicted against simulated means, with intervals, one panel per output."""
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     with figure(2.5 * rows, rows, columns) as (made, panels):
@@ -90,7 +90,7 @@ def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: floa
 
 
 def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None:
-    """Residuals of one output over every input, with their quantiles in slices."""
+    """Draw residuals of one output over every input, with their quantiles in slices."""
     place = data.outputs.index(name)
     y, mean = data.test.means[:, place], found["mean"].values[:, place]
     is_relative = bool(y.min() > 0)
@@ -158,7 +158,7 @@ def _name_axis(panel: Axes, column: InputColumn) -> None:
 
 
 def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:
-    """Share covered against confidence; `table` has confidence, interval, output and share."""
+    """Draw the share covered against confidence; `table` has confidence, interval, output and share."""
     from scipy.stats import binom
 
     grid = np.linspace(0.45, 0.995, 80)
@@ -174,8 +174,14 @@ def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:
             panel.fill_between(grid, low, high, color="0.85")
             panel.plot(grid, grid, color=GREY, linewidth=0.8)
             part = table[table["interval"] == kind]
-            for _, one in part.groupby("output"):
-                panel.plot(one["confidence"], one["share"], color=BLUE, linewidth=0.5, alpha=0.45)
+            for _, of_output in part.groupby("output"):
+                panel.plot(
+                    of_output["confidence"],
+                    of_output["share"],
+                    color=BLUE,
+                    linewidth=0.5,
+                    alpha=0.45,
+                )
             middle = part.groupby("confidence")["share"].median()
             panel.plot(middle.index, middle.values, "o-", color=RED, markersize=4)
             panel.set_title(title)
@@ -189,7 +195,7 @@ def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:
 
 
 def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_wanted: str) -> None:
-    """1 - R² against the number of simulated runs."""
+    """Draw 1 − R² against the number of simulated runs."""
     wanted = {"color": RED, "linewidth": 2.2, "marker": "o", "markersize": 4}
     others = [name for name in chosen if name != most_wanted]
     styles = {

@@ -48,7 +48,7 @@ class Score:
 
 
 def r_squared(target: np.ndarray, predicted: np.ndarray) -> float:
-    """1 - squared error ÷ variance of the target; NaN where the target is constant."""
+    """Return 1 − squared error ÷ variance of the target; NaN where the target is constant."""
     spread = float(np.square(target - target.mean()).sum())
     if spread <= 0:
         return float("nan")
@@ -56,7 +56,7 @@ def r_squared(target: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def reliability(runs: np.ndarray, seed: int = 0) -> float:
-    """Reliability of a mean over all seeds from means over halves, `[point, seed]`.
+    """Estimate the reliability of a mean over all seeds from means over halves, `[point, seed]`.
 
     The correlation of the halves over the points, stepped up to the full number of seeds as Spearman
     and Brown do; the mean of several random splits, which are the same for all points.
@@ -65,7 +65,7 @@ def reliability(runs: np.ndarray, seed: int = 0) -> float:
     num_seeds = runs.shape[1]
     if num_seeds < 2:
         return float("nan")
-    found = []
+    reliabilities = []
     for _ in range(NUM_SPLITS):
         order = rng.permutation(num_seeds)
         first = np.nanmean(runs[:, order[: num_seeds // 2]], axis=1)
@@ -73,12 +73,12 @@ def reliability(runs: np.ndarray, seed: int = 0) -> float:
         if first.std() == 0 or second.std() == 0:
             return float("nan")
         half = float(np.corrcoef(first, second)[0, 1])
-        found.append(2 * half / (1 + half))
-    return float(np.mean(found))
+        reliabilities.append(2 * half / (1 + half))
+    return float(np.mean(reliabilities))
 
 
 def is_within(target: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where a target lies in its interval, single precision allowed for."""
+    """Return where a target lies in its interval, single precision allowed for."""
     slack = 1e-6 * np.abs(target)
     return np.asarray((target >= low - slack) & (target <= high + slack))
 
@@ -108,21 +108,21 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
 def coverages(
     surrogate: Surrogate, data: Data, confidence: float = CONFIDENCE, region: str = WHOLE
 ) -> list[tuple[str, str, int, int]]:
-    """Output, kind of interval, test points covered and all: of means, and of one run a point.
+    """Return output, kind of interval, test points covered and all: of means, and of one run per point.
 
     The points are the test points of a region; none if it has none.
     """
     part = data.branch_test if region == BRANCH else data.test
     if not len(part.inputs):
         return []
-    found = surrogate.predict(part.inputs, confidence)
+    predicted = surrogate.predict(part.inputs, confidence)
     targets = {"mean": part.means, "run": one_run_each(part, RUN_SEED)}
     ends = {"mean": ("low", "high"), "run": ("run_low", "run_high")}
-    is_here = (found["region"].values == region) | (region == WHOLE)
+    is_here = (predicted["region"].values == region) | (region == WHOLE)
     counts = []
     for place in np.flatnonzero(surrogate.scales.is_learned).tolist():
         for kind, target in targets.items():
-            low, high = (found[end].values[:, place] for end in ends[kind])
+            low, high = (predicted[end].values[:, place] for end in ends[kind])
             covered = int(is_within(target[:, place], low, high)[is_here].sum())
             counts.append((surrogate.outputs[place], kind, covered, int(is_here.sum())))
     return counts
@@ -154,7 +154,7 @@ def verdict(score: Score, most_wanted: str) -> str:
 
 
 def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> float:
-    """Two-sided exact binomial test of a coverage."""
+    """Return the two-sided exact binomial p-value of a coverage."""
     return float(binomtest(covered, num_points, confidence).pvalue)
 
 
@@ -180,7 +180,7 @@ SMALLEST = 128
 
 
 def sizes_of(num_points: int) -> tuple[int, ...]:
-    """Halves of halves of the training points, the smallest first."""
+    """Return halves of halves of the training points, the smallest first."""
     sizes = [num_points]
     while sizes[-1] // 2 >= SMALLEST:
         sizes.append(sizes[-1] // 2)
@@ -194,7 +194,7 @@ def learning_curve(
     path: Path,
     on_size: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
-    """R² and error of every output by number of training points; sizes that `path` has are kept."""
+    """Return R² and error of every output by number of training points; sizes that `path` has are kept."""
     identity = f"{data.about} {sorted(dataclasses.asdict(settings).items())}"
     table = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if len(table) and set(table["identity"]) != {identity}:

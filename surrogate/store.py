@@ -25,7 +25,7 @@ _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreeme
 
 
 def save(path: Path, document: Mapping[str, Any], arrays: Any) -> None:
-    """Writes the folder whole or not at all; `document` is what it says of itself."""
+    """Write the folder whole or not at all; `document` is what it says of itself."""
     with replacing(path) as written:
         written.mkdir()
         save_arrays(written / ARRAYS, arrays)
@@ -35,7 +35,11 @@ def save(path: Path, document: Mapping[str, Any], arrays: Any) -> None:
 
 @reads_store("train it again")
 def load(path: Path) -> tuple[dict[str, Any], Any]:
-    """Document and arrays of the folder; refuses what is none, and a damaged one, saying which piece is."""
+    """Load document and arrays of the folder.
+
+    Raises:
+        ConfigError: the folder is no surrogate, or a piece of it is damaged.
+    """
     is_checked = manifest.check(path, "train it again")
     document, arrays = read_about(path), load_arrays(path / ARRAYS)
     if not is_checked:

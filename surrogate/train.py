@@ -253,7 +253,7 @@ class StateKeeper:
 
     @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
-        """Refuses to go on with another fit's state, and drops one that is not gone on with."""
+        """Refuse to go on with another fit's state, and drop one that is not gone on with."""
         clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()
         if not self.is_resumed:
@@ -274,7 +274,7 @@ class StateKeeper:
         return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))
 
     def keep(self, state: FitState) -> None:
-        """Writes the state now and then."""
+        """Write the state now and then."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
         from surrogate.store import save_arrays
@@ -287,7 +287,7 @@ class StateKeeper:
         self.kept_at = time.monotonic()
 
     def forget(self) -> None:
-        """Removes what was kept."""
+        """Remove what was kept."""
         discard(self.path)
 
 

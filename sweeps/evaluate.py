@@ -255,7 +255,11 @@ def _batch(document: Mapping[str, Any]) -> list[Any]:
 
 
 def read_json(text: str) -> Any:
-    """JSON without NaN and infinities, and without a key given twice."""
+    """Read JSON without NaN and infinities, and without a key given twice.
+
+    Raises:
+        ConfigError: the text is not such JSON.
+    """
 
     def refuse(constant: str) -> Any:
         raise ConfigError(f"request: {constant} is no JSON; leave the key out, or give a number")

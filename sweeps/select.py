@@ -190,7 +190,7 @@ def _arms(options: SelectOptions) -> tuple[Arm, ...]:
 
 
 def finalist_texts(path: str, count: int) -> list[str]:
-    """Arms of the points with the best scores that did not fail, the best first; equal points once."""
+    """Write as arms the points with the best scores that did not fail, the best first; equal points once."""
     from sweeps.strategies.file import list_library
 
     document = read_json(Path(path), "a result of sweeps.optimize")
@@ -203,10 +203,11 @@ def finalist_texts(path: str, count: int) -> list[str]:
             f"--search: {path} is of the strategy {strategy!r}, which is not in the library; give its points as arms, "
             "FILE.yaml:NAME=VALUE;…"
         )
-    whole = [one for one in points if not one.get("is_estimate")]
-    good = [one for one in whole if not one["failures"] and one["score"] is not None]
+    whole = [point for point in points if not point.get("is_estimate")]
+    good = [point for point in whole if not point["failures"] and point["score"] is not None]
     texts = dict.fromkeys(
-        _arm_text(strategy, one) for one in sorted(good, key=lambda one: float(one["score"]))
+        _arm_text(strategy, point)
+        for point in sorted(good, key=lambda point: float(point["score"]))
     )
     if not texts:
         raise ConfigError(f"--search: every point of {path} failed; there is nothing to choose")

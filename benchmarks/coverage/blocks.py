@@ -51,7 +51,7 @@ CASES = tuple(
 def made_up(
     case: Case, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "request"], Float[np.ndarray, "request"], Float[np.ndarray, "request"]]:
-    """Arrivals, and the latencies of both strategies."""
+    """Make up arrivals, and the latencies of both strategies."""
     count = case.num_requests
     arrival_us = np.cumsum(rng.exponential(GAP_US, count)).astype(np.int64)
     common = _correlated(case, rng)
@@ -130,13 +130,13 @@ def _figures(one: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled
 
 
 def main() -> int:
-    """Prints the table of docs/traces.md."""
+    """Print the table of docs/traces.md; return the exit code."""
     num_traces = asked(__doc__, "traces", NUM_TRACES)
     print("| requests | correlation of neighbours | mean | P90 | P99 |")
     print("|---|---|---|---|---|")
     for case in CASES:
-        found = coverage(case, num_traces)
-        cells = " | ".join(f"{100 * found[name]:.0f} %" for name in ("mean", "p90", "p99"))
+        shares = coverage(case, num_traces)
+        cells = " | ".join(f"{100 * shares[name]:.0f} %" for name in ("mean", "p90", "p99"))
         print(f"| {case.num_requests:,} | {case.correlation:g} | {cells} |", flush=True)
     return 0
 

@@ -131,7 +131,7 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
-    """Intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
+    """Return intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
     run, config = server(kind, num_requests, seed)
     found = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts, explores=explore))
     known = found.uncertainty
@@ -166,7 +166,7 @@ def server(
 
 
 def disturbances(kind: str, requests: int, random: np.random.Generator) -> np.ndarray:
-    """Standard normal `[TTFT or decoding, request]`, neighbours correlated where the kind says so."""
+    """Draw standard normal `[TTFT or decoding, request]`, neighbours correlated where the kind says so."""
     drawn = random.standard_normal((2, requests))
     if kind != KINDS[1]:
         return drawn
@@ -179,7 +179,7 @@ def disturbances(kind: str, requests: int, random: np.random.Generator) -> np.nd
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Coverage of the coefficients by kind, and of the predictions if there are any."""
+    """Write the coverage of the coefficients by kind, and of the predictions if there are any."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     groups = [(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     if len(kinds) > 1:

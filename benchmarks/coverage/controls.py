@@ -47,11 +47,11 @@ def controls(arrival_us: np.ndarray, input_len: np.ndarray, output_len: np.ndarr
 
 
 def share_left(values: np.ndarray, covariates: np.ndarray) -> float:
-    """Variance that is left ÷ variance, with coefficients from the other folds."""
+    """Return variance that is left ÷ variance, with coefficients from the other folds."""
     scaled = (covariates - covariates.mean(axis=0)) / covariates.std(axis=0)
     fold, left = np.arange(len(values)) % FOLDS, np.zeros(len(values))
-    for one in range(FOLDS):
-        is_here = fold == one
+    for here in range(FOLDS):
+        is_here = fold == here
         design = np.column_stack([np.ones((~is_here).sum()), scaled[~is_here]])
         slopes = np.linalg.lstsq(design, values[~is_here], rcond=None)[0][1:]
         left[is_here] = values[is_here] - scaled[is_here] @ slopes
@@ -71,12 +71,12 @@ def kept(record: RunRecord) -> dict[str, Any]:
 
 
 def figures(runs: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """By metric, of every seed."""
+    """Return by metric the value of every seed."""
     times = [run["ttft_us"] / 1000 for run in runs]
     return {
         "output tokens/s": np.array([run["output tokens/s"] for run in runs]),
-        "TTFT mean": np.array([one.mean() for one in times]),
-        "TTFT P99 by run": np.array([np.percentile(one, 99) for one in times]),
+        "TTFT mean": np.array([ttft_ms.mean() for ttft_ms in times]),
+        "TTFT P99 by run": np.array([np.percentile(ttft_ms, 99) for ttft_ms in times]),
         "TTFT P99 pooled": contributions_ms(
             tails_of_runs([kept_of(run["ttft_us"]) for run in runs])
         ),

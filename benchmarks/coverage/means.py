@@ -21,7 +21,7 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = 
 
 
 def bootstrapped(values: np.ndarray, level: float, method: str) -> float:
-    """Share of the rows whose bootstrap interval holds the true mean, 0."""
+    """Return the share of the rows whose bootstrap interval holds the true mean, 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of three values, some resamples are constant
         ends = stats.bootstrap(
@@ -38,7 +38,7 @@ def bootstrapped(values: np.ndarray, level: float, method: str) -> float:
 
 
 def students(values: np.ndarray, level: float) -> float:
-    """Share of the rows whose t interval holds the true mean, 0."""
+    """Return the share of the rows whose t interval holds the true mean, 0."""
     count = values.shape[1]
     half = stats.t.ppf(0.5 + level / 2, count - 1) * values.std(axis=1, ddof=1) / np.sqrt(count)
     return float(np.mean(np.abs(values.mean(axis=1)) <= half))

@@ -87,7 +87,7 @@ def _metrics(
 def intervals(
     values: Float[np.ndarray, "arm seed"], places: tuple[int, int | None], num_seeds: int
 ) -> list[Estimate]:
-    """One of every group of seeds: of an arm's mean, or of the paired difference of two."""
+    """Return an interval per group of seeds: of an arm's mean, or of the paired difference of two."""
     second, first = places
     groups = [arm.reshape(-1, num_seeds) for arm in values]
     if first is None:

@@ -41,7 +41,9 @@ class World(NamedTuple):
 
 
 def lognormal() -> World:
-    """Both strategies share the level of a run; the second is faster by 5 %, up to what is its own."""
+    """Return a world in which both strategies share the level of a run; the second is faster by 5 %,
+    up to what is its own.
+    """
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
         level = rng.normal(0, BETWEEN, num_seeds)

@@ -34,7 +34,7 @@ class Pairs(NamedTuple):
 
 
 def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]], Pairs]:
-    """Both with a coefficient of variation and mean 1."""
+    """Return draws of pairs of lognormal laws, both with a coefficient of variation and mean 1."""
     variance = np.log1p(spread**2)
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
@@ -72,14 +72,14 @@ def quantile(count: int) -> float:
 
 
 def error_of(pairs: Pairs, ratio: np.ndarray) -> np.ndarray:
-    """Standard error of the mean of second − ratio · first."""
+    """Return the standard error of the mean of second − ratio · first."""
     residuals = pairs.second - ratio[:, None] * pairs.first
     spread: np.ndarray = residuals.std(axis=1, ddof=1)
     return spread / np.sqrt(residuals.shape[1])
 
 
 def linear(pairs: Pairs) -> Ends:
-    """Ratio ± t · its standard error by linearisation."""
+    """Return the interval: ratio ± t · its standard error by linearisation."""
     base, ratio = pairs.first.mean(axis=1), pairs.second.mean(axis=1) / pairs.first.mean(axis=1)
     half = quantile(pairs.first.shape[1]) * error_of(pairs, ratio) / base
     return ratio - half, ratio + half
@@ -93,7 +93,7 @@ def logarithmic(pairs: Pairs) -> Ends:
 
 
 def fieller(pairs: Pairs) -> Ends:
-    """Every ratio at which a t-test of second − ratio · first finds nothing; infinite where it never does."""
+    """Return every ratio at which a t-test of second − ratio · first finds nothing; infinite where it never does."""
     count = pairs.first.shape[1]
     square = quantile(count) ** 2 / count
     first, second = pairs.first.mean(axis=1), pairs.second.mean(axis=1)
@@ -115,7 +115,7 @@ METHODS = {"linear": linear, "logarithm": logarithmic, "Fieller": fieller}
 
 
 def row(pairs: Pairs, ratio: float, ends: Ends) -> str:
-    """Coverage, and the three blemishes, %."""
+    """Return the coverage, and the three blemishes, %."""
     low, high = ends
     change = pairs.second - pairs.first
     error = change.std(axis=1, ddof=1) / np.sqrt(change.shape[1])

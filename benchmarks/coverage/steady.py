@@ -21,14 +21,14 @@ CROWD = 50
 
 
 def waits(rng: np.random.Generator, num_runs: int, length: int, load: float, first: int = 0):
-    """Waits of the customers of an M/M/1 queue that serves one a unit of time, `[run, customer]`."""
+    """Draw waits of the customers of an M/M/1 queue that serves one per unit of time, `[run, customer]`."""
     wait = rng.exponential(1.0, (first, num_runs)).sum(axis=0)
-    found = np.empty((length, num_runs))
+    all_waits = np.empty((length, num_runs))
     for place in range(length):
-        found[place] = wait
+        all_waits[place] = wait
         service, gap = rng.exponential(1.0, num_runs), rng.exponential(1 / load, num_runs)
         wait = np.maximum(wait + service - gap, 0.0)
-    return found.T
+    return all_waits.T
 
 
 def true_percentile(load: float, percent: float) -> float:
@@ -37,10 +37,10 @@ def true_percentile(load: float, percent: float) -> float:
 
 
 def cell(found: list[SteadyEstimate], truth: float) -> str:
-    """Coverage, half-width and how many runs were long enough."""
-    held = np.mean([one.low <= truth <= one.high for one in found])
-    width = np.median([(one.high - one.low) / 2 / truth for one in found])
-    enough = np.mean([one.is_enough for one in found])
+    """Write coverage, half-width and how many runs were long enough."""
+    held = np.mean([estimate.low <= truth <= estimate.high for estimate in found])
+    width = np.median([(estimate.high - estimate.low) / 2 / truth for estimate in found])
+    enough = np.mean([estimate.is_enough for estimate in found])
     return f"{100 * held:.1f} (±{100 * width:.0f} %, {100 * enough:.0f})"
 
 

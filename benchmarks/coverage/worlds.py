@@ -31,13 +31,13 @@ def mean_wait(load: float) -> float:
 def queues(
     rng: np.random.Generator, shape: tuple[int, int], load: float = 0.7, faster: float = 1.0
 ) -> Pairs:
-    """Mean waits of two queues with the same arrivals; the second serves `faster` times as fast.
+    """Draw mean waits of two queues with the same arrivals; the second serves `faster` times as fast.
 
     Services are drawn for each queue by itself, so that equal queues differ.
     """
     start = rng.uniform(size=shape)
     gaps = rng.exponential(1 / load, (NUM_CUSTOMERS, *shape))
-    found = []
+    means = []
     for speed in (1.0, faster):
         of_this = load / speed
         is_busy = start > 1 - of_this
@@ -47,13 +47,13 @@ def queues(
         for gap in gaps:
             total += wait
             wait = np.maximum(wait + rng.exponential(1 / speed, shape) - gap, 0.0)
-        found.append(total / NUM_CUSTOMERS)
+        means.append(total / NUM_CUSTOMERS)
     true = [mean_wait(load / speed) / speed for speed in (1.0, faster)]
-    return Pairs(found[0], found[1], true[1] - true[0])
+    return Pairs(means[0], means[1], true[1] - true[0])
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int], effect: float = 0.0) -> Pairs:
-    """Differences with a standard deviation of 1, and their mean."""
+    """Draw differences with a standard deviation of 1; return their mean, too."""
     first = 100 + 5 * rng.normal(size=shape)
     return Pairs(first, first + effect + rng.normal(size=shape), effect)
 
@@ -81,7 +81,7 @@ def asked(description: str | None, name: str, default: int) -> int:
 
 
 def asked_with_recorded(description: str | None, default: int) -> argparse.Namespace:
-    """`samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
+    """Read `samples`, and a recorded comparison with a metric and an `slo_class` of it; None if there is none."""
     parser = _parser(description, "samples", default)
     parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
     parser.add_argument("--metric", default="pooled_ttft_p99_ms", help="of its runs")

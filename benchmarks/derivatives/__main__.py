@@ -164,7 +164,7 @@ class Differences:
         metrics: Sequence[str],
         side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
     ) -> tuple[dict[str, np.ndarray], float]:
-        """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
+        """Return f(+) − f(−) of each metric by seed, and the share of seeds whose decisions differ."""
         found = []
         for sign in (1.0, -1.0):
             config, change = side(sign)

@@ -72,7 +72,7 @@ def _shared_prefix(rate: float, count: int) -> WorkloadSpec:
 
 
 def cases() -> tuple[Case, ...]:
-    """All of them, those without any flips first."""
+    """Return all cases, those without any flips first."""
     return (*_apart(), *_steady(), *_burst(), *_tiered(), *_tier())
 
 

@@ -120,7 +120,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
 
 
 def parts_of(walk: Walk) -> Parts:
-    """Ramps by the trapezoid rule; a jump is what a step with a flip has beside its ramp."""
+    """Split a walk into ramps by the trapezoid rule and jumps: what a step with a flip has beside its ramp."""
     ramps = (walk.slopes[1:] + walk.slopes[:-1]) / 2 * np.diff(walk.beta0)[:, None]
     rest = np.diff(walk.values, axis=0) - ramps
     is_flipped = walk.decisions[1:] != walk.decisions[:-1]
@@ -129,7 +129,7 @@ def parts_of(walk: Walk) -> Parts:
 
 
 def table(parts: Sequence[Parts], width_us: float) -> str:
-    """Means over the seeds per µs of β0 with standard errors, as Markdown."""
+    """Write means over the seeds per µs of β0 with standard errors, as Markdown."""
     rows = ["| metric | whole change | ramps | jumps |", "|---|---|---|---|"]
     for place, name in enumerate(METRICS):
         ramps = np.array([one.ramps[place] for one in parts]) / width_us
@@ -150,7 +150,7 @@ def _with_error(values: np.ndarray) -> str:
 
 
 def draw(walk: Walk, file: Path) -> None:
-    """TTFT of the request that jumps most, and the mean of all, along β0."""
+    """Draw TTFT of the request that jumps most, and the mean of all, along β0."""
     ttft_ms = walk.ttft_us / 1000
     place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))
     percent = 100 * (walk.beta0 / walk.beta0.mean() - 1)

@@ -21,7 +21,7 @@ from sweeps.runs.bench import table_of
 
 
 def speed(num_turns: int = 40) -> str:
-    """Warm times of a run and of its derivatives, and what reverse mode would have to keep."""
+    """Time a run and its derivatives, warm, and say what reverse mode would have to keep."""
     config = ClusterConfig(num_instances=8, routing_policy="weighted")
     table = table_of(load_builtin("mixed"), 42, 16, "reference")
     names = ("beta0", "beta1", "beta2", "alpha0", "alpha1", "alpha2", "arrival_scale")

@@ -25,7 +25,7 @@ CASE, NUM_ALONG = "iteration 8", 33
 
 
 def surrogate_lines(folder: Path, seeds: Sequence[int]) -> list[Line]:
-    """One row for every parameter and metric; `seeds` are the simulator's, of the JAX stream."""
+    """Return one row for every parameter and metric; `seeds` are the simulator's, of the JAX stream."""
     surrogate = Surrogate.load(folder)
     strategy = load_strategy(STRATEGY)
     space = space_of(strategy)
@@ -38,7 +38,7 @@ def surrogate_lines(folder: Path, seeds: Sequence[int]) -> list[Line]:
     bench = Bench(workload_of(strategy), seeds, "jax", names)
 
     def along(point: dict[str, float], parameter: str) -> np.ndarray:
-        """Points over the reach of a parameter's difference."""
+        """Return points over the reach of a parameter's difference."""
         reach = HALF_WIDTHS[parameter] * np.linspace(-1, 1, NUM_ALONG)
         array = np.tile([float(point[name]) for name in surrogate.names], (NUM_ALONG, 1))
         array[:, surrogate.names.index(parameter)] += reach

@@ -32,7 +32,7 @@ class Line:
 
 
 def as_csv(lines: Sequence[Line]) -> str:
-    """All figures, six digits."""
+    """Write all figures as CSV, six digits."""
     rows = [
         {name: f"{v:.6g}" if isinstance(v, float) else v for name, v in asdict(line).items()}
         for line in lines

@@ -58,17 +58,17 @@ class Compiled:
     temporary_bytes: int
 
     def step_s(self, lanes: int) -> float:
-        """Seconds of a scan step: each kernel takes its launch or its bytes, whichever is longer."""
+        """Return the seconds of a scan step: each kernel takes its launch or its bytes, whichever is longer."""
         scale = lanes / self.lanes
         return sum(max(LAUNCH_S, size * scale / BANDWIDTH) for size in self.counts.kernel_bytes)
 
     def runs_per_s(self, lanes: int) -> float:
-        """Runs a second on the device, if all lanes take as many scan steps as the slowest."""
+        """Return the runs per second on the device, if all lanes take as many scan steps as the slowest."""
         return lanes / (SCAN_STEPS * self.step_s(lanes))
 
 
 def missing_libraries() -> str:
-    """Why nothing can be compiled for a GPU here, or nothing."""
+    """Say why nothing can be compiled for a GPU here; an empty text if it can."""
     names = ("jax_cuda13_plugin", "jax_cuda12_plugin")
     if any(importlib.util.find_spec(name) is not None for name in names):
         return ""
@@ -134,7 +134,7 @@ def _kinds(counts: Counts) -> str:
 
 
 def table(results: Sequence[Compiled]) -> str:
-    """Counts and projection as Markdown."""
+    """Write counts and projection as Markdown."""
     lanes = results[0].lanes
     lines = [
         f"Made with `python -m benchmarks.gpu --write`: `lanes` form, {lanes:,} lanes, the mixed workload's 1,000 "

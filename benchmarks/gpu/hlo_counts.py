@@ -40,7 +40,7 @@ class Instruction:
 
     @property
     def num_bytes(self) -> int:
-        """Size of what it gives."""
+        """Return the size in bytes of what the instruction gives."""
         return sum(BYTES.get(kind, 4) * prod(sizes) for kind, sizes in self.shapes)
 
     def called(self, attribute: str) -> str:
@@ -63,12 +63,12 @@ class Counts:
 
     @property
     def num_kernels(self) -> int:
-        """Kernels of a turn, without those of inner loops."""
+        """Return the kernels of a turn, without those of inner loops."""
         return sum(self.kinds.values())
 
     @property
     def num_bytes(self) -> int:
-        """Bytes read and written, where a slice of a table counts as the slice."""
+        """Return the bytes read and written, where a slice of a table counts as the slice."""
         return sum(self.kernel_bytes)
 
 
@@ -157,7 +157,7 @@ def _touched(content: Sequence[Instruction], part: Instruction) -> int:
 
 
 def bytes_of(computations: Computations, body: Mapping[str, Instruction], one: Instruction) -> int:
-    """Bytes that a kernel reads and writes."""
+    """Return the bytes that a kernel reads and writes."""
     content = _content(computations, one)
     if one.opcode != "fusion":
         return one.num_bytes + sum(body[name].num_bytes for name in one.operands if name in body)

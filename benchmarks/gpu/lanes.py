@@ -37,7 +37,7 @@ LOG_CAPACITY = 16_384
 
 
 def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
-    """Both counts of the baseline, at one rate or seed by seed at each of several."""
+    """Return both counts of the baseline, at one rate or seed by seed at each of several."""
     spec, config = load_builtin("mixed"), ClusterConfig(**BASELINE)
     points = [Point(config, override(spec, aggregate_rate=rate)) for rate in rates]
     seeds = range(num_runs // len(points))

@@ -82,7 +82,7 @@ def _counts_repairs(node: ast.ClassDef) -> bool:
 
 
 def repairing_loops(tree: Tree) -> Row:
-    """Loops that make runs again until nothing is left to repair."""
+    """Count loops that make runs again until nothing is left to repair."""
     core = inside(tree, "blis_jax")
     counting = {
         f"{name}.{each.name}"
@@ -104,7 +104,7 @@ def repairing_loops(tree: Tree) -> Row:
 
 
 def jit_sites(tree: Tree) -> Row:
-    """Where `jax.jit` stands in the code."""
+    """Count where `jax.jit` stands in the code."""
     found = Counter(
         name
         for name, module in inside(tree, "blis_jax").items()
@@ -116,7 +116,7 @@ def jit_sites(tree: Tree) -> Row:
 
 
 def any_lines(tree: Tree) -> Row:
-    """Lines on which something is annotated as `Any` and nothing more."""
+    """Count lines on which something is annotated as `Any` and nothing more."""
     lines: Counter[str] = Counter()
     for name, module in inside(tree, "blis_jax").items():
         given = [each.annotation for each in nodes(module, ast.arg)]
@@ -129,7 +129,7 @@ def any_lines(tree: Tree) -> Row:
 
 
 def narrowings(tree: Tree) -> Row:
-    """Comparisons with None and asserts in what the step imports."""
+    """Count comparisons with None and asserts in what the step imports."""
     step = step_module(tree)
     if step is None:
         return Row("`None` tests and asserts of the engine", None, f"no module defines `{STEP}`")
@@ -150,7 +150,7 @@ def narrowings(tree: Tree) -> Row:
 
 
 def phase_tests(root: Path) -> Row:
-    """Test functions of single phases; a parametrised one counts once."""
+    """Count test functions of single phases; a parametrised one counts once."""
     count = sum(
         node.name.startswith("test_")
         for folder in PHASE_TESTS
@@ -188,7 +188,7 @@ def readme(root: Path) -> Row:
 
 
 def source_lines(root: Path) -> list[Row]:
-    """Lines and modules outside the tests."""
+    """Count lines and modules outside the tests."""
     lines: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for package in PACKAGES:
@@ -206,7 +206,7 @@ def source_lines(root: Path) -> list[Row]:
 
 
 def import_circles(tree: Tree) -> list[Row]:
-    """Folders and modules of `blis_jax` that import each other in a circle."""
+    """Count folders and modules of `blis_jax` that import each other in a circle."""
     edges = imports(inside(tree, "blis_jax"))
     rows = []
     for what, groups in (
@@ -220,7 +220,7 @@ def import_circles(tree: Tree) -> list[Row]:
 
 
 def function_imports(tree: Tree) -> Row:
-    """Imports inside functions."""
+    """Count imports inside functions."""
     found = Counter({name: len(inner_imports(module)) for name, module in tree.items()})
     where = (
         f"outside the tests; most of them in `{found.most_common(1)[0][0]}`" if found else "none"
@@ -232,7 +232,7 @@ MECHANISMS = re.compile(r"\b(mechanism|rules|defects)\b|\bis (not )?None\b")
 
 
 def feature_tests(tree: Tree) -> Row:
-    """`if`s in Python on what a mechanism has, on rules of revisions, and on None."""
+    """Count `if`s in Python on what a mechanism has, on rules of revisions, and on None."""
     found = Counter(
         name
         for package in ("engine", "memory", "results", "metrics", "runs", "core")
@@ -246,7 +246,7 @@ def feature_tests(tree: Tree) -> Row:
 
 
 def step_ladders(tree: Tree) -> Row:
-    """Lines of the scan step and of the calendar, with the functions of their own modules that they call."""
+    """Count lines of the scan step and of the calendar, with the functions of their own modules that they call."""
     total = 0
     for module in inside(tree, "blis_jax").values():
         functions = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
@@ -264,7 +264,7 @@ def step_ladders(tree: Tree) -> Row:
 
 
 def untyped_options(tree: Tree) -> Row:
-    """Functions that take options as a mapping of anything."""
+    """Count functions that take options as a mapping of anything."""
     found = Counter(
         name
         for name, module in tree.items()
@@ -278,7 +278,7 @@ def untyped_options(tree: Tree) -> Row:
 
 
 def config_fields(tree: Tree) -> Row:
-    """Fields of `ClusterConfig` and of the classes whose fields it has."""
+    """Count fields of `ClusterConfig` and of the classes whose fields it has."""
     classes = {
         node.name: node
         for module in inside(tree, "blis_jax.cluster").values()
@@ -308,7 +308,7 @@ def config_fields(tree: Tree) -> Row:
 
 
 def documented(tree: Tree) -> Row:
-    """Public docstrings that begin with a verb, as far as a word list tells."""
+    """Count public docstrings that do not begin with a verb, as far as a word list tells."""
     public = [
         ast.get_docstring(node) or ""
         for name, module in tree.items()

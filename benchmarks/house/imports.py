@@ -14,7 +14,7 @@ Tree = Mapping[str, ast.Module]  # by the module's name
 
 
 def parsed(root: Path) -> dict[str, ast.Module]:
-    """All modules of the packages."""
+    """Parse all modules of the packages."""
     return {
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): (
             ast.parse(path.read_text(), str(path))
@@ -25,7 +25,7 @@ def parsed(root: Path) -> dict[str, ast.Module]:
 
 
 def nodes(module: ast.AST, kind: type[Node]) -> Iterator[Node]:
-    """Every node of the kind."""
+    """Yield every node of the kind."""
     return (node for node in ast.walk(module) if isinstance(node, kind))
 
 
@@ -43,7 +43,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def imported_names(module: ast.Module) -> Iterator[str]:
-    """Names of what is imported at run time, in functions too; of `from a import b` both a and a.b."""
+    """Yield names of what is imported at run time, in functions too; of `from a import b` both a and a.b."""
     todo: deque[ast.AST] = deque([module])
     while todo:
         node = todo.popleft()
@@ -115,7 +115,7 @@ def folder_of(name: str) -> str | None:
 
 
 def between_folders(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Which folder of `blis_jax` imports which others."""
+    """Return which folder of `blis_jax` imports which others."""
     joined: dict[str, set[str]] = {}
     for name, others in edges.items():
         folder = folder_of(name)
@@ -126,7 +126,7 @@ def between_folders(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def circles(edges: Mapping[str, Iterable[str]]) -> list[set[str]]:
-    """Groups in which each reaches each other by imports, the largest first; none of one alone."""
+    """Return groups in which each reaches each other by imports, the largest first; none of one alone."""
     ways = {name: set(others) & edges.keys() for name, others in edges.items()}
     reaching = {name: reached(ways, name) for name in ways}
     groups: list[set[str]] = []

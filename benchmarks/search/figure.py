@@ -77,7 +77,7 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Draws a table that ships."""
+    """Draw a table that ships; return the exit code."""
     table, path = arguments
     name = Path(table).stem.removeprefix("search_").removesuffix("_judged")
     draw(pd.read_csv(table), Path(path), name)

@@ -55,7 +55,7 @@ class Search(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Place of the point that it ends at, by scores."""
+        """Return the place of the point that the search ends at, by scores."""
         return self.stood[-1].place if self.stood else int(np.argmin(self.scores))
 
     def found(self, batch: int) -> list[Found]:
@@ -97,7 +97,7 @@ class Verdict(NamedTuple):
 
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
-    """Each search that is there, unfinished ones too."""
+    """Yield each search that is there, unfinished ones too."""
     encoding = Encoding(space)
     for engine in plan.engines:
         for repetition in plan.repetitions:
@@ -128,7 +128,7 @@ def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[S
 
 
 def batch_ends(count: int, batch: int) -> list[int]:
-    """After how many evaluations of `count` the batches end."""
+    """Return after how many evaluations of `count` the batches end."""
     return [*range(batch, count, batch), count]
 
 
@@ -166,12 +166,12 @@ def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
 def grouped_error(
     statistic: Callable[[np.ndarray], float], num_seeds: int, num_groups: int = GROUPS
 ) -> float:
-    """Standard error of a statistic, given as a function of the places of seeds: one group at a time is left out."""
+    """Return the standard error of a statistic of the places of seeds: one group at a time is left out."""
     places = np.arange(num_seeds)
     groups = np.array_split(places, min(num_groups, num_seeds))
-    found = [statistic(np.delete(places, group)) for group in groups]
+    values = [statistic(np.delete(places, group)) for group in groups]
     count = len(groups)
-    return math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
+    return math.sqrt((count - 1) / count * float(np.square(values - np.mean(values)).sum()))
 
 
 # --- the reference point --------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def reference_of(plan: Plan) -> Point:
 
 
 def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) -> Mapping[str, Any]:
-    """Writes the best of all ends and the reference so far down, by seeds that judge nothing.
+    """Write the best of all ends and the reference so far down, by seeds that judge nothing.
 
     Every candidate runs on a quarter of the seeds; those that are then in front run on all of them.
     """

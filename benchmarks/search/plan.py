@@ -52,7 +52,7 @@ class Plan:
         return self.strategy.search.calls
 
     def record(self, engine: str, repetition: int) -> Path:
-        """Where one search writes what it tried."""
+        """Return where one search writes what it tried."""
 
         return self.folder / f"{searched(engine)}_{repetition:02d}.jsonl"
 
@@ -85,13 +85,13 @@ def seeds_of_search(repetition: int) -> tuple[int, ...]:
 def further_seeds(
     repetition: int, first: int = FIRST_FURTHER, times: int = MORE_SEEDS
 ) -> tuple[int, ...]:
-    """Seeds that only a search with rungs sees, of the points that go on; no search has them as its first ones."""
+    """Return seeds that only a search with rungs sees, of points that go on; no search has them as its first ones."""
     count = NUM_SEEDS * (times - 1)
     return tuple(range(first + count * repetition, first + count * (repetition + 1)))
 
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
-    """Parameters and values that are branches; every engine is told them."""
+    """Return parameters and values that are branches; every engine is told them."""
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 
 
@@ -137,7 +137,7 @@ NAMES = (*SEARCHED, *SAVED, *(name + RECOMMENDED for name in SEARCHED))
 
 
 def check(name: str) -> None:
-    """Refuses the name of no engine."""
+    """Refuse a name that is no engine's."""
     if name not in NAMES:
         raise ConfigError(
             f"--engines: {name!r} is unknown; use some of {', '.join(SEARCHED)}, each with "

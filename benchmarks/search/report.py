@@ -49,7 +49,7 @@ RIVALS = (
 
 
 def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
-    """Scores the best points again, writes the files and prints the table.
+    """Score the best points again, write the files and print the table; return the exit code.
 
     `beside` is a table of points of other engines that were judged before on the same seeds.
     """
@@ -88,7 +88,7 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
 
 
 def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Judged points after those of a file; refused if an engine is in both, or if they had another reference."""
+    """Put judged points after those of a file; refuse an engine that is in both, or points with another reference."""
     others = pd.read_csv(path)
     if missing := [name for name in points.columns if name not in others]:
         raise ConfigError(f"{path}: there is no column {missing[0]}; give a table of judged points")
@@ -100,7 +100,7 @@ def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
-    """Scores the ends of earlier searches again, of a table with a row each; prints how many are near enough."""
+    """Score the ends of earlier searches again, of a table with a row each; print how many are near enough."""
     kinds = {one.name: int for one in space.dimensions if one.kind == "integer"}
     rows = pd.read_csv(table, dtype=kinds)
     if missing := [
@@ -130,7 +130,7 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
 
 
 def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> pd.DataFrame:
-    """Every best point so far that is not far from its search's end, on the judging seeds.
+    """Judge every best point so far that is not far from its search's end, on the judging seeds.
 
     The row of a search's end has `is_end`. `evaluation` counts from 1.
     """
@@ -195,7 +195,7 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def needed_in(one: pd.DataFrame, goal: float) -> float:
-    """Evaluations of a search up to the first point it stood at that is near enough; infinite if none is."""
+    """Return the evaluations of a search up to the first point it stood at that is near enough; infinite if none is."""
     return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
 
 

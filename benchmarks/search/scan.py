@@ -21,7 +21,7 @@ MOST = 2000  # values
 
 
 def scan(plan: Plan, space: Space, text: str, num_seeds: int) -> int:
-    """Runs every whole value `NAME=LOW:HIGH` of a parameter; writes a table, prints the lowest scores."""
+    """Run every whole value `NAME=LOW:HIGH` of a parameter; write a table, print the lowest scores."""
     name, values = _values(space, text)
     table = scores_along(plan, space, name, values, num_seeds)
     path = plan.folder / f"scan_{name}.csv"
@@ -39,7 +39,7 @@ def scan(plan: Plan, space: Space, text: str, num_seeds: int) -> int:
 def scores_along(
     plan: Plan, space: Space, name: str, values: range, num_seeds: int
 ) -> pd.DataFrame:
-    """Score and objective at each value, the other parameters as in the reference point."""
+    """Return score and objective at each value, the other parameters as in the reference point."""
     centre, place = reference_of(plan), space.names.index(name)
     points = [(*centre[:place], value, *centre[place + 1 :]) for value in values]
     seeds = range(FIRST_TO_CHOOSE, FIRST_TO_CHOOSE + num_seeds)

@@ -121,14 +121,14 @@ class Side:
         return found
 
     def ask(self, what: str) -> dict[str, Any]:
-        """One repetition, or one more compilation."""
+        """Ask for one repetition, or one more compilation."""
         assert self.process.stdin is not None
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         return self._answer()
 
     def end(self) -> None:
-        """Ends the worker at once."""
+        """End the worker at once."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.errors):
@@ -154,7 +154,7 @@ class Pairs:
         return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
     def joined(self, later: Pairs) -> Pairs:
-        """Both, one below the other."""
+        """Put both one below the other."""
         return Pairs(
             np.concatenate([self.other_s, later.other_s]),
             np.concatenate([self.here_s, later.here_s]),
@@ -172,18 +172,18 @@ class Comparison:
     compile: Pairs | None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything measured, and the ratios."""
+        """Return everything measured, and the ratios."""
         parts = {"run": self.run} | ({"compile": self.compile} if self.compile else {})
-        found: dict[str, Any] = {"work": self.work, "unit": self.unit}
+        measured: dict[str, Any] = {"work": self.work, "unit": self.unit}
         for part, pairs in parts.items():
             ratio, low, high = pairs.ratio
-            found[part] = {
+            measured[part] = {
                 "other_s": pairs.other_s.tolist(),
                 "here_s": pairs.here_s.tolist(),
                 "ratio": ratio,
                 "interval": [low, high],
             }
-        return found
+        return measured
 
 
 def _in_turns(sides: tuple[Side, Side], what: str, times: int) -> list[tuple[Any, Any]]:

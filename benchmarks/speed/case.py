@@ -36,12 +36,12 @@ SEEDS = worker.SEEDS
 
 
 def peak_mb() -> float:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def best_of(repeats: int, call: Callable[[], Any]) -> float:
-    """Shortest wall time of several calls, in seconds."""
+    """Return the shortest wall time of several calls, in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def call_of(
 
 
 def compiled_in(call: Call) -> float:
-    """Seconds to compile a call."""
+    """Return the seconds to compile a call."""
     start = time.perf_counter()
     compilations: list[Callable[[], object]] = []
     call.lower(lambda _, lower: compilations.append(lower()))
@@ -83,7 +83,7 @@ def device_time(call: Call, repeats: int) -> tuple[float, float]:
 
 
 def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> dict[str, Any]:
-    """One run's latency."""
+    """Time one run."""
     call = call_of(config, load_builtin("mixed"), rows, form, num_slots=192)
     compile_s, seconds = device_time(call, 15 if form == "rows" else 2)
     per_run = seconds / rows
@@ -98,7 +98,7 @@ def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1)
 def seeds(
     config: ClusterConfig, title: str, cores: int | None, *, in_call: bool = False
 ) -> dict[str, Any]:
-    """256 seeds drawn, simulated and turned into records on the host; with `in_call` into one figure a run."""
+    """Time 256 seeds drawn, simulated and turned into records on the host; with `in_call` into one figure per run."""
     if cores is not None:
         os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:cores]))
     options = Options(resolve_ties=False)
@@ -132,7 +132,7 @@ def swept(title: str) -> dict[str, Any]:
 
 
 def scale(rate: float, count: int, title: str) -> dict[str, Any]:
-    """Cost per request of one run."""
+    """Time one run and return the cost per request."""
     spec = override(load_builtin("mixed"), aggregate_rate=rate, num_requests=count)
     # in the burst nearly all requests are in the system at once
     slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
@@ -157,7 +157,7 @@ def under_pressure(
     title: str,
     kv_model: str = "block-level",
 ) -> dict[str, Any]:
-    """One run made with one memory model, and the state that it carries."""
+    """Time one run made with one memory model, and measure the state that it carries."""
     (run,) = call_of(config, load_builtin(workload), 1, kv_model=kv_model, window=window).runs
     runner = Runner(run.sizes.options)
     record = runner.alone(run)
@@ -180,7 +180,7 @@ def under_pressure(
 
 
 def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
-    """One run of a cluster whose requests move or wait at the gateway, and how many do."""
+    """Time one run of a cluster whose requests move or wait at the gateway, and count how many do."""
     (run,) = call_of(config, load_builtin("mixed"), 1).runs
     runner = Runner(run.sizes.options)
     record = runner.alone(run)  # with tables that are large enough
@@ -249,7 +249,7 @@ ONE_CORE = {
 
 
 def on_one_core(name: str, title: str) -> dict[str, Any]:
-    """One run from its requests to its record, on one core."""
+    """Time one run from its requests to its record, on one core."""
     os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:1]))
     start = time.perf_counter()
     case = worker.CASES[name](Path())
@@ -310,7 +310,7 @@ def search_of(strategy: str) -> dict[str, Any]:
 
 
 def compile_cold() -> dict[str, Any]:
-    """Compilation of generator and engine for the baseline, nothing cached."""
+    """Time the compilation of generator and engine for the baseline, nothing cached."""
     return {
         "title": "compile, cold",
         "compile_s": compiled_in(call_of(BASELINE, load_builtin("mixed"), 16)),

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
 
 def compared(name: str, one: Found, two: Found) -> Programs:
-    """Two sides of a case."""
+    """Compare two sides of a case."""
     other, here = one.lines, two.lines
     there, mine = (Counter(map(_without_numbers, lines)) for lines in (other, here))
     own = (there - mine).total(), (mine - there).total()

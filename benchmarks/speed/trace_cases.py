@@ -34,7 +34,7 @@ TITLES = {MOONCAKE: "Mooncake conversation", AZURE_CONV: "Azure chat", AZURE_COD
 
 
 def data_folder() -> Path:
-    """Where recorded traces lie: beside the checkout, or beside the one that a worktree belongs to."""
+    """Return where recorded traces lie: beside the checkout, or beside the one that a worktree belongs to."""
     beside = REPO.parent / "shared" / "data"
     link = REPO / ".git"
     if beside.is_dir() or not link.is_file():
@@ -53,7 +53,7 @@ def _read(file: str, block_size: int) -> tuple[RequestTable, float]:
 
 
 def trace(name: str, window: int | None = None, repeats: int = 3) -> dict[str, Any]:
-    """Whole simulated runs of a trace, ties put in the reference's order and records made on the host.
+    """Time whole simulated runs of a trace, ties put in the reference's order and records made on the host.
 
     Compilation is what the first run takes longer than the best of the others.
     """

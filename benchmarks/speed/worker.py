@@ -133,7 +133,9 @@ def _on_cores(cores: int | None) -> None:
 
 
 def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool = False) -> Case:
-    """256 seeds drawn, simulated and summarised by one number; with `in_call` the compiled call forms it."""
+    """Make the case of 256 seeds drawn, simulated and summarised by one number; with `in_call` the
+    compiled call forms it.
+    """
     import numpy as np
 
     from blis_jax import ClusterConfig, Options, figures_of, run_grid
@@ -144,7 +146,7 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
     _on_cores(cores)
 
     def run() -> Seconds:
-        """Seconds for all seeds, from keys to one number (µs of TTFT) a run; compiling apart."""
+        """Return the seconds for all seeds, from keys to one number (µs of TTFT) per run; compiling apart."""
         grid = run_grid(
             [ClusterConfig(**config)],
             _workload("mixed"),
@@ -158,7 +160,7 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
 
 
 def sweep() -> Case:
-    """256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
+    """Make the case of 256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
     try:
         from sweeps.sweep.execution import How, run_sweep
         from sweeps.sweep.plan import make_plan
@@ -178,7 +180,7 @@ def sweep() -> Case:
     measured = (Measure(),) if "measure" in inspect.signature(run_sweep).parameters else ()
 
     def run() -> Seconds:
-        """Seconds for all seeds, the saved store included; compiling apart."""
+        """Return the seconds for all seeds, the saved store included; compiling apart."""
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             path = Path(folder) / "sweep.zarr"
@@ -212,7 +214,7 @@ def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
     """Calls of `once`, as many in a repetition as `LEAST_S` asks for; the shortest counts."""
 
     def run() -> Seconds:
-        """Seconds of the shortest call; compiling, which is over by then, is not told."""
+        """Return the seconds of the shortest call; compiling, which is over by then, is not told."""
         times: list[float] = []
         while sum(times) < LEAST_S:
             start = time.perf_counter()
@@ -226,7 +228,7 @@ def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
 def single(
     config: Mapping[str, Any], workload: str = "mixed", unit: str = "runs", **changes: Any
 ) -> Case:
-    """One run on the reference's requests of seed 0, from the request table to the record."""
+    """Make the case of one run on the reference's requests of seed 0, from the request table to the record."""
     from blis_jax import ClusterConfig, Options, simulate
     from blis_jax.workload import reference
 
@@ -327,7 +329,7 @@ def compiled_again(case: Case) -> Seconds:
 
 
 def num_calls(case: Case) -> int:
-    """Calls of Python functions, built-in ones included, in the least of three warm repetitions."""
+    """Count the calls of Python functions, built-in ones included, in the least of three warm repetitions."""
     counts = []
     for _ in range(3):
         profile = cProfile.Profile()

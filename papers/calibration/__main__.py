@@ -208,15 +208,15 @@ def _published_line(data: Path, name: str) -> str:
 
 
 def published(path: Path) -> dict[tuple[str, str], float]:
-    """Relative errors of the published simulator, by metric and statistic."""
+    """Return relative errors of the published simulator, by metric and statistic."""
     kinds = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "Latency": "e2e_ms"}
-    found = {}
+    errors = {}
     for line in input_files.read_text(path, "the published simulator's summary").splitlines():
         match = re.match(r"(TTFT|TPOT|Latency) (\w+)\s+([\d.]+)\s+([\d.]+)", line)
         if match:
             statistic = {"mean": "mean", "median": "p50"}.get(match[2].lower(), match[2].lower())
-            found[kinds[match[1]], statistic] = float(match[4]) / float(match[3]) - 1.0
-    return found
+            errors[kinds[match[1]], statistic] = float(match[4]) / float(match[3]) - 1.0
+    return errors
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:

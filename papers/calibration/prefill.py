@@ -62,11 +62,11 @@ class Prompts(NamedTuple):
 
     @property
     def tokens(self) -> Float[np.ndarray, " batch"]:
-        """Tokens of all prompts."""
+        """Return the tokens of all prompts of each batch."""
         return self.batch_size * self.prompt_size
 
     def take(self, is_taken: np.ndarray) -> Prompts:
-        """Some batches."""
+        """Return some of the batches."""
         return Prompts(*(values[is_taken] for values in self))
 
 
@@ -153,7 +153,7 @@ class Extrapolated(NamedTuple):
 
 
 def extrapolated(table: pandas.DataFrame, largest: int) -> list[Extrapolated]:
-    """Errors of every deployment that counts as measured on its own."""
+    """Return the errors of every deployment that counts as measured on its own."""
     is_kept = (table["hardware"] != "h100-80gb-pcap") & ~(
         (table["tensor_parallel"] == 2) & (table["batch_size"] == 64)
     )

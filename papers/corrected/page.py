@@ -40,7 +40,7 @@ _SHOWN = ("row", "claim", "published", "exact", "corrected", "shift", "verdict")
 
 
 def row_of(verdict: ProfileVerdict) -> dict[str, str]:
-    """One claim as a row of the table."""
+    """Return one claim as a row of the table."""
     claim, moved = verdict.claim, verdict.moved
     unlike = getattr(claim, "unlike", "")
     return {
@@ -62,7 +62,7 @@ def row_of(verdict: ProfileVerdict) -> dict[str, str]:
 
 
 def printed(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
-    """Lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
+    """Return the lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
     counted = [
         f"{TRACKS[name]}, {kind}s: {', '.join(f'{one}: {found[one]}' for one in VERDICTS if found[one])}"
         for name in TRACKS

@@ -61,7 +61,7 @@ class MovedFigure:
 
     @property
     def words(self) -> str:
-        """Both numbers with what they are of."""
+        """Say both numbers with what they are of."""
         return (
             f"{metric_label(self.of)} of {self.setting}: {self.exact:.1f} to {self.corrected:.1f}"
         )
@@ -93,7 +93,7 @@ class ProfileVerdict:
 def judged_profiles(
     record: PaperRecord, claims: Sequence[AnyClaim], exact: Samples, corrected: Samples
 ) -> list[ProfileVerdict]:
-    """Every claim of a record with its verdict; samples by the settings' names."""
+    """Judge every claim of a record under both profiles; samples by the settings' names."""
     settings = record.settings.values()
     missing = {setting.name: setting.missing for setting in settings if setting.missing}
     rows = [
@@ -266,7 +266,7 @@ def _size(verdict: ProfileVerdict) -> float:
 
 
 def measurement() -> Measurement:
-    """Parts of TTFT of all requests and of the slowest 5 %."""
+    """Return the measurement of the parts of TTFT, of all requests and of the slowest 5 %."""
     return ttft_parts((ALL,))
 
 

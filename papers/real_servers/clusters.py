@@ -41,7 +41,7 @@ class ClusterRun:
 
     @property
     def concurrency(self) -> int:
-        """Requests at once."""
+        """Return the number of requests at once."""
         assert isinstance(self.scene.load, ClosedLoad)
         return self.scene.load.concurrency
 
@@ -87,7 +87,9 @@ def _fits(scene: Scene) -> bool:
 
 
 def halves(runs: Sequence[ClusterRun]) -> list[str]:
-    """`first` for every other concurrency of a layout, `second` for the others; layouts begin with either in turn."""
+    """Return `first` for every other concurrency of a layout, `second` for the others; layouts begin
+    with either in turn.
+    """
     by_layout: dict[str, set[int]] = {}
     for run in runs:
         by_layout.setdefault(run.layout, set()).add(run.concurrency)
@@ -228,7 +230,9 @@ def _learned(
 
 
 def coverage(errors: Sequence[Error]) -> dict[str, float]:
-    """By figure: how much intervals hold of one half of the layouts, made from the other half; none for one layout."""
+    """Return by figure how much intervals hold of one half of the layouts, made from the other half;
+    none for one layout.
+    """
     order = {
         name: place
         for place, name in enumerate(dict.fromkeys(one.run.rpartition(",")[0] for one in errors))

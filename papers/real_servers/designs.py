@@ -82,7 +82,7 @@ class Fitter:
         )
 
     def errors(self, name: str, fit: ServerFit) -> list[Error]:
-        """Predictions of a run by a fit."""
+        """Return the predictions of a run by a fit, with what was measured."""
         return _errors(self.runs[name], self.simulated(name, fit.steps), fit.client)
 
 
@@ -100,32 +100,32 @@ def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[
 
 
 def held_out(fitter: Fitter, design: str) -> list[Error]:
-    """Errors on runs that a fit has not seen; `design` is one of `DESIGNS`."""
+    """Return errors on runs that a fit has not seen; `design` is one of `DESIGNS`."""
     groups = sorted({getattr(run, design) for run in fitter.runs.values()})
-    found = []
+    errors = []
     with progress.phase(f"leaving out each {design}", len(groups), "fits") as work:
         for number, group in enumerate(groups):
             seen = [run.name for run in fitter.runs.values() if getattr(run, design) != group]
             fit = fitter.fitted(seen)
             for run in fitter.runs.values():
                 if run.name not in seen:
-                    found += fitter.errors(run.name, fit)
+                    errors += fitter.errors(run.name, fit)
             work.show(number + 1)
-    return found
+    return errors
 
 
 def nothing_fitted(runs: Sequence[VllmRun]) -> list[Error]:
-    """Predictions by `trained-physics` as published, on the runs' real arrivals."""
-    found = []
+    """Return predictions by `trained-physics` as published, on the runs' real arrivals."""
+    errors = []
     with progress.phase("nothing fitted", len(runs)) as work:
         for number, run in enumerate(runs):
-            found += _errors(run, simulated(run.scene, None), NOTHING)
+            errors += _errors(run, simulated(run.scene, None), NOTHING)
             work.show(number + 1)
-    return found
+    return errors
 
 
 def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
-    """Predictions of a published simulator, where there are any."""
+    """Return predictions of a published simulator, where there are any."""
     return [
         Error(run.name, cell.figure, cell.stage, value, run.measured[cell])
         for run in runs
@@ -134,24 +134,26 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
 
 
 def widths(errors: Sequence[Error]) -> dict[str, float]:
-    """By figure: half of an interval in logarithms that holds the share `COVERAGE` of new errors like these."""
-    found = {}
-    for name in dict.fromkeys(one.figure for one in errors):
+    """Return by figure half of an interval in logarithms that holds the share `COVERAGE` of new errors like these."""
+    half_by_figure = {}
+    for name in dict.fromkeys(error.figure for error in errors):
         sizes = sorted(
-            abs(math.log(one.predicted / one.measured)) for one in errors if one.figure == name
+            abs(math.log(error.predicted / error.measured))
+            for error in errors
+            if error.figure == name
         )
         place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
-        found[name] = sizes[place - 1]
-    return found
+        half_by_figure[name] = sizes[place - 1]
+    return half_by_figure
 
 
 def half_widths(errors: Mapping[str, Sequence[Error]]) -> dict[str, dict[str, float]]:
-    """By figure and kind of what was left out: `widths`."""
-    found: dict[str, dict[str, float]] = {}
+    """Return `widths` by figure and kind of what was left out."""
+    by_figure: dict[str, dict[str, float]] = {}
     for kind, of_kind in errors.items():
         for name, width in widths(of_kind).items():
-            found.setdefault(name, {})[kind] = width
-    return found
+            by_figure.setdefault(name, {})[kind] = width
+    return by_figure
 
 
 def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned:
@@ -167,7 +169,7 @@ def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned
 
 
 def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
-    """`trained-physics` with its own errors, which no fit has touched."""
+    """Return `trained-physics` with its own errors, which no fit has touched."""
     kinds = dict.fromkeys(DESIGNS.values(), errors)
     return Learned(None, {}, NOTHING, *_seen(fitter), half_widths(kinds))
 
@@ -178,10 +180,10 @@ def _seen(fitter: Fitter) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def median_interval(errors: Sequence[Error], draws: int = 2000) -> tuple[float, float, float]:
-    """Median of the errors in % and its 95 % interval, runs drawn again with replacement."""
+    """Return the median of the errors in % and its 95 % interval, runs drawn again with replacement."""
     by_run: dict[str, list[float]] = {}
-    for one in errors:
-        by_run.setdefault(one.run, []).append(one.percent)
+    for error in errors:
+        by_run.setdefault(error.run, []).append(error.percent)
     runs = [np.array(values) for values in by_run.values()]
     rng = np.random.default_rng(0)
     medians = [

@@ -29,7 +29,7 @@ PLAIN: dict[str, Any] = MARK | {"marker": "x", "color": GUIDE_COLOUR}
 
 
 def draw(runs: Sequence[VllmRun], ours: Sequence[Error], fitted: Sequence[Error]) -> None:
-    """One panel for each figure: runs by model, nothing fitted and fitted to other models."""
+    """Draw one panel for each figure: runs by model, nothing fitted and fitted to other models."""
     model_of = {run.name: run.model for run in runs}
     models = sorted(set(model_of.values()))
     style = {
@@ -40,13 +40,13 @@ def draw(runs: Sequence[VllmRun], ours: Sequence[Error], fitted: Sequence[Error]
     legend.append(line_handle("nothing fitted", **PLAIN))
     with figure(5.6, 2, 2) as (made, panels):
         for panel, (name, words) in zip(panels.flat, FIGURES.items(), strict=True):
-            points = [one for one in fitted if one.figure == name and one.stage is None]
-            for one in ours:
-                if one.figure == name and one.stage is None:
-                    panel.plot(one.measured, one.predicted, **PLAIN)
-            for one in points:
-                panel.plot(one.measured, one.predicted, **style[model_of[one.run]])
-            _arrange(panel, [one.measured for one in points])
+            points = [error for error in fitted if error.figure == name and error.stage is None]
+            for error in ours:
+                if error.figure == name and error.stage is None:
+                    panel.plot(error.measured, error.predicted, **PLAIN)
+            for error in points:
+                panel.plot(error.measured, error.predicted, **style[model_of[error.run]])
+            _arrange(panel, [error.measured for error in points])
             panel.set(title=words, xlabel="measured (ms)", ylabel="predicted (ms)")
         save(made, PICTURE, TITLE, CAPTION, legend)
 

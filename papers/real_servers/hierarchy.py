@@ -74,32 +74,32 @@ class LoopPosterior:
         return total
 
     def left_out(self, names: Iterable[str]) -> np.ndarray:
-        """Predictions of the errors [figure · run], each from the runs of other names."""
+        """Predict the errors [figure · run], each from the runs of other names."""
         labels = np.array(list(names))
-        found = np.empty_like(self.errors)
+        predicted = np.empty_like(self.errors)
         for name in dict.fromkeys(labels.tolist()):
             place = np.flatnonzero(labels == name)
             both = np.concatenate([place, place + self.number])
             block = self.inverse[np.ix_(both, both)]
-            found[both] = self.errors[both] - np.linalg.solve(block, self.weights[both])
-        return found
+            predicted[both] = self.errors[both] - np.linalg.solve(block, self.weights[both])
+        return predicted
 
     def coefficients(self) -> np.ndarray:
-        """Means of the step law's coefficients, in prior standard deviations from the prior."""
+        """Return means of the step law's coefficients, in prior standard deviations from the prior."""
         return self.slopes.T @ self.weights
 
     def effects(self) -> dict[str, dict[str, list[float]]]:
-        """Means of the numbers of all groups, as `papers.real_servers.predict.learned` takes them."""
-        found: dict[str, dict[str, list[float]]] = {}
+        """Return means of the numbers of all groups, as `papers.real_servers.predict.learned` takes them."""
+        by_figure: dict[str, dict[str, list[float]]] = {}
         for place, name in enumerate(FIGURES):
             weights = self.weights[place * self.number : (place + 1) * self.number]
-            of_figure = found.setdefault(name, {})
+            of_figure = by_figure.setdefault(name, {})
             for level, labels in self.labels.items():
                 for group in dict.fromkeys(labels.tolist()):
                     chosen = labels == group
                     values = self.columns[chosen].T @ weights[chosen] * _variance(level, name)
                     of_figure[f"{level}: {group}"] = (values * FEATURE_SD).tolist()
-        return found
+        return by_figure
 
 
 def _variance(level: str, figure: str) -> float:

@@ -82,22 +82,22 @@ class LoopLaw:
         )
 
     def simulated(self, logs: np.ndarray) -> list[SimulatedRequests]:
-        """All runs by the vector."""
+        """Simulate all runs by the vector."""
         fit = self.fit_of(logs)
         with progress.phase("simulating", len(self.scenes), "runs") as work:
-            found = []
+            simulated = []
             for number, scene in enumerate(self.scenes):
                 beta = fit.beta_on(scene.server.hardware)
-                found.append(simulated_loop(scene, beta, fit.view))
+                simulated.append(simulated_loop(scene, beta, fit.view))
                 work.show(number + 1)
-        return found
+        return simulated
 
     def errors(self, found: Sequence[SimulatedRequests]) -> np.ndarray:
-        """Logarithms of measured over simulated figures, [2 · run]."""
+        """Return logarithms of measured over simulated figures, [2 · run]."""
         return self.measured - _figures(found)
 
     def linear(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
+        """Return errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
         number = len(self.scenes)
         here = self._short(logs, range(number))
         slopes = np.zeros((2 * number, len(logs)))
@@ -145,7 +145,7 @@ def shortened(scene: Scene) -> Scene:
 
 
 def fitted(law: LoopLaw) -> tuple[np.ndarray, list[SimulatedRequests]]:
-    """One step of Gauss-Newton from the prior: the vector, and the runs simulated by it.
+    """Take one step of Gauss-Newton from the prior: return the vector, and the runs simulated by it.
 
     More steps do not predict better: what a slightly other law leaves over goes to the groups.
     """

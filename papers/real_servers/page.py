@@ -145,7 +145,7 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
 def design_table(
     found: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
 ) -> str:
-    """Errors on runs left out, by design and figure, and how much intervals hold of new layouts.
+    """Make the table of errors on runs left out, by design and figure, and how much intervals hold of new layouts.
 
     Args:
         found: the study.
@@ -157,18 +157,18 @@ def design_table(
     rows = [[words, *head]]
     rows.append(["---"] * len(rows[0]))
     for design, everything in found.errors.items():
-        errors = [one for one in everything if is_split is None or is_split[one.run] == side]
+        errors = [error for error in everything if is_split is None or is_split[error.run] == side]
         half, held = widths(errors), coverage(errors)
         for name, cells in _figures(errors).items():
             width = 100 * (math.exp(half[name]) - 1)
-            number = sum(one.figure == name for one in errors)
+            number = sum(error.figure == name for error in errors)
             last = [f"{width:.0f}", _percent(held.get(name))]
             rows.append([design, name, str(number), *cells, *last])
     return _markdown(rows)
 
 
 def llmd_tables(found: ClusterStudy, as_labelled: ClusterStudy) -> str:
-    """Errors by design, pools under two readings of their labels, and which layout wins."""
+    """Make the tables of errors by design, of pools under two readings of their labels, and of which layout wins."""
     is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
     rows = [["one layout left out", "figure", "runs", "median error, % [95 %]", "worst, %"]]
     rows.append(["---"] * len(rows[0]))
@@ -177,15 +177,15 @@ def llmd_tables(found: ClusterStudy, as_labelled: ClusterStudy) -> str:
         ("pools, every instance serves whole requests", found, True),
         ("pools, as labelled", as_labelled, True),
     ):
-        errors = [one for one in done.errors["one layout"] if is_split[one.run] == wanted]
-        number = len({one.run for one in errors})
+        errors = [error for error in done.errors["one layout"] if is_split[error.run] == wanted]
+        number = len({error.run for error in errors})
         rows += [[words, name, str(number), *cells] for name, cells in _figures(errors).items()]
     parts = [design_table(found, is_split, side) for side in (False, True)]
     return "\n\n".join([*parts, _markdown(rows), rank_table(found)])
 
 
 def rank_table(found: ClusterStudy) -> str:
-    """Which layout wins, each layout predicted from the others."""
+    """Make the table of which layout wins, each layout predicted from the others."""
     head = [
         "at once",
         "layouts",
@@ -228,10 +228,10 @@ def rank_table(found: ClusterStudy) -> str:
 
 
 def num_gpus(run: ClusterRun) -> int:
-    """GPUs of the cluster."""
+    """Return the number of GPUs of the cluster."""
     server = run.scene.server
     if server.pools:
-        return sum(one.count * one.tp for one in server.pools)
+        return sum(pool.count * pool.tp for pool in server.pools)
     return server.num_instances * server.tp
 
 
@@ -260,14 +260,14 @@ def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
 
 
 def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
-    """Median and worst errors of whole runs by simulator, and whether the bars are met."""
+    """Make the table of median and worst errors of whole runs by simulator, and whether the bars are met."""
     head = ["predicted by", "runs", *(WORDS[name] for name in BARS)]
     lines = [head, ["---"] * len(head), ["bar", "", *(f"{bar:g}" for bar in BARS.values())]]
     for name, errors in rows:
-        whole = [one for one in errors if one.stage is None]
-        number = len({one.run for one in whole})
+        whole = [error for error in errors if error.stage is None]
+        number = len({error.run for error in whole})
         cells = [
-            _cell([one for one in whole if one.figure == figure], bar)
+            _cell([error for error in whole if error.figure == figure], bar)
             for figure, bar in BARS.items()
         ]
         lines.append([name, str(number), *cells])

@@ -91,7 +91,7 @@ class StepLaw:
         )
 
     def predicted_us(self, fit: StepFit) -> np.ndarray:
-        """Step times of all stages by a fit, µs."""
+        """Predict the step times of all stages by a fit, µs."""
         paces = [fit.beta_on(name)[-1] for name in self.gpus]
         with jax.enable_x64(True):
             return np.exp(np.asarray(self._predict(np.log([*fit.beta[:-1], *paces]))))
@@ -105,7 +105,7 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
     number = len(LOG_SD)
 
     def predict(logs: Any) -> Any:
-        """Times of all steps with the exponentials of these numbers."""
+        """Predict the logarithms of the times of all steps with the exponentials of these numbers."""
         values = jnp.exp(logs)
         paces = [values[number + one] if one >= 0 else 1.0 for one in place]
         rows = [

@@ -83,8 +83,8 @@ def read_runs(path: Path) -> list[VllmRun]:
 
 
 def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
-    """Every stage of every run as the mean step of its server, by Little's law."""
-    found = []
+    """Return every stage of every run as the mean step of its server, by Little's law."""
+    steps = []
     for run in runs:
         load = run.scene.load
         assert isinstance(load, StagedLoad)
@@ -94,7 +94,7 @@ def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
             }
             decodes = stage.rate * values["e2e_mean"] / 1e3
             prompts = stage.rate * values["itl_mean"] / 1e3
-            found.append(
+            steps.append(
                 MeanStep(
                     run.name,
                     deployment_of(run.scene.server),
@@ -106,7 +106,7 @@ def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
                     LAST_BLOCK * load.prompt,
                 )
             )
-    return found
+    return steps
 
 
 def shortened(scene: Scene, most_s: float) -> Scene:

@@ -209,7 +209,7 @@ def compute_data(job: PaperJob) -> None:
 
 
 def draw(job: PaperJob) -> None:
-    """Every figure, from data computed here or from those that come with the package."""
+    """Draw every figure, from data computed here or from those that come with the package."""
     figures = job.record.figures
     for figure in figures:
         path = job.output / PICTURES / f"{figure.name}.png"
@@ -235,7 +235,7 @@ def _data_of(job: PaperJob, figure: PaperFigure) -> Path:
 
 
 def plan(job: PaperJob) -> None:
-    """Prints what would be simulated, without doing so."""
+    """Print what would be simulated, without doing so."""
     settings = job.record.runnable(job.claims)
     wanted: list[tuple[str, tuple[int, ...], list[RunSetting]]] = [
         ("reference", job.record.seeds, settings)

@@ -75,7 +75,7 @@ class Published:
 
     @property
     def shown_decimals(self) -> int:
-        """One more than the published number has, unless that has many."""
+        """Return one decimal more than the published number has, unless that has many."""
         return self.decimals if self.decimals > 2 else self.decimals + 1
 
 
@@ -284,7 +284,7 @@ def metric_label(of: str) -> str:
 def parse_claims(
     text: str, source: str, settings: Mapping[str, RunSetting]
 ) -> tuple[AnyClaim, ...]:
-    """Claims about settings from a YAML text; `source` names it in errors."""
+    """Read claims about settings from a YAML text; `source` names it in errors."""
     indented = text.replace("\n", "\n  ")
     try:
         file = _File.model_validate(read_mapping(f"rows:\n  {indented}", source))

@@ -107,7 +107,7 @@ class PaperJob:
 
     @property
     def stream(self) -> str:
-        """Who draws the requests of the many seeds."""
+        """Return who draws the requests of the many seeds."""
         return self.options.rng or "jax"
 
     @property
@@ -122,13 +122,13 @@ class PaperJob:
         return self.options.quiet
 
     def runs(self, stream: str) -> PaperRuns:
-        """Runs with requests drawn by a stream."""
+        """Return the runs with requests drawn by a stream."""
         from papers.record.runs import PaperRuns
 
         return PaperRuns(self.parts, stream, self.options.overwrite)
 
     def print(self, lines: Sequence[str]) -> None:
-        """Prints, unless nothing is to be."""
+        """Print lines, unless nothing is to be printed."""
         if not self.is_quiet:
             print("\n".join(lines))
 

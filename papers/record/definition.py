@@ -52,7 +52,7 @@ class PaperRecord:
 
     @cached_property
     def settings(self) -> Mapping[str, RunSetting]:
-        """Every setting by name."""
+        """Return every setting by name."""
         return parse_settings(self._text(SETTINGS_FILE), f"{self.name}/{SETTINGS_FILE}")
 
     @cached_property
@@ -62,14 +62,14 @@ class PaperRecord:
 
     @cached_property
     def claims(self) -> tuple[AnyClaim, ...]:
-        """Every claim, in the record's order."""
+        """Return every claim, in the record's order."""
         return parse_claims(self._text(CLAIMS_FILE), f"{self.name}/{CLAIMS_FILE}", self.settings)
 
     @property
     def figures(self) -> tuple[PaperFigure, ...]:
-        """Its figures."""
-        found: tuple[PaperFigure, ...] = import_module(f"{self.package}.figures").FIGURES
-        return found
+        """Return the record's figures."""
+        figures: tuple[PaperFigure, ...] = import_module(f"{self.package}.figures").FIGURES
+        return figures
 
     def runnable(self, claims: Iterable[AnyClaim]) -> list[RunSetting]:
         """Return the settings of claims whose mechanisms all exist, each once."""

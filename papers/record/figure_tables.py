@@ -34,7 +34,7 @@ def compute(
     folder: Path,
     say: Say | None,
 ) -> None:
-    """Writes the data of each figure; what the runs have is not simulated again."""
+    """Write the data of each figure; what the runs have is not simulated again."""
 
     def get(
         settings: Iterable[RunSetting], measurement: Measurement
@@ -46,7 +46,7 @@ def compute(
 
 
 def place_of(name: str) -> tuple[str, float | str]:
-    """Policy and place of a setting named `policy|x`."""
+    """Return policy and place of a setting named `policy|x`."""
     policy, _, x = name.partition("|")
     try:
         return policy, float(x)
@@ -55,7 +55,7 @@ def place_of(name: str) -> tuple[str, float | str]:
 
 
 def row_of(policy: str, x: float | str, slo_class: str, metric: str, found: Estimate) -> Row:
-    """One line of the data."""
+    """Return one line of the data."""
     return policy, x, slo_class, metric, found.mean, found.low, found.high, found.num_seeds
 
 
@@ -66,7 +66,7 @@ def split_metric(metric: str) -> tuple[str, str]:
 
 
 def value_rows(samples: Mapping[str, SettingSample], metrics: Sequence[str]) -> list[Row]:
-    """Means of metrics of settings named `policy|x`."""
+    """Return means of metrics of settings named `policy|x`."""
     rows = []
     for name, sample in samples.items():
         policy, x = place_of(name)
@@ -79,7 +79,7 @@ def value_rows(samples: Mapping[str, SettingSample], metrics: Sequence[str]) -> 
 def changes_at(
     samples: Mapping[str, SettingSample], metrics: Sequence[str], reference: str
 ) -> list[Row]:
-    """Changes in % against the reference policy at the same place."""
+    """Return changes in % against the reference policy at the same place."""
     rows = []
     for name, sample in samples.items():
         policy, x = place_of(name)
@@ -92,17 +92,17 @@ def changes_at(
 def change_rows(
     policy: str, x: float | str, base: SettingSample, sample: SettingSample, metrics: Sequence[str]
 ) -> list[Row]:
-    """Changes of metrics in % against other runs, paired by seed."""
+    """Return changes of metrics in % against other runs, paired by seed."""
     rows = []
     for metric in metrics:
         name, slo_class = split_metric(metric)
-        found = difference(base.column(metric), sample.column(metric)).percent
-        rows.append(row_of(policy, x, slo_class, f"{name}_change_percent", found))
+        change = difference(base.column(metric), sample.column(metric)).percent
+        rows.append(row_of(policy, x, slo_class, f"{name}_change_percent", change))
     return rows
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes rows as CSV."""
+    """Write rows as CSV."""
     with replacing(path) as written:
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
         frame["x"] = [f"{x:g}" if isinstance(x, float | int) else x for x in frame["x"]]

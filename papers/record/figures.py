@@ -49,7 +49,7 @@ class PaperFigure:
         return known
 
     def draw(self, data: Path, path: Path) -> None:
-        """Draws it from a folder of data."""
+        """Draw the figure from a folder of data."""
         import_module(self.module).draw(data, path)
 
 

@@ -134,7 +134,7 @@ def _group(metric: str) -> tuple[str, str]:
 
 
 def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
-    """Registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
+    """Measure registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
     return Measurement("figures", tuple(names), partial(_scalars, names=names))
 
 
@@ -152,18 +152,18 @@ def with_tails(measurement: Measurement) -> Measurement:
 
 
 def record_figures() -> Measurement:
-    """Figures of the run and of each class, and what pooling takes."""
+    """Measure figures of the run and of each class, and what pooling takes."""
     return with_tails(scalars())
 
 
 def curves() -> Measurement:
-    """Distributions of TTFT by class."""
+    """Measure distributions of TTFT by class."""
     names = tuple(f"{slo_class}@{level:g}" for slo_class in CLASSES for level in LEVELS)
     return Measurement("curves", names, _curves)
 
 
 def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
-    """Parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
+    """Measure parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
     names = tuple(
         f"{slo_class}/{which}/{part}"
         for slo_class in classes

@@ -78,7 +78,7 @@ class Classifier:
     missing: Mapping[str, str]
 
     def classified(self, claims: Sequence[AnyClaim]) -> list[PublishedRow]:
-        """Every claim with its class and the reason for it."""
+        """Return every claim with its class and the reason for it."""
         return [self._row(claim) for claim in claims]
 
     def _row(self, claim: AnyClaim) -> PublishedRow:

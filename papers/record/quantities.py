@@ -38,7 +38,7 @@ class ClaimRuns:
 
     @property
     def samples(self) -> list[SettingSample]:
-        """All of its runs."""
+        """Return all runs of the claim."""
         return [sample for sample in (self.at, self.against, self.plus) if sample is not None]
 
     def on(self, seeds: Sequence[int]) -> ClaimRuns:
@@ -91,7 +91,7 @@ def mean_value(runs: ClaimRuns, of: str = "", base_of: str = "") -> float:
 
 
 def three_seed_range(runs: ClaimRuns) -> tuple[float, float]:
-    """Where the figure lies in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
+    """Return where the figure lies in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
     triples = [slice(first, first + 3) for first in range(0, len(runs.at.seeds) - 2, 3)]
     values = [mean_value(runs.rows(triple)) for triple in triples]
     finite = [value for value in values if math.isfinite(value)]

@@ -47,7 +47,7 @@ class SettingSample:
     num_broken: int  # invariants that did not hold, in all runs
 
     def column(self, name: str) -> np.ndarray:
-        """One figure of every seed."""
+        """Return one figure of every seed."""
         return np.asarray(self.values[:, self.names.index(name)])
 
     def at(self, seeds: Sequence[int]) -> SettingSample:
@@ -56,7 +56,7 @@ class SettingSample:
         return self.rows([place[seed] for seed in seeds])
 
     def rows(self, rows: slice | list[int]) -> SettingSample:
-        """Some of the runs."""
+        """Return some of the runs."""
         return SettingSample(
             self.setting,
             self.names,
@@ -67,7 +67,7 @@ class SettingSample:
         )
 
     def with_others(self, other: SettingSample) -> SettingSample:
-        """These runs and the other's on further seeds."""
+        """Return these runs and the other's on further seeds."""
         is_new = ~np.isin(other.seeds, self.seeds)
         return SettingSample(
             self.setting,
@@ -130,7 +130,7 @@ class PaperRuns:
         )
 
     def path(self, setting: RunSetting, measurement: Measurement) -> Path:
-        """Where a setting's runs are kept."""
+        """Return where a setting's runs are kept."""
         return self.folder / f"{self.stream}-{measurement.name}" / f"{setting.identity}.npz"
 
     def _kept(self, setting: RunSetting, measurement: Measurement) -> SettingSample:
@@ -212,7 +212,7 @@ class _Work:
                 self._runner(setting).expect(self._rows(setting))
 
     def run(self, batch: Sequence[RunSetting]) -> list[SettingSample]:
-        """All seeds of some settings."""
+        """Run all seeds of some settings."""
 
         def measured(record: RunRecord) -> tuple[np.ndarray, int, int]:
             values = self.measurement.of(record)
@@ -225,8 +225,10 @@ class _Work:
         for _, alike in groupby(batch, key=self._size):
             group = list(alike)
             rows = [row for setting in group for row in self._rows(setting)]
-            found = iter(self._runner(group[0]).run(rows, measured))
-            samples += [self._sample(one, list(islice(found, len(self.seeds)))) for one in group]
+            measured_rows = iter(self._runner(group[0]).run(rows, measured))
+            samples += [
+                self._sample(one, list(islice(measured_rows, len(self.seeds)))) for one in group
+            ]
         return samples
 
     def _sample(
@@ -261,7 +263,7 @@ class _Work:
 
 
 def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
-    """Roughly how long the settings take on two busy cores, compilations included."""
+    """Estimate roughly how long the settings take on two busy cores, in s, compilations included."""
     total = 0.0
     for setting in missing:
         per_run = PRESSED_MS if setting.is_pressed else PLAIN_MS
@@ -305,6 +307,6 @@ def _mechanism(setting: RunSetting) -> tuple[Any, ...]:
 
 
 def elapsed(start: float) -> str:
-    """Minutes and seconds since a time."""
+    """Write minutes and seconds since a time."""
     minutes, seconds = divmod(round(time.monotonic() - start), 60)
     return f"{minutes} min {seconds:02d} s"

@@ -63,7 +63,7 @@ class RunSetting:
 
     @property
     def identity(self) -> str:
-        """Equal for settings that simulate the same."""
+        """Return a hash that is equal for settings that simulate the same."""
         config = values_for_hash(self.config) | {"routing_scorers": self.config.scorers()}
         content = [config, self.spec.model_dump(mode="json", exclude={"seed"})]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -82,7 +82,7 @@ class RunSetting:
 
     @property
     def num_requests(self) -> float:
-        """About how many requests a run has."""
+        """Return about how many requests a run has."""
         spec = self.spec
         return spec.num_requests or (spec.aggregate_rate or 0) * (spec.horizon or 0) / 1e6
 
@@ -102,7 +102,7 @@ def of_arm(
 def of_groups(
     name: str, groups: Groups, given: Iterable[str], changes: Mapping[str, Any], workload: Any
 ) -> RunSetting:
-    """Groups of settings in order, then single ones, on a workload."""
+    """Make a setting of groups of settings in order, then single ones, on a workload."""
     values: dict[str, Any] = {}
     for group in given:
         if group not in groups:

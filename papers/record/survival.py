@@ -74,7 +74,7 @@ class SurvivalFinding:
 def judged(
     claims: Sequence[AnyClaim], samples: Samples, missing: Mapping[str, str]
 ) -> list[SurvivalFinding]:
-    """Every claim with its verdict; `missing` says by setting which mechanism is lacking."""
+    """Judge every claim; `missing` says by setting which mechanism is lacking."""
     return [_finding(claim, samples, missing) for claim in claims]
 
 
@@ -221,16 +221,16 @@ def judged_pooled(
     missing: Mapping[str, str],
     of_cluster: Mapping[str, str],
 ) -> list[SurvivalFinding | None]:
-    """Every claim with its verdict when its P99s are pooled; None where it is about nothing that can be.
+    """Judge every claim when its P99s are pooled; None where it is about nothing that can be pooled.
 
     `of_cluster` names the cluster's metric for each of the record's own, whose requests are then pooled.
     """
-    found: list[SurvivalFinding | None] = []
+    verdicts: list[SurvivalFinding | None] = []
     for claim in claims:
         is_lacking = bool(claim.lost) or any(name in missing for name in claim.settings)
         pooled = {} if is_lacking else _pooled(claim, samples, of_cluster)
-        found.append(judged([claim], pooled, missing)[0] if pooled else None)
-    return found
+        verdicts.append(judged([claim], pooled, missing)[0] if pooled else None)
+    return verdicts
 
 
 def _metrics(claim: AnyClaim) -> tuple[str, ...]:

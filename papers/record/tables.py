@@ -168,7 +168,7 @@ def _interval_words(record: Record, mean: str, low: str, high: str) -> str:
 def printed(
     records: Sequence[Record], columns: Sequence[str], quiet_kinds: Sequence[str]
 ) -> list[str]:
-    """Lines of a terminal; the reason follows below a row, unless its last column says it all."""
+    """Return the lines of a terminal; the reason follows below a row, unless its last column says it all."""
     shown = [name for name in columns if name != "reason"]
     rule = {name: "-" * _width(name) for name in shown}
     lines = [_line(shown, dict(zip(shown, shown, strict=True))), _line(shown, rule)]

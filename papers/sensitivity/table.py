@@ -26,7 +26,7 @@ _NOTHING = "–"
 
 
 def totals_of(rows: pd.DataFrame) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Parameters of one space, and by metric the total indices of both models, [parameter, figure]."""
+    """Return the parameters of one space, and by metric the total indices of both models, [parameter, figure]."""
     names = rows["parameter"].unique().tolist()
     totals = {}
     for metric, part in rows.groupby("metric", sort=False):

@@ -55,12 +55,12 @@ class MeasuredSteps:
 
     @property
     def requests(self) -> Float[np.ndarray, "step"]:
-        """Requests in the batch."""
+        """Return the number of requests in the batch."""
         return self.prefills + self.decodes
 
     @property
     def graph_size(self) -> Float[np.ndarray, "step"]:
-        """Requests of the CUDA graph that a step without prompts runs in."""
+        """Return the requests of the CUDA graph that a step without prompts runs in."""
         place = np.searchsorted(GRAPH_SIZES, self.decodes)
         return GRAPH_SIZES[np.minimum(place, len(GRAPH_SIZES) - 1)].astype(np.float64)
 
@@ -174,7 +174,8 @@ def _solved(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> Estimate:
-    """Change of the mean absolute error in %, with an interval that holds together with the others of its table.
+    """Return the change of the mean absolute error in %, with an interval that holds together with the
+    others of its table.
 
     The stretches of time are its samples, so that steps that follow each other count as one.
     """
@@ -187,7 +188,7 @@ def change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> Estimate:
 
 
 def by_quarters(values: np.ndarray, residual: np.ndarray) -> list[float]:
-    """Mean residual in each quarter of the steps, from the smallest values to the largest, µs.
+    """Return the mean residual in each quarter of the steps, from the smallest values to the largest, µs.
 
     Equal values come in an order by chance, so that time does not act in their place.
     """

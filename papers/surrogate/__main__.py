@@ -141,7 +141,7 @@ class Job:
         return self.output / f"{self.name}.surrogate"
 
     def make(self, part: str) -> None:
-        """Makes a part, and what it needs, unless it is there."""
+        """Make a part, and what it needs, unless it is there."""
         self.output.mkdir(parents=True, exist_ok=True)
         if part == "data":
             words = self.space.dataset_arguments(str(self.data), self.scale)

@@ -28,7 +28,7 @@ def _gaussian_process() -> Any:
     from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     def made(num_features: int) -> Any:
-        """With a length for every feature and noise, as scikit-optimize's own searches have."""
+        """Make a process with a length for every feature and noise, as scikit-optimize's own searches have."""
         lengths = np.full(num_features, 2.0)
         kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(lengths, (1e-2, 1e3), nu=2.5)
         kernel = kernel + WhiteKernel(1e-2, (1e-6, 1.0))
@@ -52,7 +52,7 @@ def _neighbours() -> Any:
 
 
 def compare(surrogate: Surrogate, data: Data, chosen: Sequence[str]) -> pd.DataFrame:
-    """R² on the test points and seconds of fitting, by model and output."""
+    """Return R² on the test points and seconds of fitting, by model and output."""
     num_points = int(surrogate.about["num_points"])
     samples, scales = samples_of(data, num_points)
     learned = [

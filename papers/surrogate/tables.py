@@ -12,9 +12,9 @@ LEVEL = 0.01
 
 
 def bars(table: pd.DataFrame) -> list[str]:
-    """R² of every output beside its ceiling, and what falls short."""
+    """Write R² of every output beside its ceiling, and what falls short."""
     first = table.iloc[0]
-    found = [
+    lines = [
         f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
         "",
         "| output | unit | mean | sd over points | RMSE | noise between points | standard error over seeds | "
@@ -25,7 +25,7 @@ def bars(table: pd.DataFrame) -> list[str]:
     for row in table.itertuples():
         noise = row.sd * math.sqrt(max(1 - row.reliability, 0.0))
         mark = f"**{row.bar}**" if row.bar == "not met" else row.bar
-        found.append(
+        lines.append(
             f"| {row.output} | {row.unit} | {row.mean:.5g} | {row.sd:.3g} | {row.rmse:.3g} | {noise:.2g} "
             f"| {row.seed_noise:.3g} "
             f"| {row.r2:.4f} | {row.reliability:.4f} | {_number(row.r2_other)} "
@@ -41,7 +41,7 @@ def bars(table: pd.DataFrame) -> list[str]:
         else ""
     )
     return [
-        *found,
+        *lines,
         "",
         f"{counts.get('met', 0)} of {tested} outputs meet their bar{blank}; short: {words}.",
     ]
@@ -52,10 +52,10 @@ def _number(value: float) -> str:
 
 
 def coverage(table: pd.DataFrame) -> list[str]:
-    """Coverage of 90 % intervals and the binomial tests."""
+    """Write the coverage of 90 % intervals and the binomial tests."""
     from blis_jax.statistics.paired import holm
 
-    found = [
+    lines = [
         "| intervals of | outputs | covered, least to most | rejected at 1 % each | all as one (Holm) "
         "| with finite calibration |",
         "|---|---|---|---|---|---|",
@@ -63,33 +63,33 @@ def coverage(table: pd.DataFrame) -> list[str]:
     for kind, part in table.groupby("interval"):
         rejected = part[part["p_binomial"] < LEVEL]
         finite = part[part["p_finite_calibration"] < LEVEL]
-        found.append(
+        lines.append(
             f"| {kind} | {len(part)} | {part['share'].min():.3f} to {part['share'].max():.3f} "
             f"| {len(rejected)} | {int((holm(part['p_binomial'].to_numpy()) < LEVEL).sum())} "
             f"| {len(finite)} |"
         )
     rejected = table[table["p_binomial"] < LEVEL]
     words = ", ".join(f"{r.output} ({r.interval}, {r.share:.3f})" for r in rejected.itertuples())
-    return [*found, "", f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."]
+    return [*lines, "", f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."]
 
 
 def regions(table: pd.DataFrame) -> list[str]:
-    """Coverage of the pool's intervals in each region."""
+    """Write the coverage of the pool's intervals in each region."""
     from surrogate.levels.fit import share_cells
 
-    found = [
+    lines = [
         "| region | points | intervals of | covered, least to most | median | outputs within 86 to 94 % |",
         "|---|---|---|---|---|---|",
     ]
     for (region, kind), part in table.groupby(["region", "interval"], sort=False):
-        found.append(
+        lines.append(
             f"| {region} | {part['points'].iloc[0]} | {kind} | {share_cells(part['share'])} |"
         )
-    return found
+    return lines
 
 
 def any_seeds(table: pd.DataFrame) -> list[str]:
-    """Coverage of intervals for any seeds, and what lies beyond the bar."""
+    """Write the coverage of intervals for any seeds, and what lies beyond the bar."""
     from surrogate.levels.fit import NEAR, any_seeds_lines
 
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
@@ -104,9 +104,11 @@ def any_seeds(table: pd.DataFrame) -> list[str]:
 
 
 def common_seeds(table: pd.DataFrame) -> list[str]:
-    """Sets of seeds that all points share: R² by what is known of the seeds, and coverage; then over all of it."""
+    """Write of sets of seeds that all points share: R² by what is known of the seeds, and coverage;
+    then over all of it.
+    """
     sets = table["first_seed"].unique().tolist()
-    found = [
+    lines = [
         f"{table['points'].iloc[0]} points on each of {len(sets)} sets of {table['num_seeds'].iloc[0]} seeds, which "
         f"begin at {', '.join(map(str, sets))}, one set after the other.",
         "",
@@ -120,10 +122,10 @@ def common_seeds(table: pd.DataFrame) -> list[str]:
             for name in ("r2_simulated", "r2", "r2_pool", "share_simulated", "share")
         ]
         widths = [part[name].mean() for name in ("half_width_simulated", "half_width")]
-        found.append(
-            f"| {output} | {' | '.join(cells)} | {' and '.join(f'{one:.3g}' for one in widths)} |"
+        lines.append(
+            f"| {output} | {' | '.join(cells)} | {' and '.join(f'{width:.3g}' for width in widths)} |"
         )
-    return [*found, "", *_of_all_outputs(table)]
+    return [*lines, "", *_of_all_outputs(table)]
 
 
 def _of_all_outputs(table: pd.DataFrame) -> list[str]:
@@ -156,37 +158,37 @@ def levels(table: pd.DataFrame) -> list[str]:
 
 
 def rivals(table: pd.DataFrame) -> list[str]:
-    """R² by model and output."""
+    """Write R² by model and output."""
     wide = table.pivot_table(index="model", columns="output", values="r2", sort=False)
     seconds = table.groupby("model")["fit_cpu_s"].mean()
-    found = ["| model | " + " | ".join(wide.columns) + " | CPU s a fit |"]
-    found.append("|---" * (len(wide.columns) + 2) + "|")
+    lines = ["| model | " + " | ".join(wide.columns) + " | CPU s a fit |"]
+    lines.append("|---" * (len(wide.columns) + 2) + "|")
     for model, row in wide.iterrows():
         numbers = " | ".join(f"{value:.4f}" for value in row)
         spent = seconds[model]
-        found.append(f"| {model} | {numbers} | {'–' if math.isnan(spent) else f'{spent:.1f}'} |")
-    return found
+        lines.append(f"| {model} | {numbers} | {'–' if math.isnan(spent) else f'{spent:.1f}'} |")
+    return lines
 
 
 def curve(table: pd.DataFrame) -> list[str]:
-    """R² by number of training runs and output."""
+    """Write R² by number of training runs and output."""
     wide = table.pivot_table(index=["points", "runs"], columns="output", values="r2", sort=False)
-    found = ["| training points | runs | " + " | ".join(wide.columns) + " |"]
-    found.append("|---" * (len(wide.columns) + 2) + "|")
+    lines = ["| training points | runs | " + " | ".join(wide.columns) + " |"]
+    lines.append("|---" * (len(wide.columns) + 2) + "|")
     for (points, runs), row in wide.sort_index().iterrows():
-        found.append(f"| {points} | {runs} | " + " | ".join(f"{v:.4f}" for v in row) + " |")
-    return found
+        lines.append(f"| {points} | {runs} | " + " | ".join(f"{v:.4f}" for v in row) + " |")
+    return lines
 
 
 def speed(table: pd.DataFrame) -> list[str]:
-    """Points a second of each call."""
-    found = [
+    """Write the points per second of each call."""
+    lines = [
         "| call | points/s | points per second of CPU | cores | load |",
         "|---|---|---|---|---|",
     ]
     for row in table.itertuples():
-        found.append(
+        lines.append(
             f"| {row.call} | {row.points_per_s:,.0f} | {row.points_per_cpu_s:,.0f} | {row.cores} "
             f"| {row.load:.1f} |"
         )
-    return found
+    return lines

@@ -92,7 +92,7 @@ class JointCell:
 
 
 def cells() -> list[JointCell]:
-    """Every arm on every workload, workload after workload."""
+    """Return every arm on every workload, workload after workload."""
     return [JointCell(arm, workload) for workload in WORKLOADS for arm in ARMS]
 
 

@@ -26,7 +26,7 @@ _SHARES = ("slo_miss_rate", "reject_rate")
 
 
 def printed(tables: Tables) -> list[str]:
-    """Lines of a terminal."""
+    """Return the lines of a terminal."""
     lines = answer(
         "Which winner of the two tracks has the lowest objective on which workload?",
         [_verdict(tables["joint"], workload) for workload in _workloads(tables["joint"])],

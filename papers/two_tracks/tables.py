@@ -30,15 +30,15 @@ SHARES = ("slo_miss_rate", "reject_rate")
 
 
 def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[str, str]]:
-    """Each row's strategy against its reference on every metric; verdicts hold for all of them (Holm).
+    """Compare each row's strategy with its reference on every metric; verdicts hold for all of them (Holm).
 
     Changes are in %, of shares in points; intervals are the family's.
     """
     rows = [row for row in Ledger(folder).rows() if row.result is not None]
     asked = [(row, metric) for row in rows for metric in metrics]
-    found = differences([_pair(row, metric) for row, metric in asked])
+    judged = differences([_pair(row, metric) for row, metric in asked])
     table = []
-    for (row, metric), difference in zip(asked, found, strict=True):
+    for (row, metric), difference in zip(asked, judged, strict=True):
         is_share = split_name(metric)[0] in SHARES
         shown = difference.simultaneous if is_share else difference.simultaneous_percent
         scale = 100 if is_share else 1
@@ -259,7 +259,7 @@ class RobustnessMap:
 
 
 def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
-    """Refuses a check on what the tree was built from."""
+    """Refuse a check on what the tree was built from."""
     if built.arms != other.arms or built.objective != other.objective:
         raise ConfigError(
             "the two maps have other strategies or another objective; make both with the same"
@@ -298,19 +298,19 @@ def check_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str
 
 
 def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]]:
-    """Every regime with the arm to take, and how that fares on the other map's cells."""
+    """Return every regime with the arm to take, and how that fares on the other map's cells."""
     rows = []
     for leaf in built.rules.leaves:
-        found = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
+        judgement = other.judged([(cell, leaf.label) for cell in other.cells if holds(leaf, cell)])
         values = (
             leaf.words(),
             leaf.label,
             str(leaf.num_cells),
             str(leaf.num_right),
-            str(found.num_cells),
-            str(found.num_feasible),
-            str(found.num_near),
-            f"{found.mean_excess:.1f}",
+            str(judgement.num_cells),
+            str(judgement.num_feasible),
+            str(judgement.num_near),
+            f"{judgement.mean_excess:.1f}",
         )
         rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
     return rows

@@ -99,7 +99,7 @@ def _main_of(raw: Surrogate, main: str | None) -> int:
 
 
 def one_run_each(part: Part, seed: int = 0) -> np.ndarray:
-    """One run of every point, drawn among those that came to their end, `[point, output]`."""
+    """Draw one run of every point among those that came to their end, `[point, output]`."""
     rng = np.random.default_rng(seed)
     is_there = ~np.isnan(part.runs).all(axis=2)
     chosen = [rng.choice(np.flatnonzero(row)) for row in is_there]

@@ -56,13 +56,13 @@ def network_of(settings: Settings, num_outputs: int) -> Network:
 
 
 def epochs_of(settings: Settings, num_points: int) -> int:
-    """Passes over the points, so that small and large sets get as many steps."""
+    """Return the passes over the points, so that small and large sets get as many steps."""
     wanted = -(-settings.steps // _batches(settings, num_points))
     return -(-wanted // EPOCHS_PER_CALL) * EPOCHS_PER_CALL
 
 
 def init(settings: Settings, samples: Samples) -> FitState:
-    """Fresh members."""
+    """Return fresh members."""
     network = network_of(settings, samples.means.shape[1])
     keys = jax.random.split(jax.random.key(settings.seed), settings.members)
     params = jax.vmap(lambda key: network.init(key, samples.features[:1]))(keys)
@@ -76,7 +76,7 @@ def fit(
     state: FitState | None = None,
     on_call: Callable[[FitState, float], None] | None = None,
 ) -> FitState:
-    """Trains from `state`, or afresh, to the end; `on_call` gets what there is, and the loss."""
+    """Train from `state`, or afresh, to the end; `on_call` gets what there is, and the loss."""
     state = init(settings, samples) if state is None else state
     num_epochs = epochs_of(settings, samples.features.shape[0])
     while int(state.epoch) < num_epochs:
@@ -170,7 +170,7 @@ def num_features(columns: Sequence[InputColumn]) -> int:
 def features(
     columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
 ) -> Float[Array, "point feature"]:
-    """Each column from -1 to 1: linear, logarithmic or both; one number a category.
+    """Return each column from −1 to 1: linear, logarithmic or both; one number per category.
 
     Where a column has no limit it stands at its high end, with a mark of its own. Scorers' weights also
     have their shares of all weights, since a router sees nothing else of them.
@@ -274,7 +274,7 @@ def _positive(x: jax.Array) -> jax.Array:
 
 
 def quantiles(steps: Float[Array, "... level"]) -> Float[Array, "... level"]:
-    """Quantiles of single runs in units of sd about the mean: the median, and positive steps from it."""
+    """Return quantiles of single runs in units of sd about the mean: the median, and positive steps from it."""
     middle = steps[..., _MIDDLE : _MIDDLE + 1]
     above = middle + jnp.cumsum(_positive(steps[..., _MIDDLE + 1 :]), axis=-1)
     down = jnp.cumsum(_positive(steps[..., :_MIDDLE])[..., ::-1], axis=-1)[..., ::-1]

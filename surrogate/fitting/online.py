@@ -104,7 +104,7 @@ def _fitted(
 
 
 def predict(ensemble: OnlineEnsemble, features: np.ndarray) -> np.ndarray:
-    """Targets `[member, point, output]` as each member has them."""
+    """Predict targets `[member, point, output]` as each member has them."""
     count = len(features)
     size = max(LEAST_POINTS, 1 << (count - 1).bit_length())
     padded = np.zeros((size, features.shape[1]), np.float32)
@@ -127,7 +127,7 @@ def _value(trained: Any, prior: Any, ensemble: OnlineEnsemble, features: jax.Arr
 
 
 def merged(outputs: Any, errors: Any = None) -> Any:
-    """Logarithm of one plus the compressed score that outputs `[…, output]` make up.
+    """Return the logarithm of one plus the compressed score that outputs `[…, output]` make up.
 
     The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints in
     units of EXCESS_SCALE, of which only positive ones count. With `errors` `[excess]`, their standard errors
@@ -151,7 +151,8 @@ def descend(
     is_free: np.ndarray,
     errors: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every member's way down in `merged` from its starts, `[member, start, feature]`, and its values.
+    """Follow every member's way down in `merged` from its starts; return the ends `[member, start,
+    feature]` and their values.
 
     Features that are not free, by `is_free[member, start, feature]`, stay; the others stay in the unit
     cube. Starts must be of one number in all calls, else the way is compiled again.

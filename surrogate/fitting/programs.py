@@ -41,7 +41,7 @@ class Standard(NamedTuple):
 
 
 def band(standard: Standard) -> tuple[Any, Any]:
-    """Middle and half width of the range from the lowest to the highest quantile of single runs."""
+    """Return middle and half width of the range from the lowest to the highest quantile of single runs."""
     low, high = standard.quantiles[..., 0], standard.quantiles[..., -1]
     half = (high - low) / 2
     return (low + high) / 2, half + LEAST_HALF
@@ -49,11 +49,11 @@ def band(standard: Standard) -> tuple[Any, Any]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def all_raw(static: Any, params: Any, tables: Tables, inputs: jax.Array) -> Any:
-    """Everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
+    """Return everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
     standard = Standard(*everything(static, params, inputs))
 
     def raw(values: jax.Array) -> jax.Array:
-        """In the output's unit, within its bounds."""
+        """Return values in the output's unit, within its bounds."""
         linear = tables.center + tables.width * values
         return jnp.clip(jnp.where(tables.is_log, jnp.exp(linear), linear), tables.low, tables.high)
 
@@ -103,13 +103,13 @@ def _of_members(params: Any, name: str, narrow: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def mean_only(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
-    """Means `[point, output]`."""
+    """Predict means `[point, output]`."""
     return member_means(static, params, inputs).mean(axis=-1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def member_means(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
-    """Means `[point, output, member]`."""
+    """Predict means `[point, output, member]`."""
     columns, network = static
     seen = features(columns, inputs)
     means: jax.Array = jax.vmap(lambda member: network.apply(member, seen).mean)(params)
@@ -118,7 +118,7 @@ def member_means(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def gradient(static: Any, place: int, params: Any, scales: Any, inputs: jax.Array) -> jax.Array:
-    """Derivatives of one output's mean in its unit, `[point, column]`."""
+    """Return derivatives of one output's mean in its unit, `[point, column]`."""
     is_log, center, width = (array[place] for array in scales)
 
     def total(inputs: jax.Array) -> jax.Array:

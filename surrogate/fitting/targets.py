@@ -44,11 +44,11 @@ class Scales:
 
     @property
     def is_learned(self) -> np.ndarray:
-        """Outputs that are not constant."""
+        """Return which outputs are not constant."""
         return np.array([not scale.is_constant for scale in self.entries])
 
     def standardized(self, values: np.ndarray) -> np.ndarray:
-        """Standard values of the learned outputs, `[..., output]`; NaN stays."""
+        """Return standard values of the learned outputs, `[..., output]`; NaN stays."""
         kept = [(place, scale) for place, scale in enumerate(self.entries) if not scale.is_constant]
         parts = []
         for place, scale in kept:
@@ -59,19 +59,19 @@ class Scales:
         return np.stack(parts, axis=-1).astype(np.float32)
 
     def arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`is_log`, center and width of the learned outputs."""
+        """Return `is_log`, center and width of the learned outputs."""
         kept = [scale for scale in self.entries if not scale.is_constant]
         is_log = jnp.asarray(np.array([scale.is_log for scale in kept]))
         center = jnp.asarray(np.array([scale.center for scale in kept], np.float32))
         return is_log, center, jnp.asarray(np.array([scale.width for scale in kept], np.float32))
 
     def to_json(self) -> str:
-        """As a text."""
+        """Write the scales as a text."""
         return json.dumps([dataclasses.asdict(scale) for scale in self.entries])
 
     @staticmethod
     def from_json(text: str) -> Scales:
-        """From such a text."""
+        """Read the scales from a text that `to_json` wrote."""
         return Scales(tuple(Scale(**entry) for entry in json.loads(text)))
 
 

@@ -146,7 +146,9 @@ def residuals(
 def on_own_seeds(
     surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Simulated and predicted means over each point's first seeds, and what is known or predicted of the baseline."""
+    """Return simulated and predicted means over each point's first seeds, and what is known or
+    predicted of the baseline.
+    """
     levels = surrogate.levels
     assert levels is not None
     learned = surrogate.scales.is_learned
@@ -190,7 +192,7 @@ class OwnData:
 
 @reads_store("make the dataset again")
 def load_own(path: str | Path, data: Data) -> OwnData:
-    """Reads the runs that go with a dataset; refuses those of another world, or on its pool's seeds."""
+    """Read the runs that go with a dataset; refuse those of another world, or on its pool's seeds."""
     dataset = load_kind(path, OWN_KIND, "the .zarr that sweeps.dataset --own-seeds writes")
     outcome, role = dataset["outcome"].values, dataset["role"].values
     num_left = int((outcome == NOT_RUN).sum())
@@ -239,7 +241,7 @@ NEAR = 0.04 + 1e-12  # of the confidence
 
 
 def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd.DataFrame:
-    """Coverage by output, kind of interval, knowledge of the seeds, their number and region.
+    """Return coverage by output, kind of interval, knowledge of the seeds, their number and region.
 
     From a simulated baseline the difference is covered where the metric is, so it has no rows of its own.
 
@@ -293,7 +295,7 @@ def any_seeds_lines(table: pd.DataFrame) -> list[str]:
 
 
 def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
-    """Least to most, median, and how many lie within four points of a percent of the confidence."""
+    """Write least to most, median, and how many lie within four points of a percent of the confidence."""
     is_near = (share - confidence).abs() <= NEAR
     return f"{share.min():.3f} to {share.max():.3f} | {share.median():.3f} | {int(is_near.sum())} of {len(share)}"
 

@@ -73,15 +73,15 @@ class Levels:
         return tuple(mode for mode in MODES if mode in self.noise)
 
     def standard(self, covariates: np.ndarray, baseline: np.ndarray | None = None) -> np.ndarray:
-        """Covariates, and behind them the baseline's outputs if given, in units of their spread.
+        """Return the covariates, and behind them the baseline's outputs if given, in units of their spread.
 
         Those that never vary are 0.
         """
-        found = _in_units(covariates, self.center, self.spread)
+        of_requests = _in_units(covariates, self.center, self.spread)
         if baseline is None:
-            return found
+            return of_requests
         runs = _in_units(baseline, self.baseline_mean, self.baseline_spread)
-        return np.concatenate([found, runs], axis=-1)
+        return np.concatenate([of_requests, runs], axis=-1)
 
     def shift(self, phi: np.ndarray, level: np.ndarray, mode: str = GIVEN) -> np.ndarray:
         """Return how far means lie from the pool's, in sd of runs, `[point, output]`.
@@ -150,7 +150,7 @@ class Levels:
 
     @staticmethod
     def read(tree: Mapping[str, Any], document: Mapping[str, Any]) -> Levels:
-        """From both."""
+        """Make the levels of the tree of arrays and the document."""
         arrays: dict[str, Any] = {
             name: np.asarray(tree[name]) for name in tree if name not in ("noise", "scores")
         }
@@ -182,7 +182,7 @@ def regress(
     fold: np.ndarray,
     point: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ridge weights `[1 + covariate, 1 + feature, output]`, and what each run's fold leaves, `[run, output]`.
+    """Return ridge weights `[1 + covariate, 1 + feature, output]`, and what each run's fold leaves, `[run, output]`.
 
     Every run has `phi[run, 1 + feature]`, standard covariates and the fold of its seed. Each output gets the
     penalties that predict best what they were not fitted to: the other folds' seeds or, if `point[run]` is

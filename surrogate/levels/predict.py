@@ -99,7 +99,7 @@ def workload_of(levels: Levels, spec: WorkloadSpec | None = None) -> WorkloadSpe
 
 
 def drawing(levels: Levels) -> Callable[[WorkloadSpec, int, int], tuple[RequestTable, Any]]:
-    """Who draws the requests of a workload and a seed, contents cut into blocks of a size."""
+    """Return the function that draws the requests of a workload and a seed, contents cut into blocks of a size."""
     if levels.stream == "jax":
         from blis_jax.commands.run.requests import draw_requests as draw
     else:
@@ -115,7 +115,7 @@ def predict_any(
     num_seeds: int = NUM_SEEDS,
     baseline: np.ndarray | None = None,
 ) -> xr.Dataset:
-    """Means over seeds outside the pool, and differences from the baseline on the same seeds.
+    """Predict means over seeds outside the pool, and differences from the baseline on the same seeds.
 
     Args:
         surrogate: one that was trained with `--seeds-data`.
@@ -213,7 +213,7 @@ def means(
     mode: str,
     baseline: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted means, and the baseline's, which are predicted too unless given, `[point, output]` each."""
+    """Return predicted means, and the baseline's, which are predicted too unless given, `[point, output]` each."""
     levels = levels_of(surrogate)
     low, high = surrogate.learned_bounds()
     mean = parts.mean + parts.run_sd * levels.shift(parts.phi, level, mode)
@@ -279,7 +279,7 @@ def baseline_config(surrogate: Surrogate) -> ClusterConfig:
 def baseline_on_seeds(
     surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None = None
 ) -> np.ndarray:
-    """Simulates the baseline on seeds, one run each, as the dataset's were made.
+    """Simulate the baseline on seeds, one run each, as the dataset's were made.
 
     Args:
         surrogate: one that was trained with `--seeds-data`.

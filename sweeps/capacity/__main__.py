@@ -195,7 +195,7 @@ class _Question:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """For the document."""
+        """Return the question as the document has it."""
         return {
             "workload": self.requests.name,
             "seeds": list(self.requests.seeds),

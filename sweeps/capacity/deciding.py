@@ -68,7 +68,7 @@ class ServiceTarget:
 def read_service_targets(
     texts: Sequence[str], classes: Collection[str]
 ) -> tuple[ServiceTarget, ...]:
-    """Targets given as `CLASS.LIMIT=MS[@PERCENT]`, or several with commas; the workload has these classes.
+    """Read targets given as `CLASS.LIMIT=MS[@PERCENT]`, or several with commas; the workload has these classes.
 
     Raises:
         ConfigError: a target has another form, or asks for what cannot be.
@@ -78,14 +78,14 @@ def read_service_targets(
         raise ConfigError(
             "--targets: none is given; say what the cluster must keep, such as critical.ttft_ms=200@99"
         )
-    found = tuple(_target(part, classes) for part in parts)
-    places = [(one.slo_class, one.figure, one.share) for one in found]
-    for one, place in zip(found, places, strict=True):
+    targets = tuple(_target(part, classes) for part in parts)
+    places = [(target.slo_class, target.figure, target.share) for target in targets]
+    for target, place in zip(targets, places, strict=True):
         if places.count(place) > 1:
             raise ConfigError(
-                f"--targets: {one.slo_class}.{one.figure} is given twice for {100 * one.share:g} %; keep one"
+                f"--targets: {target.slo_class}.{target.figure} is given twice for {100 * target.share:g} %; keep one"
             )
-    return found
+    return targets
 
 
 def _target(text: str, classes: Collection[str]) -> ServiceTarget:

@@ -29,7 +29,7 @@ class Hardware:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the policy on this GPU
 
     def group(self, count: int, role: str) -> InstanceGroup:
-        """So many instances on it."""
+        """Return `count` instances on this hardware."""
         group = InstanceGroup(count, self.gpu, role)
         if self.coefficients is None:
             return group
@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def cost_per_hour(self) -> float:
-        """Price of all GPUs."""
+        """Return the price of all GPUs per hour."""
         return sum(part.count * part.hardware.num_gpus * part.hardware.price for part in self.parts)
 
     def configured(self, config: ClusterConfig, is_corrected: bool) -> ClusterConfig:
@@ -122,7 +122,7 @@ class LayoutFamily:
 
     @property
     def least(self) -> int:
-        """Fewest instances."""
+        """Return the fewest instances that this kind of cluster can have."""
         return 2 if self.is_split or self.second is not None else 1
 
     def of(self, num_instances: int) -> Layout:

@@ -90,7 +90,7 @@ def section(
     metrics: Sequence[str],
     random_state: int,
 ) -> dict[str, Any]:
-    """Margins and probabilities of being best, as plain data; runs every arm with every draw."""
+    """Run every arm with every draw; return margins and probabilities of being best, as plain data."""
     runs = [
         [
             kept.of(draws.posterior.configured(arm.config, values), f"{arm.name}, draw {number}")
@@ -147,7 +147,7 @@ def _figures(
 def probability_of_best(
     values: Float[np.ndarray, "arm draw seed"], is_lower_better: bool, seed: int
 ) -> Float[np.ndarray, " arm"]:
-    """Share of (draw, resample of the seeds) in which an arm has the best mean; ties are shared."""
+    """Return the share of (draw, resample of the seeds) in which an arm has the best mean `[arm]`; ties are shared."""
     random = np.random.default_rng(seed)
     num_seeds = values.shape[2]
     picked = random.integers(0, num_seeds, (NUM_RESAMPLES, num_seeds))

@@ -27,7 +27,7 @@ class Crossover:
 
 
 def crossovers(config: ClusterConfig) -> tuple[Crossover, ...]:
-    """(gap of the base scores) ÷ (age weight) + grace period, for every pair of classes."""
+    """Return (gap of the base scores) ÷ (age weight) + grace period, for every pair of classes."""
     return tuple(_crossover(config, lower, higher) for lower, higher in PAIRS)
 
 

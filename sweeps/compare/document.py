@@ -87,7 +87,8 @@ class ComparedSetting:
 def default_metrics(
     classes: Sequence[str], configs: Sequence[ClusterConfig], is_one_trace: bool = False
 ) -> tuple[str, ...]:
-    """Latencies and goodput of all requests and of each class, and throughput; rejections and cost if they can differ.
+    """Return the usual metrics: latencies and goodput of all and of each class, throughput; rejections
+    and cost if they can differ.
 
     Beside each P99 by run stands the P99 of the pooled requests. Of one trace a P99 is that of its requests
     anyway, and the share within targets, which single requests make, takes the place of goodput.
@@ -102,7 +103,9 @@ def default_metrics(
     by_class = names_in(names, classes)
     is_elastic = any(config.cluster_policy != NONE for config in configs) and not is_one_trace
     sources = (numbered(config).source for config in configs)
-    own = dict.fromkeys(name for one in sources if one is not None for name in one.figure_names)
+    own = dict.fromkeys(
+        name for source in sources if source is not None for name in source.figure_names
+    )
     return (*names, *OF_RUN, *(COST if is_elastic else ()), *own, *by_class)
 
 
@@ -304,7 +307,7 @@ def _parts(runs: Sequence[RunSummary], slo_class: str) -> dict[str, Any]:
 
 
 def part_table(runs: Sequence[RunSummary], slo_class: str, view: str) -> np.ndarray:
-    """Parts of a view, ms, `[seed part]`; NaN where a run has none."""
+    """Return the parts of a view, ms, `[seed part]`; NaN where a run has none."""
     nothing = [math.nan] * len(TTFT_PARTS)
     return np.array([run.ttft_parts.get(slo_class, {}).get(view, nothing) for run in runs], float)
 

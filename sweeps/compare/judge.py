@@ -37,7 +37,7 @@ SHARES = {"attainment": (GOOD, 1.0), "slo_miss_rate": (GOOD, -1.0), "reject_rate
 
 
 def check_block(block_s: float | None, trace: TraceSource | None) -> None:
-    """Refuses a length of blocks that nothing would use, or of which the trace holds too few."""
+    """Refuse a length of blocks that nothing would use, or of which the trace holds too few."""
     if block_s is None:
         return
     if trace is None or trace.num_windows is not None:
@@ -96,18 +96,18 @@ class OneTrace:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the trace; 0 if its requests are too few."""
+        """Return the number of blocks of the trace; 0 if its requests are too few."""
         return self.resamplings[0].num_blocks if self.resamplings else 0
 
     @property
     def block_s(self) -> float | None:
-        """Seconds of a block."""
+        """Return the seconds of a block; None if the trace has no blocks."""
         return self.resamplings[0].block_s if self.resamplings else None
 
     def differences(
         self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
-        """Second minus first of every entry (first, second, metric), judged together."""
+        """Return second minus first of every entry (first, second, metric), judged together."""
         pairs = [
             ResampledPair(
                 self.resampled(first, name), self.resampled(second, name), lookup(name)[0].direction
@@ -228,7 +228,7 @@ class BySeeds:
     def differences(
         self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
-        """Second minus first of every entry (first, second, metric), judged together."""
+        """Return second minus first of every entry (first, second, metric), judged together."""
         pairs = [pair_of(first, second, name) for first, second, name in asked]
         return paired.differences(pairs, self.inference)
 
@@ -243,7 +243,7 @@ Judge = BySeeds | OneTrace
 
 
 def judge_of(setting: ComparedSetting, arms: Sequence[Sequence[RunSummary]]) -> Judge:
-    """For the runs of these arms, the reference first."""
+    """Return the judge for the runs of these arms, the reference first."""
     if setting.is_one_trace:
         return OneTrace(arms, setting.inference, setting.block_s)
     return BySeeds(setting.inference)

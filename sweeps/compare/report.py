@@ -89,7 +89,7 @@ def _part_rows(
 
 
 def criterion_lines(document: Mapping[str, Any]) -> list[str]:
-    """Every criterion with its verdict, then what the same bound says of the other classes."""
+    """Write every criterion with its verdict, then what the same bound says of the other classes."""
     lines = []
     for entry in document["criteria"]:
         if not (entry["is_asked"] or entry["num_seeds"]):
@@ -116,7 +116,7 @@ def criterion_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def crossover_lines(document: Mapping[str, Any]) -> list[str]:
-    """From which age the lower class goes first, by the settings and in fact."""
+    """Say from which age the lower class goes first, by the settings and in fact."""
     lines = []
     for arm in document["arms"]:
         seen = [entry for entry in arm["crossovers"] if entry["observed"] is not None]
@@ -191,7 +191,7 @@ def _is_before(document: Mapping[str, Any], first: str, second: str) -> bool:
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
-    """Arms with runs that did not come to their end, and what that does to the figures."""
+    """Name the arms with runs that did not come to their end, and what that does to the figures."""
     lines = []
     for arm in document["arms"]:
         failure = arm["failure"]
@@ -221,7 +221,7 @@ def quantity(entry: Mapping[str, Any], is_signed: bool = True) -> Quantity:
 
 
 def milliseconds(us: float) -> str:
-    """µs as ms or, where they are many, s."""
+    """Write µs as ms or, where they are many, s."""
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.4g} ms"
 
 

@@ -59,7 +59,7 @@ def setting_of(
 
 
 def check_pooled(metrics: Sequence[str], is_one_trace: bool) -> None:
-    """Refuses to pool the runs of one trace, which all serve the same requests."""
+    """Refuse to pool the runs of one trace, which all serve the same requests."""
     for name in metrics if is_one_trace else ():
         if pooled_latency(name) is not None:
             raise ConfigError(

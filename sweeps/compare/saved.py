@@ -55,7 +55,7 @@ class SavedSweep:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Its SLO classes, the most urgent first."""
+        """Return the sweep's SLO classes, the most urgent first."""
         there = [str(name) for name in self.dataset["slo_class"].values]
         order = [name for name in CLASS_NAMES if name != "default"] + ["default"]
         return tuple(name for name in order if name in there)

@@ -105,7 +105,7 @@ def _number(kind: DescriptorKind, text: str) -> float:
 
 
 def check_axes(axes: Sequence[DescriptorAxis], spec: WorkloadSpec, targets: Sequence[str]) -> None:
-    """Refuses axes that a strategy's parameter sets too, or that the workload cannot follow."""
+    """Refuse axes that a strategy's parameter sets too, or that the workload cannot follow."""
     for axis in axes:
         if axis.kind.setting in targets and axis.kind.setting:
             raise ConfigError(

@@ -55,7 +55,7 @@ class DatasetSizes:
     )
 
     def check(self) -> None:
-        """Refuses sizes that cannot be."""
+        """Refuse sizes that cannot be."""
         for name, count in (
             ("points", self.train),
             ("calibration", self.calibration),
@@ -91,7 +91,7 @@ class DatasetSizes:
 
     @property
     def num_runs(self) -> int:
-        """Runs in all, without those of a baseline."""
+        """Return the number of runs in all, without those of a baseline."""
         held_out = self.calibration + self.test + 2 * self.branch
         if self.own_seeds:
             return (self.train + held_out) * self.own_seeds
@@ -123,7 +123,7 @@ class DatasetPlan:
 
     @property
     def points_per_part(self) -> int:
-        """Points that are written at a time."""
+        """Return the number of points that are written at a time."""
         return max(RUNS_PER_PART // self.is_planned.shape[1], 1)
 
     def values(self, point: int) -> tuple[dict[str, Any], dict[str, float]]:
@@ -145,7 +145,7 @@ def make_plan(
     random_state: int,
     baseline: Arm | None = None,
 ) -> DatasetPlan:
-    """Draws the points and deals out the seeds; the same arguments give the same plan."""
+    """Draw the points and deal out the seeds; the same arguments give the same plan."""
     sizes.check()
     columns = (
         *(column_of(dimension, space) for dimension in space.dimensions),

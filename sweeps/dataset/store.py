@@ -87,14 +87,14 @@ class DatasetStore(Store):
 
     @reads_store(ADVICE)
     def open(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
-        """Makes the store, or opens that of the same dataset; which points are done."""
-        found = self.begin(empty_dataset(self.plan, self.names, about), is_resumed)
-        return np.asarray((found["outcome"].values != NOT_RUN).all(axis=1))
+        """Make the store, or open that of the same dataset; return which points are done."""
+        dataset = self.begin(empty_dataset(self.plan, self.names, about), is_resumed)
+        return np.asarray((dataset["outcome"].values != NOT_RUN).all(axis=1))
 
     def fill(
         self, first: int, runs: Sequence[Mapping[int, RunSummary]], covariates: np.ndarray
     ) -> None:
-        """Fills points from `first` on with their runs by place of the seed."""
+        """Fill points from `first` on with their runs by place of the seed."""
         planned = self.plan.is_planned[first : first + len(runs)]
         outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
         value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)

@@ -179,7 +179,7 @@ def command_of(hypothesis: Hypothesis) -> str:
 
 
 def benches_for(ledger: Ledger) -> Benches:
-    """Benches that measure what the track's criteria ask for, too."""
+    """Return benches that measure what the track's criteria ask for, too."""
     problem = ledger.problem
     spec = workload_named(problem.workload, problem.folder, problem.rate)
     return Benches(metrics_of(problem, spec.slo_classes))
@@ -191,7 +191,7 @@ def benches_for(ledger: Ledger) -> Benches:
 def add_row(
     ledger: Ledger, values: Mapping[str, Any], benches: Benches, tell: Tell | None = None
 ) -> Record:
-    """Plans the row if it is not planned, runs it, and writes its result."""
+    """Plan the row if it is not planned, run it, and write its result."""
     row = planned_row(ledger, values)
     if row.result is not None:
         raise ConfigError(
@@ -366,7 +366,7 @@ def add_file(
     tell: Tell,
     show: Callable[[int, str], None],
 ) -> int:
-    """Adds every row of a file that is not there yet, in order; how many were added."""
+    """Add every row of a file that is not there yet, in order; return how many were added."""
     known = {row.id for row in ledger.rows()}
     for entry in entries:  # all of them before the first is run
         if entry["id"] not in known:
@@ -376,10 +376,10 @@ def add_file(
         show(place, str(entry["id"]))
         row = planned_row(ledger, {k: v for k, v in entry.items() if k not in AFTERWARDS})
         if row.result is None:
-            given = {"id": row.id} | {k: entry[k] for k in ("verdict",) if k in entry}
+            values = {"id": row.id} | {k: entry[k] for k in ("verdict",) if k in entry}
             if "verdict" in entry:
-                given["findings"] = entry.get("findings", "")
-            record = add_row(ledger, given, benches)
+                values["findings"] = entry.get("findings", "")
+            record = add_row(ledger, values, benches)
             added += 1
             tell(f"{row.id}: {record['status']}")
         _note(ledger, entry)

@@ -32,7 +32,7 @@ class LedgerRow:
 
     @property
     def id(self) -> str:
-        """Its name in the table."""
+        """Return the row's name in the table."""
         return self.hypothesis.id
 
     @property
@@ -76,7 +76,7 @@ class Ledger:
         return chain.read(self.path)
 
     def rows(self) -> list[LedgerRow]:
-        """Every row, in the order in which the hypotheses were written; refuses a broken ledger."""
+        """Return every row, in the order in which the hypotheses were written; refuse a broken ledger."""
         contents = self.contents()
         chain.check_sound(self.path, contents)
         return rows_of(contents.records)
@@ -86,7 +86,7 @@ class Ledger:
         return _row(self.rows(), name)
 
     def begin(self) -> None:
-        """Writes the first record if there is none."""
+        """Write the first record if there is none."""
         if self.contents().records or self.contents().torn:
             return
 
@@ -99,7 +99,7 @@ class Ledger:
             chain.append(self.path, chain.BEGIN, first)
 
     def plan(self, hypothesis: Hypothesis) -> LedgerRow:
-        """Writes a hypothesis down; its id must be new."""
+        """Write a hypothesis down; its id must be new."""
 
         def content(records: Sequence[Record]) -> dict[str, Any]:
             for row in rows_of(records):
@@ -114,7 +114,7 @@ class Ledger:
         return LedgerRow(chain.append(self.path, HYPOTHESIS, content), hypothesis)
 
     def add_result(self, row: LedgerRow, content: Mapping[str, Any]) -> Record:
-        """Writes the result of a hypothesis that has none yet."""
+        """Write the result of a hypothesis that has none yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
             """Make the result, once the file is locked; refuse it if the hypothesis is another or no longer open."""
@@ -132,7 +132,7 @@ class Ledger:
         return chain.append(self.path, RESULT, made)
 
     def add_note(self, name: str, content: Mapping[str, Any]) -> Record:
-        """Writes findings, or a resolution, behind a result."""
+        """Write findings, or a resolution, behind a result."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
             """Make the note, once the file is locked; refuse it if there is no result yet."""
@@ -151,7 +151,7 @@ class _AlreadyThereError(Exception):
 
 
 def check_verdict(verdict: str) -> None:
-    """Refuses words that are no verdicts."""
+    """Refuse words that are no verdicts."""
     if verdict not in VERDICTS:
         raise ConfigError(
             f"verdict {verdict!r} is unknown; use one of {', '.join(VERDICTS)}{closest(verdict, VERDICTS)}"
@@ -159,7 +159,7 @@ def check_verdict(verdict: str) -> None:
 
 
 def rows_of(records: Sequence[Record]) -> list[LedgerRow]:
-    """Rows from records, which must be sound."""
+    """Make rows from records, which must be sound."""
     rows: dict[str, LedgerRow] = {}
     for record in records:
         kind = record["kind"]

@@ -238,7 +238,7 @@ class Replayed:
 
     @property
     def is_good(self) -> bool:
-        """Equal on the same versions; up to rounding on others."""
+        """Return whether the figures are equal on the same versions; up to rounding on others."""
         if self.changed_arms:
             return False
         if self.other_versions:
@@ -247,7 +247,7 @@ class Replayed:
 
 
 def replay(ledger: Ledger, name: str) -> Replayed:
-    """Runs a row again from its recorded settings."""
+    """Run a row again from its recorded settings, and compare the figures."""
     row = ledger.row(name)
     if row.result is None or not row.result.get("runs"):
         what = "no result yet" if row.result is None else f"no runs: {row.result['evidence']}"

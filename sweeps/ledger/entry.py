@@ -191,7 +191,7 @@ class NoteOptions(
 
 
 def plan(arguments: list[str]) -> int:
-    """Writes a hypothesis down."""
+    """Write a hypothesis down; return the exit code."""
     options = PlanOptions.read(arguments)
     options.row()
     prepare_backend()
@@ -249,7 +249,7 @@ def _add_from(ledger: Ledger, file: Path) -> int:
 
 
 def note(arguments: list[str]) -> int:
-    """Writes findings or a resolution behind a result."""
+    """Write findings or a resolution behind a result; return the exit code."""
     options = NoteOptions.read(arguments)
     name = options.row()
     both = {"findings": options.findings, "resolution": options.resolution}

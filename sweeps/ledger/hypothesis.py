@@ -175,7 +175,7 @@ def category_named(text: str) -> str:
 
 
 def check_resolution(resolution: str, verdict: str) -> None:
-    """Refuses a resolution that is unknown, or contradicts the verdict."""
+    """Refuse a resolution that is unknown, or contradicts the verdict."""
     if resolution not in RESOLUTIONS:
         raise ConfigError(
             f"resolution {resolution!r} is unknown; use one of {'; '.join(RESOLUTIONS)}"

@@ -75,7 +75,7 @@ def page_with(page: str, text: str) -> str:
 
 
 def write(ledger: Ledger) -> Path:
-    """Renders the page while no record can be added; returns its path."""
+    """Render the page while no record can be added; return its path."""
     with chain.locked(ledger.path):
         text = rendered(ledger, chain.parse(ledger.path.read_bytes()))
         if not ledger.page.exists() or page_text(ledger) != text:

@@ -62,14 +62,14 @@ NO_BASIS = "not reproduced"
 def compare_published(
     claims: Sequence[Claim], strategy: Figures, baseline: Figures, seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Each published figure with the measured mean, and what reproduces it, if anything does."""
-    found = []
+    """Put each published figure beside the measured mean, and say what reproduces it, if anything does."""
+    rows = []
     for claim in claims:
         candidates = list(_candidates(claim, strategy, baseline, seeds))
         basis = next((name for name, value in candidates if claim.holds(value)), NO_BASIS)
         mean = candidates[0][1]
-        found.append({"claim": claim.text, "measured": finite(mean), "basis": basis})
-    return found
+        rows.append({"claim": claim.text, "measured": finite(mean), "basis": basis})
+    return rows
 
 
 def _candidates(
@@ -106,7 +106,7 @@ def _percent(value: Any, base: float) -> float:
 
 
 def check_published(claims: Sequence[Claim]) -> None:
-    """Refuses published claims that are no figures."""
+    """Refuse published claims that are no figures."""
     for claim in claims:
         if claim.shape != "region":
             raise ConfigError(f"published claim {claim.text!r} is no figure; put it into predict")
@@ -144,7 +144,7 @@ def measured_from_record(record: Mapping[str, Any]) -> MeasuredArms:
 
 
 def runs_content(runs: Mapping[str, ArmRuns], measured: MeasuredArms) -> dict[str, Any]:
-    """Outcomes and figures of every arm and seed, as they are recorded."""
+    """Return outcomes and figures of every arm and seed, as they are recorded."""
     return {
         role: {
             "outcomes": list(arm.outcomes),
@@ -185,24 +185,24 @@ def conclusions(
 def judge_all(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> list[ClaimVerdict]:
-    """Every prediction under the rule of that number."""
+    """Judge every prediction under the rule of that number."""
     name, values = levels_of(hypothesis.over)
     num_steps = sum(
         1 if claim.shape == REGION else max(len(values) - 1, 1) for claim in hypothesis.claims
     )
     rule = replace(hypothesis.rule, number=number, num_intervals=num_steps)
     levels = [measured.figures[f"{name}={value}"] for value in values]
-    found = []
+    judged = []
     for claim in hypothesis.claims:
         failed = _failed(hypothesis, measured, claim.shape)
         if failed:
-            found.append(ClaimVerdict(claim, INCONCLUSIVE, failed, finer=INCONCLUSIVE))
+            judged.append(ClaimVerdict(claim, INCONCLUSIVE, failed, finer=INCONCLUSIVE))
         elif claim.shape != REGION:
-            found.append(judge_along(claim, rule, levels))
+            judged.append(judge_along(claim, rule, levels))
         else:
             strategy = measured.figures[STRATEGY]
-            found.append(judge(claim, rule, strategy, measured.reference))
-    return found
+            judged.append(judge(claim, rule, strategy, measured.reference))
+    return judged
 
 
 def _failed(hypothesis: Hypothesis, measured: MeasuredArms, shape: str) -> str | None:
@@ -331,20 +331,20 @@ def _other_pairs(
 
 
 def judgement_content(judgements: Sequence[CriterionVerdict[Criterion]]) -> list[dict[str, Any]]:
-    """Judgements as they are recorded."""
+    """Return judgements as they are recorded."""
     return [
         {
-            "criterion": one.criterion.name,
-            "class": one.slo_class,
-            "goal": one.criterion.goal or one.criterion.text,
-            "verdict": one.verdict.word,
-            "reason": one.verdict.reason,
-            "value": None if one.value is None else _interval(one.value),
+            "criterion": judgement.criterion.name,
+            "class": judgement.slo_class,
+            "goal": judgement.criterion.goal or judgement.criterion.text,
+            "verdict": judgement.verdict.word,
+            "reason": judgement.verdict.reason,
+            "value": None if judgement.value is None else _interval(judgement.value),
         }
-        for one in judgements
+        for judgement in judgements
     ]
 
 
 def criteria_hash(problem: Problem) -> str:
-    """Changes when the criteria do."""
+    """Return a hash that changes when the criteria do."""
     return digest(problem.criteria_content())

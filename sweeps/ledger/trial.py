@@ -77,7 +77,7 @@ def arm_record(text: str) -> ArmRecord:
 def arm_records(
     strategy: str, baseline: str, reference: str | None, over: str
 ) -> dict[str, ArmRecord]:
-    """Every arm that a hypothesis needs, by role; along a setting, by `NAME=VALUE`."""
+    """Return every arm that a hypothesis needs, by role; along a setting, by `NAME=VALUE`."""
     arms = {STRATEGY: arm_record(strategy), BASELINE: arm_record(baseline)}
     if reference:
         arms[REFERENCE] = arm_record(reference)
@@ -119,7 +119,7 @@ def workload_record(name: str, folder: Path, rate: float | None) -> WorkloadReco
 
 
 def workload_hash(spec: WorkloadSpec) -> str:
-    """Equal for workloads that draw the same requests from a seed."""
+    """Return a hash that is equal for workloads that draw the same requests from a seed."""
     return digest(spec.model_dump(mode="json"))
 
 
@@ -170,7 +170,7 @@ class Benches:
 
 
 def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
-    """Every configuration on every seed; equal ones are run once."""
+    """Run every configuration on every seed; equal ones are run once."""
 
     classes = bench.spec.slo_classes
 
@@ -182,8 +182,8 @@ def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
         return dataclasses.replace(summary, tails=kept_tails(measured, classes))
 
     distinct = list(dict.fromkeys(configs))
-    found = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
-    return [_arm_runs(bench.names, classes, found[config]) for config in configs]
+    runs = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
+    return [_arm_runs(bench.names, classes, runs[config]) for config in configs]
 
 
 def _arm_runs(names: Sequence[str], classes: Sequence[str], runs: Sequence[RunSummary]) -> ArmRuns:
@@ -215,7 +215,7 @@ def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
 
 
 def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
-    """Per seed: the requests with another instance, end, TTFT or E2E latency; NaN for broken runs."""
+    """Count per seed the requests with another instance, end, TTFT or E2E latency; NaN for broken runs."""
     counts = np.full(len(arm.fates), np.nan)
     for place, outcomes in enumerate(zip(arm.outcomes, reference.outcomes, strict=True)):
         if all(outcome in WHOLE_NAMES for outcome in outcomes):

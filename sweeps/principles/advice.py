@@ -72,7 +72,7 @@ def advise(
 
 
 def touches(case: Case) -> list[Touch]:
-    """All that the rules find."""
+    """Return all that the rules find."""
     rules = (*routing_rules.RULES, *instance_rules.RULES)
     return [touch for rule in rules for touch in rule(case)]
 

@@ -88,7 +88,7 @@ class PrincipleClaim(ClosedPart):
     is_slow: bool = Field(default=False, alias="slow")
 
     def arms(self) -> tuple[str, ...]:
-        """Every arm that it needs."""
+        """Return every arm that the claim needs."""
         return tuple(dict.fromkeys([*_names(self.of), *_names(self.to)]))
 
     @model_validator(mode="after")

@@ -149,7 +149,7 @@ def _phantom_request_rate(record: RunRecord) -> float:
 def information(
     first: Int[np.ndarray, "request"], second: Int[np.ndarray, "request"]
 ) -> tuple[float, float]:
-    """Mutual information of two labels and the entropy of the first, in bits."""
+    """Return the mutual information of two labels and the entropy of the first, in bits."""
     joint = np.zeros((first.max(initial=0) + 1, second.max(initial=0) + 1))
     np.add.at(joint, (first, second), 1.0 / max(len(first), 1))
     one, other = _entropy(joint.sum(1)), _entropy(joint.sum(0))

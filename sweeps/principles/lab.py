@@ -83,7 +83,7 @@ def missing(settings: Mapping[str, Any]) -> str:
 
 
 def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
-    """One arm of an entry."""
+    """Return one arm of an entry, with a reason if it cannot be run."""
     choice = entry.workload_of(name)
     settings = catalogue.settings_of(entry, name)
     reason = missing(settings)
@@ -111,7 +111,7 @@ class Lab:
     def measure(
         self, arms: Sequence[LabArm], seeds: tuple[int, ...], whole: Collection[str] = ()
     ) -> None:
-        """Runs the arms that have not been run on these seeds; `whole` names those compared whole."""
+        """Run the arms that have not been run on these seeds; `whole` names those compared whole."""
         groups: dict[tuple[str, bool], dict[ClusterConfig, LabArm]] = {}
         for arm in arms:
             is_whole = arm.name in whole
@@ -171,7 +171,7 @@ COLUMNS = ("least_regret",)  # compare within every column
 
 
 def check_fair(entry: Entry, arms: Mapping[str, LabArm]) -> None:
-    """Refuses an entry that compares runs of unequal size.
+    """Refuse an entry that compares runs of unequal size.
 
     What is compared directly has the same number of requests and the same horizon; where the rate or
     the number of instances differs, and between pairs, arrivals last as long.

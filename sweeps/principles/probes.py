@@ -57,7 +57,7 @@ def scores_of(
     matched: Int[np.ndarray, "case instance"],
     blocks: int,
 ) -> Float[np.ndarray, "case instance"]:
-    """Combined scores of a router with these scorers, for one request in every case."""
+    """Return the combined scores of a router with these scorers, for one request in every case."""
     size = loads.shape[1]
     config = ClusterConfig(num_instances=size, routing_policy="weighted", routing_scorers=scorers)
     functions, numbers = mechanism(config), params(config)
@@ -71,8 +71,8 @@ def scores_of(
 
     with jax.enable_x64(True):
         cases = (loads.astype(np.int32), utilization.astype(np.float64), matched.astype(np.int32))
-        found = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(*cases, np.float64(np.inf))
-        return np.asarray(found)
+        scores = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(*cases, np.float64(np.inf))
+        return np.asarray(scores)
 
 
 def _states(policies: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
@@ -88,7 +88,7 @@ def context_of(
     total_blocks: int = 132139,
     scores: Any = None,
 ) -> GatewayContext:
-    """One request and the router's view of the instances, as policies get them; picks the first best score."""
+    """Make one request and the router's view of the instances, as policies get them; picks the first best score."""
     zero = jnp.int32(0)
     request = RequestView(
         jnp.int32(slo_class), jnp.int32(16 * blocks), jnp.int64(0), zero, zero, zero
@@ -149,14 +149,14 @@ def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float
 
 
 def match_ratios(workload: str, seed: int = 42) -> Found:
-    """Prefix ÷ prompt over the requests of a workload: the largest, and with it the smallest."""
+    """Return prefix ÷ prompt over the requests of a workload: the largest, and with it the smallest."""
     ratios = prefix_shares(workload_named(WorkloadChoice(name=workload)), seed)
     low, high = float(ratios.min()), float(ratios.max())
     return high, {"r_min": low, "r_max": high, "1/r_max": 1 / high, "1/r_min": 1 / low}
 
 
 def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]:
-    """Prefix ÷ prompt of every request with a prefix group, in tokens."""
+    """Return prefix ÷ prompt of every request with a prefix group, in tokens."""
     table, _ = draw(spec, seed, 16)
     lengths = prefix_lengths(spec.clients)
     by_client = [0 if c.multi_turn else lengths.get(c.prefix_group, 0) for c in spec.clients]
@@ -166,7 +166,7 @@ def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]
 
 
 def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: int = 8) -> Found:
-    """Requests without any match that leaving the affinity scorer out sends elsewhere."""
+    """Count the requests without any match that leaving the affinity scorer out sends elsewhere."""
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
     used = generator.integers(0, 1500, (num, instances)) / 132139
@@ -177,7 +177,7 @@ def affinity_algebra(scorers: str, without: str, num: int = 10_000, instances: i
 
 
 def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
-    """Largest score that the router left unused, over made-up requests: 0 by construction."""
+    """Return the largest score that the router left unused, over made-up requests: 0 by construction."""
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
     used = generator.random(loads.shape)
@@ -196,7 +196,7 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
 
 
 def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
-    """Clusters of equally loaded instances where a request does not go to the first."""
+    """Count the clusters of equally loaded instances where a request does not go to the first."""
     wrong = 0
     for size in sizes:
         config = ClusterConfig(num_instances=size, routing_policy=policy)
@@ -212,7 +212,7 @@ def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
 
 
 def overtaking_order(settings: Mapping[str, Any]) -> Found:
-    """Queues in which a sheddable request passes a critical one elsewhere than at gap ÷ weight.
+    """Count the queues in which a sheddable request passes a critical one elsewhere than at gap ÷ weight.
 
     The sheddable request is as much older as its base score is lower, in µs of age and with the grace
     period of its class, give or take 1,000 µs; the queue is ordered by priority.
@@ -268,7 +268,7 @@ def spread_ratio(
     restarts: int,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[float, Mapping[str, float]]:
-    """Standard deviation of the best scores with `many` parameters ÷ that with `few`.
+    """Return the standard deviation of the best scores with `many` parameters ÷ that with `few`.
 
     Both searches are of the same mechanism and objective, on common seeds; `restarts` are as many
     random states of the search, and `settings` replace some of the mechanism's.

@@ -81,5 +81,5 @@ def _figures(check: Mapping[str, Any]) -> Iterator[str]:
 
 
 def listing(entries: Sequence[Any]) -> list[str]:
-    """Every entry with its verdict in the catalogue and its statement."""
+    """List every entry with its verdict in the catalogue and its statement."""
     return [f"{entry.id:6} {entry.verdict:16} {entry.statement}" for entry in entries]

@@ -45,7 +45,7 @@ class Bound:
         return np.array([run.value(metric or self.claim.metric) for run in self.runs[arm]])
 
     def mean(self, arm: str, metric: str | None = None) -> float:
-        """Its mean; NaN if a run did not come to its end."""
+        """Return the arm's mean; NaN if a run did not come to its end."""
         return float(np.mean(self.values(arm, metric)))
 
 

@@ -95,7 +95,7 @@ class Verdict:
 
 
 def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
-    """Every figure that claims of these entries ask for."""
+    """Return every figure that claims of these entries ask for."""
     names: list[str] = []
     for entry in entries:
         for claim in entry.claims:
@@ -113,7 +113,7 @@ def check(
     seeds: tuple[int, ...],
     is_slow: bool = False,
 ) -> Verdict:
-    """Runs what an entry's claims need, and judges them."""
+    """Run what an entry's claims need, and judge them."""
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
     check_fair(entry, arms)
     ready = [claim for claim in entry.claims if not _not_run(claim, arms, is_slow)]
@@ -148,7 +148,7 @@ def _judged(claim: PrincipleClaim, reading: ClaimReading | None, reason: str) ->
 
 
 def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
-    """One word for all claims.
+    """Return one word for all claims.
 
     A core claim that is falsified refutes the entry, whatever else could not be run. Otherwise a core
     claim that was not run, or a control that is not as expected, leaves it untested; a core claim
@@ -229,7 +229,7 @@ PACKAGES = ("blis_jax", "sweeps")
 
 
 def code_hash() -> str:
-    """Equal while no source and no data file of the simulator and of the checks has changed."""
+    """Return a hash that is equal while no source and no data file of the simulator and of the checks has changed."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         root = Path(str(resources.files(package)))
@@ -243,7 +243,7 @@ def code_hash() -> str:
 def identity(
     catalogue: Catalogue, entry: Entry, seeds: tuple[int, ...], stream: str, slow: bool, code: str
 ) -> str:
-    """Equal for two checks that run the same and judge it in the same way."""
+    """Return a hash that is equal for two checks that run the same and judge it in the same way."""
     is_slow = slow and any(claim.is_slow for claim in entry.claims)
     parts = [content_of(catalogue, entry), list(seeds), stream, is_slow, code]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -258,12 +258,12 @@ class PrinciplesRecord(Journal):
         self.checks: dict[str, dict[str, Any]] = {}
 
     def begin(self) -> None:
-        """Takes over the checks that the file has."""
+        """Take over the checks that the file has."""
         self.checks = dict(self.lines())
         super().begin()
 
     def add(self, key: str, check: Mapping[str, Any]) -> None:
-        """Appends a check."""
+        """Append a check."""
         self.checks[key] = dict(check)
         self.append([key, self.checks[key]])
 

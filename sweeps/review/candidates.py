@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Its label, or the text itself."""
+        """Return the candidate's label, or the text itself."""
         return self.arm.name
 
     @property
@@ -73,11 +73,11 @@ class Candidate:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """SLO classes of the workload, in its order."""
+        """Return the SLO classes of the workload, in its order."""
         return self.spec.slo_classes
 
     def space(self) -> Space | None:
-        """Its search space, if it came from a file with one."""
+        """Return the search space, if the candidate came from a file with one; else None."""
         return None if self.strategy is None else space_of(self.strategy)
 
 

@@ -227,7 +227,12 @@ def consensus(
 
 
 def check_record(path: Path) -> list[str]:
-    """Lines that say what was verified; refuses a record that does not match its candidates."""
+    """Verify a record against its candidates and return lines that say what was verified.
+
+    Raises:
+        ConfigError: a candidate is no longer what was reviewed, or the consensus does not
+            follow from the opinions.
+    """
     record = _read(path)
     candidates = candidates_of(
         [str(entry["given"]) for entry in record["candidates"]], record.get("num_requests")

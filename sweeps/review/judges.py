@@ -50,7 +50,7 @@ def exhibit_of(
     stream: str,
     valuation: Valuation | None = None,
 ) -> Exhibit:
-    """Runs a candidate and all that its judges compare it with, on common seeds."""
+    """Run a candidate and all that its judges compare it with, on common seeds."""
     configs = [candidate.config]
     for judge in judges:
         configs += judge.configs(candidate).values()

@@ -59,7 +59,7 @@ def priority_function(config: ClusterConfig) -> Priority:
     policy, numbers = mechanism(config).priority, params(config).policy.priority
 
     def evaluate(ages: Any, slo_class: Any, depth: Any, infinity: Any) -> Any:
-        """float64[age]: priorities, without unit, of requests that are `ages[age]` µs old (int64).
+        """Return float64[age]: priorities, without unit, of requests that are `ages[age]` µs old (int64).
 
         `slo_class` is the code of their class and `depth` the number of waiting requests (both int32
         scalars); `infinity` is an argument so that the compiler cannot fold products with it.

@@ -41,28 +41,28 @@ class RunDecisions:
     matched: Int[np.ndarray, "decision instance"]  # prompt blocks in the router's index
 
     def total(self, without: str | None = None) -> Float[np.ndarray, "decision instance"]:
-        """Weighted sums, perhaps without one scorer."""
+        """Return weighted sums of the scores, perhaps without one scorer."""
         clamped = np.clip(self.scores, 0.0, 1.0)
         kept = np.array([name != without for name in self.names])
         return np.einsum("s,sdi->di", self.weights * kept, clamped)
 
     def is_flat(self, name: str) -> Bool[np.ndarray, "decision"]:
-        """Where a scorer gives all instances one value."""
+        """Return where a scorer gives all instances one value."""
         values = self.scores[self.names.index(name)]
         return values.max(axis=1) == values.min(axis=1)
 
     def spread(self, name: str) -> float:
-        """Mean difference between the best and the worst instance."""
+        """Return the mean difference between the best and the worst instance."""
         values = np.clip(self.scores[self.names.index(name)], 0.0, 1.0)
         return float((values.max(axis=1) - values.min(axis=1)).mean())
 
     def decides(self, name: str) -> float:
-        """Share of decisions that would fall otherwise without the scorer, all else as it was."""
+        """Return the share of decisions that would fall otherwise without the scorer, all else as it was."""
         one, other = self.total().argmax(axis=1), self.total(name).argmax(axis=1)
         return float((one != other).mean())
 
     def agreement(self, name: str, other: Float[np.ndarray, "decision instance"]) -> float:
-        """Share of ordered pairs of instances that a scorer orders as `other` does; NaN without pairs."""
+        """Return the share of ordered pairs of instances that a scorer orders as `other` does; NaN without pairs."""
         values = self.scores[self.names.index(name)]
         sign = np.sign(values[:, :, None] - values[:, None, :])
         theirs = np.sign(other[:, :, None] - other[:, None, :])
@@ -70,7 +70,7 @@ class RunDecisions:
         return float((sign == theirs)[is_ordered].mean()) if is_ordered.any() else float("nan")
 
     def narrow(self, relative: float) -> float:
-        """Share of decisions in which best and second differ by rounding only, yet are not equal."""
+        """Return the share of decisions in which best and second differ by rounding only, yet are not equal."""
         ordered = np.sort(self.total(), axis=1)
         if ordered.shape[1] < 2:
             return 0.0

@@ -53,7 +53,7 @@ class MapAxisKind:
 
     @property
     def option(self) -> str:
-        """Its name on the command line."""
+        """Return the axis's name on the command line."""
         return "--" + _OPTIONS.get(self.name, self.name.replace("_", "-"))
 
     @property
@@ -127,7 +127,7 @@ class MapAxis:
 
 
 def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
-    """Every axis, with the values given as `a,b,…` by name, or else its defaults; optional ones if given."""
+    """Make every axis, with the values given as `a,b,…` by name, or else its defaults; optional ones if given."""
     unknown = [name for name in texts if name not in BY_NAME]
     if unknown:
         raise ConfigError(
@@ -144,7 +144,7 @@ PACES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a trace, in multiples of its own rate
 
 
 def trace_axes(texts: Mapping[str, str], trace: TraceSource) -> tuple[MapAxis, ...]:
-    """Every axis for a trace: rates around its own, its own burstiness, and itself as the shape."""
+    """Make every axis for a trace: rates around its own, its own burstiness, and the trace itself as the shape."""
     own = trace.aggregate_rate
     if own is None:
         raise ConfigError(f"{trace.path}: all requests arrive at once, so they have no rate")
@@ -222,7 +222,7 @@ def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
 def make_cells(
     axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[dict[str, Any]]:
-    """Distinct places, the reference among them: all, or `num_cells` spread evenly over the axes."""
+    """Return distinct places, the reference among them: all, or `num_cells` spread evenly over the axes."""
     if not 1 <= num_cells <= MOST_CELLS:
         raise ConfigError(f"--cells must be between 1 and {MOST_CELLS}, got {num_cells}")
     total = grid_size(axes)

@@ -82,12 +82,12 @@ class MapPlan:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """`all`, and every SLO class that a metric is asked for."""
+        """Return `all`, and every SLO class that a metric is asked for."""
         classes = [lookup(name)[1] for name in self.names]
         return (ALL, *dict.fromkeys(name for name in classes if name is not None))
 
     def cells_per_part(self, runs_per_part: int) -> int:
-        """Cells that are written at a time."""
+        """Return the number of cells that are written at a time."""
         return max(runs_per_part // (len(self.arms) * len(self.seeds)), 1)
 
     def engine_group(self, place: Place) -> tuple[Any, ...]:
@@ -147,8 +147,8 @@ def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:
 
 
 def check_arms(arms: Sequence[Arm], axes: Sequence[MapAxis]) -> None:
-    """Refuses arms that cells make equal, or that cannot be run on a value of an axis; says what
-    settings of theirs the cells replace.
+    """Refuse arms that cells make equal, or that cannot be run on a value of an axis; warn of settings
+    that cells replace.
     """
     if len(arms) < 2:
         raise ConfigError(f"{len(arms)} arm is given; give two or more to be compared")

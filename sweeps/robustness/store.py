@@ -94,7 +94,7 @@ class MapStore(Store):
         super().__init__(path, "sweeps.robustness")
 
     def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
-        """Refuses other cells, strategies and seeds too, and a map that has lost a variable."""
+        """Refuse other cells, strategies and seeds too, and a map that has lost a variable."""
         super().refuse_other(found, wanted)
         lost = [
             name for name in (*wanted.coords, "outcome", _CHECKS) if name not in found.variables
@@ -136,7 +136,7 @@ def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[RunSummary]]]) -> di
 
 
 def is_done(dataset: xr.Dataset) -> np.ndarray:
-    """Which cells are there, `[cell]`."""
+    """Return which cells are there, `[cell]`."""
     done: np.ndarray = (dataset["outcome"].values != NOT_RUN).all(axis=(1, 2))
     return done
 

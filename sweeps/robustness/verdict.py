@@ -81,7 +81,7 @@ def recommend(
 
 
 def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
-    """`recommend` with a checked question."""
+    """Answer `recommend` for a checked question."""
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
     if dataset.sizes["seed"] < 2 or dataset.sizes["strategy"] < 2:
         raise ConfigError("a verdict needs two strategies and two seeds at least")
@@ -168,8 +168,9 @@ class _Judged:
     question: Question
 
     def at(self, weights: np.ndarray, cells: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Which constraints are kept `[weighting, cell, strategy, constraint]`, and the objective of
-        strategies that do not fail and keep all, infinite for others `[weighting, cell, strategy]`.
+        """Return which constraints are kept `[weighting, cell, strategy, constraint]`, and the
+        objective of strategies that do not fail and keep all, infinite for others `[weighting,
+        cell, strategy]`.
         """
         failed = self.has_failed[cells]
         kept = np.ones((len(weights), *failed.shape, len(self.bounded)), bool)
@@ -181,7 +182,7 @@ class _Judged:
         return kept, np.where(within, means, np.inf)
 
     def probability_best(self) -> np.ndarray:
-        """Share of the resamples in which a strategy is best, `[cell, strategy]`; ties share."""
+        """Return the share of the resamples in which a strategy is best, `[cell, strategy]`; ties share."""
         num_cells, _, num_seeds = self.objective.shape
         rng = np.random.default_rng(self.question.random_state)
         even = np.full(num_seeds, 1 / num_seeds)
@@ -259,12 +260,12 @@ class _Bounds:
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> _Bounds:
-        """Those of a map."""
+        """Return the bounds of a map."""
         values = [values_of(dataset, one.metric) for one in question.constraints]
         return cls(values, question.constraints)
 
     def asked(self, running: Sequence[int]) -> list[tuple[int, int]]:
-        """Strategies that run, with every constraint."""
+        """Pair the strategies that run with every constraint."""
         return [(arm, place) for arm in running for place in range(len(self.constraints))]
 
     def pair(self, cell: int, arm: int, place: int) -> Pair:
@@ -307,7 +308,7 @@ def _add_choice(
 
 
 def reversals(verdicts: xr.Dataset) -> np.ndarray:
-    """Pairs of strategies whose order is sure here and in the reference cell, and differs, `[cell]`."""
+    """Count the pairs of strategies whose order is sure here and in the reference cell, and differs, `[cell]`."""
     order = verdicts["is_ahead"].values
     reference = reference_index(verdicts)
     if reference is None:

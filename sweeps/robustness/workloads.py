@@ -35,7 +35,11 @@ class Extent:
             )
 
     def at(self, rate: float) -> tuple[int, float]:
-        """Requests and seconds at a rate."""
+        """Return the requests and seconds at a rate.
+
+        Raises:
+            ConfigError: the number of requests is not allowed.
+        """
         if self.num_requests is not None:
             return self.num_requests, self.num_requests / rate
         assert self.duration_s is not None

@@ -130,7 +130,7 @@ class KeptRuns:
         return tuple(seed for bench in self.benches for seed in bench.seeds)
 
     def expect(self, more: int) -> None:
-        """Count on so many further configurations."""
+        """Count on `more` further configurations, so that the progress is right."""
         if self.work is not None and self.work.total is not None:
             self.work.total += more
 

@@ -42,7 +42,7 @@ class SearchRecord(Journal):
         return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
     def add(self, stage: Sequence[PointRuns]) -> None:
-        """Appends what was run at a time."""
+        """Append what was run at a time."""
         self.append([_plain(entry) for entry in stage])
 
 
@@ -76,7 +76,7 @@ def search(
     on_batch: Callable[[Sequence[Tried]], None] | None = None,
     num_seeds: int | None = None,
 ) -> list[Tried]:
-    """All points of a search in order; those in the record are not run again.
+    """Search to the end of the budget; return all points in order. Those in the record are not run again.
 
     `on_batch` is told of all points so far, first of the recorded ones if there are any. `num_seeds` are the seeds of a
     point, by default the strategy's.

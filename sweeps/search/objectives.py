@@ -49,7 +49,7 @@ class Worth:
 
     @property
     def penalty(self) -> float:
-        """All penalties together."""
+        """Return the sum of all penalties."""
         return sum(self.penalties.values())
 
 
@@ -93,11 +93,11 @@ class Valuation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every metric of the strategy's workload that is needed."""
+        """Return every metric of the strategy's workload that is needed."""
         return self.names_at("")
 
     def names_at(self, load: str) -> tuple[str, ...]:
-        """Every metric that is needed at one of the loads."""
+        """Return every metric that is needed at one of the loads."""
         wanted = [goal.metric for goal in self.goals] + self.limits + self.criteria
         parts = [name.partition(AT) for name in dict.fromkeys(wanted)]
         return tuple(name for name, _, place in parts if place == load)
@@ -161,12 +161,12 @@ class Valuation:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Standard error of a mean over seeds; 0 for a single seed, which says nothing of others."""
+    """Return the standard error of a mean over seeds; 0 for a single seed, which says nothing of others."""
     return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def expected_excess(excess: float, error: float) -> float:
-    """Expected positive part of a true excess that is normal about the one found."""
+    """Return the expected positive part of a true excess that is normal about the one found."""
     if error == 0:
         return max(excess, 0.0)
     z = excess / error

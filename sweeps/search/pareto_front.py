@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray, "point"]:
-    """Which points no other point beats, all objectives minimised; of equal ones the first."""
+    """Return which points no other point beats, all objectives minimised; of equal ones the first."""
     if not len(objectives):
         return np.zeros(0, bool)
     mask: Bool[np.ndarray, "point"] = is_nondominated(np.asarray(objectives, float))
@@ -30,7 +30,7 @@ def reference_point(objectives: Float[np.ndarray, "point goal"]) -> Float[np.nda
 def hypervolume(
     objectives: Float[np.ndarray, "point goal"], reference: Sequence[float] | np.ndarray
 ) -> float:
-    """Volume between the points and the reference, in the product of the objectives' units."""
+    """Return the volume between the points and the reference, in the product of the objectives' units."""
     if not len(objectives):
         return 0.0
     return float(volume_of(np.asarray(objectives, float), ref=np.asarray(reference, float)))

@@ -81,7 +81,7 @@ class Race:
         self.num_runs = 0
 
     def add(self, entries: Sequence[PointRuns]) -> None:
-        """New points, or further runs of known ones."""
+        """Add new points, or further runs of known ones."""
         for point, runs, call in entries:
             if call is None:
                 self.points.append(point)
@@ -96,17 +96,19 @@ class Race:
 
     @property
     def num_left(self) -> int:
-        """Runs that the budget leaves."""
+        """Return the number of runs that the budget leaves."""
         return max(self.budget.calls * self.rungs[-1] - self.num_runs, 0)
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
-        """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
+        """Return new points on the seeds of the first rung; None at the end of the budget, or of the
+        engine's points.
+        """
         count = min(self.budget.batch, self._num_for_new(recommends(engine)) // self.rungs[0])
         points = engine.ask([one.told() for one in tried], count) if count > 0 else []
         return NextRuns(points, range(self.rungs[0])) if points else None
 
     def tried(self) -> list[Tried]:
-        """All points in order."""
+        """Return all points in order; lacking runs are filled up by what surer points say."""
         whole, worths = list(self.runs), list(self.worths)
         for rung in self._lower():  # the surest first: others are judged by them
             known = [call for call in range(len(whole)) if self.rung[call] > rung]
@@ -119,7 +121,7 @@ class Race:
         return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
 
     def climb(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
+        """Return points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
 
         Where an engine recommends a point, it is that one.
         """
@@ -139,7 +141,7 @@ class Race:
         return NextRuns([self.points[call]], places, [call])
 
     def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Without new points: all runs that the recommended point lacks, as far as the budget goes."""
+        """Return, without new points, all runs that the recommended point lacks, as far as the budget goes."""
         call = recommended(engine, [one.told() for one in tried])
         if call is None:
             return None
@@ -148,7 +150,7 @@ class Race:
         return NextRuns([self.points[call]], range(done, ends[-1]), [call]) if ends else None
 
     def num_lacking(self, call: int) -> int:
-        """Runs that take a point to the last rung."""
+        """Return the number of runs that take a point to the last rung."""
         return self.rungs[-1] - self.rungs[self.rung[call]]
 
     def is_over(self, is_led: bool) -> bool:
@@ -215,8 +217,8 @@ def best_of(tried: Sequence[Tried]) -> Tried | None:
 
 
 def most_runs(tried: Sequence[Tried]) -> int:
-    """Runs of the points that have the most and did not fail."""
-    return max((len(one.runs) for one in tried if not one.worth.failures), default=0)
+    """Return the number of runs of the points that have the most and did not fail."""
+    return max((len(point.runs) for point in tried if not point.worth.failures), default=0)
 
 
 def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:

@@ -187,7 +187,7 @@ class Answers(_Part):
 
 
 def schema() -> dict[str, Any]:
-    """JSON schemas of a request, a batch, and their answers."""
+    """Return JSON schemas of a request, a batch, and their answers."""
     models: list[type[BaseModel]] = [Request, Batch, Answer, Answers]
     found, definitions = models_json_schema(
         [(model, "validation") for model in models], title="sweeps.evaluate"

@@ -105,23 +105,23 @@ def to_document(
 
 
 def figures(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
-    """Per metric: mean, 95 % interval and the value of each seed; None for what does not exist."""
+    """Return per metric mean, 95 % interval and the value of each seed; None for what does not exist."""
     names = runs[0].metrics if runs and all(run.is_whole for run in runs) else ()
-    found = {}
+    by_metric = {}
     for name in names:
         values = np.array([run.metrics[name] for run in runs])
         interval = estimate(values)
-        found[name] = {
+        by_metric[name] = {
             "mean": finite(interval.mean),
             "low": finite(interval.low),
             "high": finite(interval.high),
             "per_seed": [finite(value) for value in values.tolist()],
         }
-    return found
+    return by_metric
 
 
 def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Figures by SLO class; those of all requests and of the run under `all`."""
+    """Group figures by SLO class; those of all requests and of the run come under `all`."""
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         plain, at, load = name.partition(AT)

@@ -30,7 +30,7 @@ class Sizes:
     random_state: int = 0
 
     def check(self) -> None:
-        """Refuses sizes that give no index or no interval."""
+        """Refuse sizes that give no index or no interval."""
         if self.base < 16 or self.base & (self.base - 1) or self.base > 65_536:
             raise ConfigError(
                 f"--base: got {self.base}, allowed is a power of two from 16 to 65536, since only "
@@ -51,7 +51,7 @@ class Sizes:
                 raise ConfigError(f"--{flag}: got {value}, allowed is {low} to {high}")
 
     def num_points(self, num_parameters: int, num_regions: int = 0) -> int:
-        """At most so many points; choices and whole numbers with few values take fewer."""
+        """Return the most points that a study has; choices and whole numbers with few values take fewer."""
         pairs = min(self.pairs, num_parameters * (num_parameters - 1) // 2)
         return (
             self.base * (2 * num_parameters + 2 + num_regions * (num_parameters + 2))
@@ -67,7 +67,7 @@ def problem(names: Sequence[str]) -> dict[str, Any]:
 
 
 def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.ndarray:
-    """Saltelli's design for first and total order, and for second order if it `has_pairs`.
+    """Return Saltelli's design for first and total order, and for second order if it `has_pairs`.
 
     `[base × (2 parameters + 2), parameter]`, without pairs `[base × (parameters + 2), parameter]`
     """
@@ -80,7 +80,7 @@ def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.n
 
 
 def morris(names: Sequence[str], sizes: Sizes) -> np.ndarray:
-    """Morris' trajectories, `[trajectories × (parameters + 1), parameter]`."""
+    """Return Morris's trajectories, `[trajectories × (parameters + 1), parameter]`."""
     from SALib.sample import morris as method
 
     made: np.ndarray = method.sample(
@@ -90,7 +90,7 @@ def morris(names: Sequence[str], sizes: Sizes) -> np.ndarray:
 
 
 def differences(names: Sequence[str], sizes: Sizes) -> np.ndarray:
-    """Points, each followed by one with a step inward in every parameter.
+    """Return points, each followed by one with a step inward in every parameter.
 
     `[gradients × (parameters + 1), parameter]`
     """
@@ -103,7 +103,7 @@ def differences(names: Sequence[str], sizes: Sizes) -> np.ndarray:
 
 
 def levels_of(dimension: Dimension, count: int) -> np.ndarray:
-    """Shares of a range at which an effect is taken, both ends included; at most `count` of them."""
+    """Return the shares of a range at which an effect is taken, both ends included; at most `count` of them."""
     if dimension.kind == "categorical":
         num_values = len(dimension.categories)
         return (np.arange(num_values) + 0.5) / num_values
@@ -116,7 +116,7 @@ def levels_of(dimension: Dimension, count: int) -> np.ndarray:
 
 
 def along(starts: np.ndarray, place: int, levels: np.ndarray) -> np.ndarray:
-    """Every start at every level of one parameter, `[start × level, parameter]`."""
+    """Return every start at every level of one parameter, `[start × level, parameter]`."""
     points = np.repeat(starts[:, None, :], len(levels), axis=1)
     points[:, :, place] = levels
     return points.reshape(-1, starts.shape[1])
@@ -125,7 +125,7 @@ def along(starts: np.ndarray, place: int, levels: np.ndarray) -> np.ndarray:
 def across(
     starts: np.ndarray, places: tuple[int, int], levels: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Every start at every pair of levels of two parameters, `[start × level × level, parameter]`."""
+    """Return every start at every pair of levels of two parameters, `[start × level × level, parameter]`."""
     shape = len(starts), len(levels[0]), len(levels[1]), starts.shape[1]
     points = np.broadcast_to(starts[:, None, None, :], shape).copy()
     points[..., places[0]] = levels[0][:, None]

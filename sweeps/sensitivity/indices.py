@@ -29,12 +29,12 @@ class Resampling:
     state: int = 0
 
     def interval(self, estimate: Any, drawn: np.ndarray) -> np.ndarray:
-        """`[…, figure]` of estimates and what the resamples gave, `[resample, …]`."""
+        """Return `[…, figure]` of estimates and what the resamples gave, `[resample, …]`."""
         low, high = percentile_ends(drawn, self.confidence)
         return np.stack([np.asarray(estimate, float), low, high], axis=-1)
 
     def rows(self, count: int) -> np.ndarray:
-        """Places of the rows that are drawn, `[resample, row]`."""
+        """Return the places of the rows that are drawn, `[resample, row]`."""
         random = np.random.default_rng([self.state, count])
         drawn: np.ndarray = random.integers(count, size=(self.resamples, count))
         return drawn
@@ -62,7 +62,7 @@ class TotalIndices:
 
 
 def rows_of(values: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-    """Rows `[row, point, seed]` of a design in which no run failed, and how many others there are."""
+    """Return the rows `[row, point, seed]` of a design in which no run failed, and how many others there are."""
     rows = values.reshape(-1, size, values.shape[-1])
     is_whole = np.isfinite(rows).all(axis=(1, 2))
     return rows[is_whole], int((~is_whole).sum())
@@ -144,7 +144,7 @@ def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> n
 
 
 def seed_variance(rows: np.ndarray) -> np.ndarray:
-    """Variance of the mean over seeds, `[row]`, without what a seed does to all points alike."""
+    """Return the variance of the mean over seeds, `[row]`, without what a seed does to all points alike."""
     num_seeds = rows.shape[-1]
     if num_seeds < 2:
         return np.zeros(len(rows))
@@ -207,7 +207,7 @@ def morris_measures(
 
 
 def elementary_effects(points: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Change ÷ step, `[trajectory, parameter]`, of points `[trajectory, place, parameter]`."""
+    """Return change ÷ step, `[trajectory, parameter]`, of points `[trajectory, place, parameter]`."""
     steps = np.diff(points, axis=1)  # [trajectory, place, parameter], one of them not zero
     moved = np.abs(steps).argmax(axis=2)
     size = np.take_along_axis(steps, moved[:, :, None], axis=2)[:, :, 0]
@@ -219,7 +219,7 @@ def elementary_effects(points: np.ndarray, means: np.ndarray) -> np.ndarray:
 def derivative_measures(
     shares: np.ndarray, values: np.ndarray, resampling: Resampling
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Derivative-based measures `[parameter, figure]`, and that of a new draw of the seeds `[figure]`.
+    """Return derivative-based measures `[parameter, figure]`, and that of a new draw of the seeds `[figure]`.
 
     Mean squared derivative ÷ (π² variance), which bounds the total index of a uniform parameter from
     above (Sobol' and Kucherenko 2009). Steps are not infinitely small, so the bound is nearly one.

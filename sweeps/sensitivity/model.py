@@ -28,18 +28,18 @@ class MeanPredictor(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Its inputs, by the names of the strategy's parameters."""
+        """Return the inputs, by the names of the strategy's parameters."""
 
     @property
     def bounds(self) -> Sequence[tuple[float, float]]:
-        """Lowest and highest value of each input that it was fitted on."""
+        """Return the lowest and highest value of each input that the surrogate was fitted on."""
 
     @property
     def outputs(self) -> Sequence[str]:
         """Return the metrics that the surrogate predicts."""
 
     def predict_mean(self, points: np.ndarray) -> Mapping[str, np.ndarray]:
-        """By metric, the mean over seeds `[point]` at points `[point, input]` in their own units."""
+        """Return by metric the mean over seeds `[point]` at points `[point, input]` in their own units."""
 
 
 class Response(Protocol):
@@ -50,7 +50,7 @@ class Response(Protocol):
         """Return the metrics of the response."""
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Values `[point, seed, metric]` at shares `[point, parameter]`; NaN where a run failed."""
+        """Return values `[point, seed, metric]` at shares `[point, parameter]`; NaN where a run failed."""
 
 
 class Simulated:
@@ -79,9 +79,9 @@ class Simulated:
         return self.bench.names
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Values `[point, seed, metric]` at shares of the parameters' ranges."""
+        """Simulate values `[point, seed, metric]` at shares of the parameters' ranges."""
         points = [self.space.at(row) for row in shares]
-        missing = [one for one in dict.fromkeys(points) if one not in self.kept]
+        missing = [point_at for point_at in dict.fromkeys(points) if point_at not in self.kept]
         for at in range(0, len(missing), POINTS_PER_PART):
             self._run(missing[at : at + POINTS_PER_PART])
         return np.array([self.kept[point] for point in points])
@@ -141,11 +141,11 @@ class Predicted:
             )
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Values `[point, member, metric]`; NaN for metrics that the surrogate does not have."""
+        """Predict values `[point, member, metric]`; NaN for metrics that the surrogate does not have."""
         points = np.array([self._numbers(self.space.at(row)) for row in shares])[:, self.order]
         members = getattr(self.surrogate, "predict_members", None)
-        found = self.surrogate.predict_mean(points) if members is None else members(points)
-        known = {name: np.reshape(values, (len(points), -1)) for name, values in found.items()}
+        predicted = self.surrogate.predict_mean(points) if members is None else members(points)
+        known = {name: np.reshape(values, (len(points), -1)) for name, values in predicted.items()}
         nothing = np.full_like(next(iter(known.values())), np.nan)
         columns = [known.get(name, nothing) for name in self.names]
         return np.stack(columns, axis=-1).astype(float)

@@ -30,10 +30,10 @@ class Region:
     high: tuple[float, ...]
 
     def inside(self, shares: np.ndarray) -> np.ndarray:
-        """Points of the unit cube `[point, parameter]`, drawn together into the box."""
+        """Draw points of the unit cube `[point, parameter]` together into the box."""
         low, high = np.array(self.low), np.array(self.high)
-        found: np.ndarray = low + shares * (high - low)
-        return found
+        points: np.ndarray = low + shares * (high - low)
+        return points
 
     def words(self, dimensions: Sequence[Dimension]) -> str:
         """Describe the values that the box leaves, of the parameters that it narrows."""
@@ -76,7 +76,7 @@ def region_indices(
 
 
 def whole(count: int) -> Region:
-    """All of the space."""
+    """Return the region that is all of the space."""
     return Region(WHOLE, (0.0,) * count, (1.0,) * count)
 
 

@@ -123,13 +123,13 @@ def _overview(study: SensitivityStudy, model: str) -> list[str]:
 
 
 def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
-    """One metric: what matters and how, what does not, interactions, and other seeds."""
-    found = study.findings[model]
+    """Say of one metric what matters and how, what does not, interactions, and other seeds."""
+    indices_of_model = study.findings[model]
     place = study.metrics.index(metric)
-    values = found.values[..., place].mean(axis=1)
+    values = indices_of_model.values[..., place].mean(axis=1)
     values = values[np.isfinite(values)]
-    if metric not in found.sobol:
-        return [_why_missing(values, len(found.values))]
+    if metric not in indices_of_model.sobol:
+        return [_why_missing(values, len(indices_of_model.values))]
     low, middle, high = np.percentile(values, (5, 50, 95))
     unit = _unit(metric)
     lines = [
@@ -137,7 +137,7 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
         f"{shown(_rounded(low))} to {shown(_rounded(high))}{unit}"
     ]
     by_verdict = verdicts(study, model, metric)
-    indices = found.sobol[metric]
+    indices = indices_of_model.sobol[metric]
     for name in _strong(study, model, metric):
         lines.append(f"{name}: {_effect_words(study, model, metric, name)}")
     for kind in (NOISE, NO_EFFECT):
@@ -145,7 +145,7 @@ def metric_lines(study: SensitivityStudy, model: str, metric: str) -> list[str]:
         if names:
             lines.append(f"{kind}: {', '.join(names)}.")
     lines.append(_interaction_words(study, model, metric))
-    if len(found.values[0]) > 1:
+    if len(indices_of_model.values[0]) > 1:
         lines.append(_half_words(study, model, metric))
     if indices.num_left_out:
         total = indices.num_left_out + indices.num_rows
@@ -279,7 +279,7 @@ def _agreement(study: SensitivityStudy) -> Iterator[Table | Remarks]:
 
 
 def agreement_cells(one: Agreement) -> list[str]:
-    """Both indices with the bootstrap's intervals, whether these meet; the lowered ones, and the same."""
+    """Write both indices with the bootstrap's intervals, whether these meet; the lowered ones, and the same."""
     return [
         *(interval_words(figures) for figures in one.bootstrap),
         YES_NO[one.do_meet],

@@ -59,7 +59,11 @@ class Perturbed:
             raise ConfigError(f"{self.target}: width must be above 0, got {self.width:g}")
 
     def centre(self, config: ClusterConfig) -> float:
-        """Where the parameter is, in the unit of its width."""
+        """Return where the parameter is, in the unit of its width.
+
+        Raises:
+            ConfigError: the mechanism has no such scorer.
+        """
         setting, dot, scorer = self.target.partition(".")
         if is_policy_number(self.target):
             value = float(config.value(self.target))
@@ -166,7 +170,7 @@ def fit_pairs(
     widths: Float[np.ndarray, "parameter"],
     differences: Float[np.ndarray, "pair seed"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient, and its variances from seeds and from draws; `differences` are f(+) - f(-).
+    """Return the gradient, and its variances from seeds and from draws; `differences` are f(+) − f(−).
 
     The fit is linear in the differences, so each seed has a gradient of its own and their spread tells the
     first variance. The second one is the least-squares fit's own, whatever the residuals' spread (HC1).

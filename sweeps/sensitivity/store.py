@@ -49,7 +49,7 @@ _LONG = {
 def to_dataset(
     study: SensitivityStudy, provenance: Provenance, about: Mapping[str, str]
 ) -> xr.Dataset:
-    """All findings with labels and units; NaN where a metric does not vary or was not asked for."""
+    """Return all findings with labels and units; NaN where a metric does not vary or was not asked for."""
     dataset = new_dataset(KIND, provenance, {}, {**about, **_attributes(study)})
     units = [lookup(name)[0].unit for name in study.metrics]
     dataset = dataset.assign_coords(

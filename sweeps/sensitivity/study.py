@@ -80,7 +80,7 @@ Stage = Callable[[str], None]
 
 
 def investigate(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
-    """Adds the findings of one model; `on_stage` is told what comes next."""
+    """Add the findings of one model; `on_stage` is told what comes next."""
     names, sizes = study.names, study.sizes
     on_stage(f"{model}: Sobol indices")
     shares = saltelli(names, sizes)
@@ -117,7 +117,7 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
 
 
 def look_closer(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
-    """Adds the indices in the regions asked for; after `rate`, which says where the best quarter is."""
+    """Add the indices in the regions asked for; after `rate`, which says where the best quarter is."""
     found = study.findings[model]
     design = saltelli(study.names, study.sizes, has_pairs=False)
     for region in study.regions:
@@ -178,34 +178,34 @@ def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list
 
 
 def rate(study: SensitivityStudy, model: str, response: Response, valuation: Valuation) -> None:
-    """Adds the strategy's scores, and where the best ones are; nothing if the model lacks metrics."""
+    """Add the strategy's scores, and where the best ones are; nothing if the model lacks metrics."""
     if not set(valuation.names) <= set(response.names):
         return
     shares = study.findings[model].shares
-    found = scores(response.names, response.evaluate(shares), valuation)
-    if np.isfinite(found).any():
-        study.scores = found
+    rated = scores(response.names, response.evaluate(shares), valuation)
+    if np.isfinite(rated).any():
+        study.scores = rated
         study.ranges[:] = best_ranges(
-            study.dimensions, shares, found, study.sizes.base, study.resampling
+            study.dimensions, shares, rated, study.sizes.base, study.resampling
         )
 
 
 def verdicts(study: SensitivityStudy, model: str, metric: str) -> dict[str, str]:
-    """By parameter, whether it matters for a metric."""
-    found = study.findings[model].sobol[metric]
+    """Return by parameter whether it matters for a metric."""
+    indices = study.findings[model].sobol[metric]
     return {
-        name: verdict(found.total[place], found.dummy) for place, name in enumerate(study.names)
+        name: verdict(indices.total[place], indices.dummy) for place, name in enumerate(study.names)
     }
 
 
 def influential(study: SensitivityStudy, model: str) -> list[str]:
-    """Parameters that matter for some metric, the one with the largest total index first.
+    """Return the parameters that matter for some metric, the one with the largest total index first.
 
     A parameter that matters in a region only, or only for a logarithm, counts as well.
     """
     largest = dict.fromkeys(study.names, -1.0)
-    for one in study.findings[model].regions:
-        for indices in (*one.plain.values(), *one.log.values()):
+    for region in study.findings[model].regions:
+        for indices in (*region.plain.values(), *region.log.values()):
             for name, total in zip(study.names, indices.total, strict=True):
                 if verdict(total, indices.dummy) == MATTERS:
                     largest[name] = max(largest[name], float(total[0]))
@@ -213,7 +213,7 @@ def influential(study: SensitivityStudy, model: str) -> list[str]:
 
 
 def agreements(study: SensitivityStudy, one: str, other: str) -> dict[tuple[str, str], Agreement]:
-    """By metric and parameter, whether the total indices of two models meet."""
+    """Return by metric and parameter whether the total indices of two models meet."""
     first, second = study.findings[one].sobol, study.findings[other].sobol
     return {
         (metric, name): agreement_of(

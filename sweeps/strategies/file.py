@@ -259,7 +259,7 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strate
 
 
 def list_library() -> tuple[str, ...]:
-    """Names of the strategies that come with the package."""
+    """Return the names of the strategies that come with the package."""
     folder = resources.files("sweeps") / FOLDER
     return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
 

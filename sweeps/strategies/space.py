@@ -98,12 +98,12 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parameters, in order."""
+        """Return the names of the parameters, in order."""
         return tuple(dimension.name for dimension in self.dimensions)
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Settings that the parameters and overrides change."""
+        """Return the settings that the parameters and overrides change."""
         targets = [dimension.target.partition(".")[0] for dimension in self.dimensions]
         overrides = (name for one in self.strategy.overrides for name in one.settings)
         return (*targets, *map(today, overrides))

@@ -47,7 +47,7 @@ class SweepFigures:
 
     @property
     def groups(self) -> tuple[int | None, ...]:
-        """All requests, then the classes."""
+        """Return all requests (None), then the codes of the classes."""
         return None, *self.codes
 
     def __call__(self, selection: LaneSelection) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
         return measure_numbers(self.targets, self.measure)
 
     def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> np.ndarray:
-        """One entry a row; without figures if a run did not come to its end."""
+        """Return one entry per row; without figures if a run did not come to its end."""
         table = self.empty(report.outcome.shape)
         table["outcome"] = report.outcome
         table["num_iterations"], table["num_open_ties"] = (
@@ -120,7 +120,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """One field per variable of the Dataset."""
+        """Return the dtype of an entry: one field per variable of the Dataset."""
         of_class, of_quantile = (len(self.classes),), (len(self.classes), len(PERCENTS))
         fields: list[Any] = [(name, "f8", of_class) for name in (*COUNTS, *RATES)]
         for latency in LATENCIES:
@@ -137,7 +137,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
         return np.dtype(fields)
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Entries of runs that have not been made: NaN, and the code for that."""
+        """Return entries of runs that have not been made: NaN, and the code that says so."""
         table = np.zeros(shape, self.dtype)
         for name in self.dtype.names or ():
             if self.dtype[name].base.kind == "f":

@@ -136,16 +136,16 @@ class SweepStore(Store):
 
 
 def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
-    """Runs what is missing and saves it; on an interruption, what there is."""
+    """Run what is missing and save it; on an interruption, what there is."""
     summarizer = Summarizer((point.spec for point in plan.points), plan.experiment.measure)
     about = how.texts() | {"sweep": identity(plan, how.clock)}
     table = summarizer.empty((len(plan.points), len(plan.requests.seeds)))
     store = SweepStore(path, "blis_jax.sweep")
     if is_resumed and path.exists():
         with refusing_damage(path, "give --overwrite"):
-            found = store.load()
-            store.refuse_other(found, to_dataset(plan, summarizer, table, about))
-            table = fill_from(found, plan, summarizer, path)
+            saved = store.load()
+            store.refuse_other(saved, to_dataset(plan, summarizer, table, about))
+            table = fill_from(saved, plan, summarizer, path)
     keeper = _Keeper(plan, summarizer, table, about, store)
     known = known_rows(table)
     timing = Timing()

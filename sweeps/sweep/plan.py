@@ -59,7 +59,7 @@ class SweepPoint:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for two points if they ask for the same runs."""
+        """Return a hash that is equal for two points if they ask for the same runs."""
         content = [values_for_hash(self.config), self.spec.content()]
         if draws(self.config):  # earlier versions gave random policies the same draws on every seed
             content.append({"policy_seeds": BY_WORKLOAD})
@@ -87,7 +87,7 @@ class SweepPlan:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Strategies, values of each axis, seeds."""
+        """Return the numbers of strategies, of values of each axis, and of seeds."""
         return (
             len(self.strategies),
             *(len(axis.values) for axis in self.axes),
@@ -96,7 +96,7 @@ class SweepPlan:
 
     @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
-        """Every strategy at every place, the last axis changing fastest."""
+        """Return every strategy at every place, the last axis changing fastest."""
         places = list(itertools.product(*(axis.values for axis in self.axes)))
         names = [axis.name for axis in self.axes]
         return tuple(
@@ -346,7 +346,7 @@ def _names(at: object) -> list[str]:
 
 
 def identity(plan: SweepPlan, clock: str) -> str:
-    """Equal for two sweeps that ask for the same rows, measured in the same way."""
+    """Return a hash that is equal for two sweeps that ask for the same rows, measured in the same way."""
     content = [
         [point.fingerprint for point in plan.points],
         list(plan.requests.seeds),

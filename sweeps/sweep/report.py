@@ -28,7 +28,7 @@ NONE_BROKEN = "none broken"
 
 
 def place_text(place: Mapping[str, Any]) -> str:
-    """Where in the grid: `slo_age_weight=1e-05, workload.aggregate_rate=1000`."""
+    """Say where in the grid a point is: `slo_age_weight=1e-05, workload.aggregate_rate=1000`."""
     return ", ".join(f"{name}={value}" for name, value in place.items())
 
 
@@ -63,7 +63,7 @@ def method_lines(plan: SweepPlan) -> list[str]:
 
 
 def window_line(measure: str) -> str:
-    """Which arrivals were measured, in one sentence."""
+    """Say which arrivals were measured, in one sentence."""
     spans = json.loads(measure)
     if not any(spans.values()):
         return "All arrivals are measured, from an empty cluster to the last completion."

@@ -87,7 +87,7 @@ class Criterion(ClosedPart):
 
     @functools.cached_property
     def claim(self) -> Claim | None:
-        """Its goal, parsed."""
+        """Return the criterion's goal as a claim; None if it has none."""
         return parse_claim(self.goal) if self.goal is not None else None
 
 
@@ -155,7 +155,7 @@ def parse_problem(text: str, source: str, folder: Path | None = None) -> Problem
 
 
 def list_problems() -> tuple[str, ...]:
-    """Names of the problems that come with the package."""
+    """Return the names of the problems that come with the package."""
     folder = resources.files("sweeps") / FOLDER
     return tuple(sorted(entry.name for entry in folder.iterdir() if (entry / FILE).is_file()))
 
@@ -205,5 +205,5 @@ def workload_named(
 
 
 def to_markdown(problem: Problem, baseline: Mapping[str, Any] | None) -> str:
-    """`problem.md`: the problem in words, with the measured figures that the criteria refer to."""
+    """Write `problem.md`: the problem in words, with the measured figures that the criteria refer to."""
     return render("problem.md.j2", problem=problem, baseline=baseline)

@@ -28,14 +28,16 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def normal_world(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Pairs, np.ndarray]:
-    """Differences with standard deviation 1; a constraint with 5, correlated with them by 0.6; true mean 0."""
+    """Draw differences with standard deviation 1; a constraint with 5, correlated with them by 0.6; true mean 0."""
     pairs = normal(rng, shape)
     shared = pairs.second - pairs.first
     return pairs, 5 * (0.6 * shared + 0.8 * rng.normal(size=shape))
 
 
 def queue_world(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Pairs, np.ndarray]:
-    """Two M/M/1 queues with the same arrivals; the second's mean wait is the constraint, too, from its true mean."""
+    """Draw two M/M/1 queues with the same arrivals; the second's mean wait is the constraint, too,
+    from its true mean.
+    """
     pairs = queues(rng, shape, LOAD, FASTER)
     return pairs, pairs.second - mean_wait(LOAD / FASTER) / FASTER
 

@@ -63,7 +63,7 @@ class World(NamedTuple):
 
 
 def normal(objective: np.ndarray) -> World:
-    """Points whose slack is known, with noise that they have half in common."""
+    """Return a world of points whose slack is known, with noise that they have half in common."""
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
         found = []
@@ -76,7 +76,7 @@ def normal(objective: np.ndarray) -> World:
 
 
 def of_queues() -> World:
-    """Loads of an M/M/1 queue; the objective is minus the load, in %."""
+    """Return a world of loads of an M/M/1 queue; the objective is minus the load, in %."""
     limit = mean_wait(LIMITED_LOAD)
 
     def draw(rng: np.random.Generator, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,7 @@ def ends(world: World, rule: str, num_seeds: int, num_samples: int) -> np.ndarra
 
 
 def cell(world: World, places: np.ndarray) -> str:
-    """Ends that break the limit, %, by how much in the mean of all, and mean regret."""
+    """Write ends that break the limit, %, by how much in the mean of all, and mean regret."""
     excess = world.excess[places]
     beyond, broken = np.maximum(excess, 0).mean(), 100 * (excess > 1e-9).mean()
     return f"{broken:.0f} % / {beyond:.2f} / {world.regret[places].mean():.2f}"

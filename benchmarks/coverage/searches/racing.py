@@ -76,7 +76,7 @@ class Places:
         self.count = count
 
     def features(self, points: Sequence[Point]) -> np.ndarray:
-        """`[point, 1]`, between 0 and 1."""
+        """Return `[point, 1]`, between 0 and 1."""
         return np.array(points, float) / (self.count - 1)
 
 
@@ -132,7 +132,7 @@ def ended(
 
 
 def cell(world: World, rule: str, way: Way, num_samples: int) -> tuple[float, float]:
-    """Mean regret, and mean runs over those of the usual way."""
+    """Return mean regret, and mean runs over those of the usual way."""
     rng, valuation = np.random.default_rng(MOST), valuation_of(world, rule, way)
     regrets, shares = [], []
     for _ in range(num_samples):

@@ -60,7 +60,7 @@ def normal(num_systems: int, correlation: float, has_constraints: bool) -> World
 
 
 def of_queues() -> World:
-    """Two queues with the same arrivals; the zone is their true difference."""
+    """Return a world of two queues with the same arrivals; the zone is their true difference."""
     zone = abs(mean_wait(0.7 / FASTER) / FASTER - mean_wait(0.7))
 
     def draw(rng: np.random.Generator) -> Drawn:
@@ -71,7 +71,7 @@ def of_queues() -> World:
 
 
 def of_comparison(path: str, metric: str, slo_class: str) -> World:
-    """Two recorded arms; the zone is their difference."""
+    """Return a world of two recorded arms; the zone is their difference."""
     arms = np.stack(from_comparison(path, metric, slo_class))
     means = arms.mean(axis=1)
 
@@ -82,15 +82,15 @@ def of_comparison(path: str, metric: str, slo_class: str) -> World:
 
 
 def row(world: World, num_samples: int) -> str:
-    """Chosen rightly, %; seeds in the middle and at the 90th percentile; rightly by the smallest mean, %."""
+    """Write chosen rightly, %; seeds in the middle and at the 90th percentile; rightly by the smallest mean, %."""
     draw, best, zone, tolerance = world
     rng = np.random.default_rng(4)
     drawn = [draw(rng) for _ in range(num_samples)]
-    found = np.array([chosen(one, zone, tolerance) for one in drawn])
-    middle = int(np.median(found[:, 1]))
+    choices = np.array([chosen(sample, zone, tolerance) for sample in drawn])
+    middle = int(np.median(choices[:, 1]))
     naive = np.mean([int(values[:, :middle].mean(axis=1).argmin()) == best for values, _ in drawn])
-    right = 100 * (found[:, 0] == best).mean()
-    return f"{right:.1f} | {middle} | {np.quantile(found[:, 1], 0.9):.0f} | {100 * naive:.1f}"
+    right = 100 * (choices[:, 0] == best).mean()
+    return f"{right:.1f} | {middle} | {np.quantile(choices[:, 1], 0.9):.0f} | {100 * naive:.1f}"
 
 
 def main() -> None:

@@ -42,23 +42,23 @@ Quantile = Callable[[np.ndarray, float], np.ndarray]  # (rank of a run, true sha
 
 
 def even(rank: np.ndarray, share: float) -> np.ndarray:
-    """Runs that differ by a few percent."""
+    """Return runs that differ by a few percent."""
     return np.asarray(stats.beta.ppf(rank, 60 * share, 60 * (1 - share)))
 
 
 def uneven(rank: np.ndarray, share: float) -> np.ndarray:
-    """Runs that differ much."""
+    """Return runs that differ much."""
     return np.asarray(stats.beta.ppf(rank, 6 * share, 6 * (1 - share)))
 
 
 def few_bad(rank: np.ndarray, share: float) -> np.ndarray:
-    """One run in five loses many requests, the others next to none."""
+    """Return runs of which one in five loses many requests, the others next to none."""
     bad = 1 - 5 * (1 - share - 0.002 * 0.8)
     return np.where(rank < 0.2, np.clip(bad, 0, 1), 0.998)
 
 
 def rarely_bad(one_in: int) -> Quantile:
-    """One run in so many loses as many requests as the share says, the others none."""
+    """Return the law by which one run in `one_in` loses as many requests as the share says, the others none."""
 
     def quantile(rank: np.ndarray, share: float) -> np.ndarray:
         return np.where(rank < 1 / one_in, np.clip(1 - one_in * (1 - share), 0, 1), 1.0)
@@ -145,7 +145,7 @@ class MadeUpRuns:
     in_time = type("Asked", (), {"targets": (ServiceTarget("all", "ttft_ms", 100.0, ASKED),)})
 
     def of(self, config: ClusterConfig, num_seeds: int, wider: ClusterConfig) -> Any:
-        """In time and in all."""
+        """Return the requests in time and in all."""
         del wider
         size = config.num_instances
         if size not in self.kept:

@@ -37,18 +37,18 @@ class Answer(NamedTuple):
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Independent differences."""
+    """Draw independent differences."""
     return rng.normal(size=shape)
 
 
 def correlated(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """All correlated by 0.9, as metrics of one class are."""
+    """Draw differences all correlated by 0.9, as metrics of one class are."""
     common = rng.normal(size=shape[1])
     return np.asarray(np.sqrt(0.9) * common + np.sqrt(0.1) * rng.normal(size=shape))
 
 
 def exponential(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Independent and skewed."""
+    """Draw independent and skewed differences."""
     return rng.exponential(size=shape) - 1
 
 
@@ -63,7 +63,7 @@ WORLDS: dict[str, tuple[Noise, int]] = {  # noise, and how many of a family are 
 
 
 def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer:
-    """One answer of made-up differences; effects are of either sign by turns."""
+    """Return one answer of made-up differences; effects are of either sign by turns."""
     truths = np.zeros(SIZE)
     truths[:num_effects] = LARGE * (-1.0) ** np.arange(num_effects)
     changes = truths[:, None] + noise(rng, (SIZE, MOST_SEEDS))
@@ -86,7 +86,7 @@ def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer
 
 
 def verdicts_on(base: np.ndarray, changes: np.ndarray) -> list[str]:
-    """Anytime-valid ones, of changes `[difference, seed]`."""
+    """Return anytime-valid verdicts on changes `[difference, seed]`."""
     return [
         one.verdict for one in differences([Pair(base, base + one) for one in changes], ANYTIME)
     ]

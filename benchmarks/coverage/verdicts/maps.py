@@ -41,7 +41,7 @@ class World(NamedTuple):
 
     @property
     def right(self) -> set[str]:
-        """Strategies that a recommendation may name."""
+        """Return the strategies that a recommendation may name."""
         if self.margin >= 0:
             return {"leader"} if self.lead > 0 else set()
         return {"first"} if self.num_strategies == 2 else set()

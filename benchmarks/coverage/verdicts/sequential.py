@@ -33,11 +33,11 @@ Quantile = Callable[[int], float]
 
 
 def looks() -> list[int]:
-    """Numbers of seeds at which `--decide` looks."""
-    found, rule = [20], StoppingRule(decides=True, most_seeds=MOST_SEEDS)
-    while found[-1] < MOST_SEEDS:
-        found.append(rule.next_count(found[-1], ()))
-    return found
+    """Return the numbers of seeds at which `--decide` looks."""
+    counts, rule = [20], StoppingRule(decides=True, most_seeds=MOST_SEEDS)
+    while counts[-1] < MOST_SEEDS:
+        counts.append(rule.next_count(counts[-1], ()))
+    return counts
 
 
 def first_found(change: np.ndarray, quantile: Quantile) -> np.ndarray:

@@ -84,7 +84,7 @@ def simulated_loop(
 
 
 def lengths(load: ClosedLoad, seed: int) -> tuple[list[int], list[int]]:
-    """Prompts and outputs of all requests, tokens."""
+    """Return prompts and outputs of all requests, tokens."""
     number = load.concurrency * load.rounds
     if load.shortest == 1.0:
         return [load.prompt] * number, [load.output] * number

@@ -56,7 +56,7 @@ def seen(simulated: SimulatedRequests, client: ClientView) -> SimulatedRequests:
 
 
 def figure(name: str, requests: SimulatedRequests, chosen: Bool[np.ndarray, " request"]) -> float:
-    """One figure over the chosen requests, such as `ttft_mean` and `e2e_p99`; times in ms.
+    """Return one figure over the chosen requests, such as `ttft_mean` and `e2e_p99`; times in ms.
 
     Args:
         name: `ttft`, `itl`, `tpot` or `e2e`, then `_mean`, `_p50`, `_p90` or `_p99`; or `req_s`, requests/s.
@@ -82,7 +82,9 @@ def figure(name: str, requests: SimulatedRequests, chosen: Bool[np.ndarray, " re
 
 
 def part_of(scene: Scene, stage: int | None) -> str:
-    """Which part of a run a figure is of: `all`, the `first` stage, where the server is new, or a `later` one."""
+    """Return which part of a run a figure is of: `all`, the `first` stage, where the server is new, or
+    a `later` one.
+    """
     is_staged = isinstance(scene.load, StagedLoad)
     if is_staged and len(scene.load.stages) == 1:  # type: ignore[union-attr]
         return "first"

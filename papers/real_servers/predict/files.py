@@ -28,7 +28,7 @@ class RunsFile:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its rows, numbers as numbers."""
+        """Return the rows, numbers as numbers."""
         rows: list[dict[str, Any]] = self.table.to_dict("records")
         return rows
 

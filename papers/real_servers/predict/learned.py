@@ -175,7 +175,9 @@ Effects = Mapping[
 
 
 def features(load: ClosedLoad) -> tuple[float, ...]:
-    """Level; requests at once, their square; prompt, output; requests times prompt: logarithms about usual values."""
+    """Return level; requests at once, their square; prompt, output; requests × prompt: logarithms
+    about usual values.
+    """
     many = math.log2(load.concurrency / USUAL_CONCURRENCY) / 3
     prompt = math.log2(load.prompt / USUAL_LENGTH) / 2
     output = math.log2(load.output / USUAL_LENGTH) / 2

@@ -72,7 +72,7 @@ class LoopInstance:
 
     @property
     def load(self) -> int:
-        """Requests that are here."""
+        """Return the number of requests that are here."""
         return len(self.waiting) + len(self.prompts) + len(self.decodes)
 
     def admits(self) -> bool:
@@ -155,7 +155,7 @@ class LoopInstance:
         heapq.heappush(self.decodes, (one.last_step, one.turn, one))
 
     def end_us(self) -> float:
-        """When the segment ends."""
+        """Return when the segment ends."""
         return self.start + self._until(self.steps)
 
     def _until(self, steps: int) -> float:
@@ -177,7 +177,7 @@ class LoopInstance:
         return True
 
     def finish(self, now: float) -> list[Request]:
-        """Do the steps of the segment; the requests that leave."""
+        """Do the steps of the segment; return the requests that leave."""
         grown = self.steps * len(self.decodes)
         self.done += self.steps
         self.held += grown
@@ -185,23 +185,23 @@ class LoopInstance:
         self.steps = 0
         left = []
         while self.decodes and self.decodes[0][0] <= self.done:
-            one = heapq.heappop(self.decodes)[2]
-            tokens = one.tokens + self.done
+            request = heapq.heappop(self.decodes)[2]
+            tokens = request.tokens + self.done
             self.held -= tokens
             self.context -= tokens
-            left.append(one)
-        for one, take in self.chunks:
-            one.computed += take
-            if one.computed == one.prompt:
-                self.prompts.remove(one)
-                one.output -= 1
-                if one.first < 0:
-                    one.first = now
-                if one.output == 0 or self.role == PREFILL:
-                    self.held -= one.prompt
-                    left.append(one)
+            left.append(request)
+        for request, take in self.chunks:
+            request.computed += take
+            if request.computed == request.prompt:
+                self.prompts.remove(request)
+                request.output -= 1
+                if request.first < 0:
+                    request.first = now
+                if request.output == 0 or self.role == PREFILL:
+                    self.held -= request.prompt
+                    left.append(request)
                 else:
-                    self._decode(one)
+                    self._decode(request)
         return left
 
 

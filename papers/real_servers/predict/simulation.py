@@ -122,12 +122,15 @@ def _august_pools(server: RealServer) -> dict[str, Any]:
 
 
 def kv_blocks_of(server: RealServer) -> int:
-    """Blocks that fit beside the weights. BLIS counts the memory of all GPUs, and of a block what one of them holds."""
+    """Return the blocks that fit beside the weights.
+
+    BLIS counts the memory of all GPUs, and of a block what one holds.
+    """
     served = deployment_of(server)
-    found = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
-    if found is None:
+    blocks = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
+    if blocks is None:
         raise ConfigError(f"model {server.model}: how many experts it has is not known")
-    return found // server.tp
+    return blocks // server.tp
 
 
 def deployment_of(server: RealServer) -> Deployment:
@@ -142,7 +145,7 @@ def deployment_of(server: RealServer) -> Deployment:
 
 
 def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
-    """One run of the scene; `beta` as in `config_of`.
+    """Make one run of the scene; `beta` as in `config_of`.
 
     Raises:
         ConfigError: as in `config_of`, or the run does not complete.
@@ -164,7 +167,7 @@ def _options(server: RealServer, load: StagedLoad | ClosedLoad) -> Any:
 
 
 def staged_table(load: StagedLoad) -> RequestTable:
-    """Constant arrivals; every user's prompt is one node of full blocks."""
+    """Return the requests with constant arrivals; every user's prompt is one node of full blocks."""
     start_s, parts = 0.0, []
     for stage in load.stages:
         parts.append(start_s + np.arange(int(stage.rate * stage.duration_s)) / stage.rate)

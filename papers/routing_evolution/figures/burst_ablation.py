@@ -45,7 +45,7 @@ EXPECTED = tuple(
 
 
 def draw(data: Path, path: Path) -> None:
-    """Above the arms of the ablation, below the gain as gaps between arrivals vary more."""
+    """Draw above the arms of the ablation, below the gain as gaps between arrivals vary more."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     ratios = {"height_ratios": [1.25, 1]}

@@ -41,7 +41,7 @@ EXPECTED = tuple(
 
 
 def draw(data: Path, path: Path) -> None:
-    """Tails above and the gain below, one column a load."""
+    """Draw tails above and the gain below, one column per load."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(4.6, 2, 2, sharex=True, sharey="row") as (figure, panels):

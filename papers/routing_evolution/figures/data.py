@@ -18,13 +18,13 @@ COMPLETED = "completion_rate"
 
 
 def ratios(get: Get) -> list[Row]:
-    """Weight ratios: tails and completed requests."""
-    found = get(settings.ratios(), track_figures())
-    return value_rows(found, [*BOTH_TAILS, COMPLETED])
+    """Compute the data of weight ratios: tails and completed requests."""
+    samples = get(settings.ratios(), track_figures())
+    return value_rows(samples, [*BOTH_TAILS, COMPLETED])
 
 
 def ablation(get: Get) -> list[Row]:
-    """Arms under bursts by class; then the gains as arrivals vary more, paired by seed."""
+    """Compute the arms under bursts by class; then the gains as arrivals vary more, paired by seed."""
     arms = get(settings.ablation(), track_figures())
     by_class = [f"{TTFT}[{slo_class}]" for slo_class in CLASSES]
     rows = value_rows(arms, [*BOTH_TAILS, *by_class, "reject_rate", "reject_rate[sheddable]"])
@@ -33,22 +33,26 @@ def ablation(get: Get) -> list[Row]:
 
 
 def sizes(get: Get) -> list[Row]:
-    """Cluster sizes: tails, and gains paired by seed."""
-    found = get(settings.sizes(), track_figures())
-    return value_rows(found, BOTH_TAILS) + changes_at(found, BOTH_TAILS, settings.ROUND_ROBIN)
+    """Compute the data of cluster sizes: tails, and gains paired by seed."""
+    samples = get(settings.sizes(), track_figures())
+    return value_rows(samples, BOTH_TAILS) + changes_at(samples, BOTH_TAILS, settings.ROUND_ROBIN)
 
 
 def memory(get: Get) -> list[Row]:
-    """Blocks with and without a memory term: tails of runs that complete all, and completed requests."""
-    found = get(settings.memory(), track_figures())
-    whole = {name: one for name, one in found.items() if (one.column(COMPLETED) == 1).all()}
-    return value_rows(whole, BOTH_TAILS) + value_rows(found, [COMPLETED])
+    """Compute the data of blocks with and without a memory term: tails of runs that complete all, and
+    completed requests.
+    """
+    samples = get(settings.memory(), track_figures())
+    whole = {
+        name: sample for name, sample in samples.items() if (sample.column(COMPLETED) == 1).all()
+    }
+    return value_rows(whole, BOTH_TAILS) + value_rows(samples, [COMPLETED])
 
 
 def pools(get: Get) -> list[Row]:
-    """Shared instances and pools: tails, completed requests and preemptions."""
-    found = get(settings.pools(), track_figures())
-    return value_rows(found, [*BOTH_TAILS, COMPLETED, "num_preemptions"])
+    """Compute the data of shared instances and pools: tails, completed requests and preemptions."""
+    samples = get(settings.pools(), track_figures())
+    return value_rows(samples, [*BOTH_TAILS, COMPLETED, "num_preemptions"])
 
 
 TABLES: Mapping[str, Callable[[Get], list[Row]]] = {
@@ -63,12 +67,12 @@ OF_PUBLISHED_SEEDS: Mapping[str, Callable[[Get], list[Row]]] = {
 
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
-    """Writes the data of every figure; what the runs have is not simulated again."""
+    """Write the data of every figure; what the runs have is not simulated again."""
     figure_tables.compute(TABLES, runs, seeds, folder, say)
     published = PaperRuns(runs.folder, "reference")
     figure_tables.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder, say)
 
 
 def needed() -> list[RunSetting]:
-    """Every setting of which the figures have many seeds."""
+    """Return every setting of which the figures have many seeds."""
     return [*settings.ratios(), *settings.ablation(), *settings.bursts(), *settings.sizes()]

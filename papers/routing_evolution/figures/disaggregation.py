@@ -33,7 +33,7 @@ EXPECTED = tuple(
 
 
 def draw(data: Path, path: Path) -> None:
-    """TTFT P99 against the rate, one panel a way of computing steps."""
+    """Draw TTFT P99 against the rate, one panel per way of computing steps."""
     table = read(data, NAME)
     with style.figure(3.1, 1, len(PANELS), sharey=True) as (figure, panels):
         for panel, (suffix, words) in zip(panels[0], PANELS.items(), strict=True):

@@ -37,7 +37,7 @@ EXPECTED = tuple(
 
 
 def draw(data: Path, path: Path) -> None:
-    """Left the tails, right how many requests are completed."""
+    """Draw left the tails, right how many requests are completed."""
     table = read(data, NAME)
     places = list(reversed(BLOCKS))
     with style.figure(2.9, 1, 2) as (figure, panels):

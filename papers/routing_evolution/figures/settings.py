@@ -77,12 +77,12 @@ def _orth(rate: float, count: int, **numbers: Any) -> dict[str, Any]:
 
 
 def ratios() -> list[RunSetting]:
-    """Ratios of the two weights under the compound, on prompts of which different parts are shared."""
-    found = []
+    """Return the ratios of the two weights under the compound, on prompts of which different parts are shared."""
+    settings = []
     for workload, tokens in PREFIXES:
         for affinity, depth in RATIOS:
             scorers = f"prefix-affinity:{affinity},queue-depth:{depth}"
-            found.append(
+            settings.append(
                 _made(
                     f"{tokens}|{affinity / depth:g}",
                     (BOTH,),
@@ -91,7 +91,7 @@ def ratios() -> list[RunSetting]:
                     routing_scorers=scorers,
                 )
             )
-    return found
+    return settings
 
 
 def ablation() -> list[RunSetting]:
@@ -101,7 +101,7 @@ def ablation() -> list[RunSetting]:
 
 
 def bursts() -> list[RunSetting]:
-    """Round-robin, compound and gate as arrivals vary more, with the same number of requests."""
+    """Return round-robin, compound and gate as arrivals vary more, with the same number of requests."""
     return [
         _made(f"{name}|{count} {cv:g}", groups, _orth(2000, count, cv=cv))
         for name, groups in GAINS.items()
@@ -111,19 +111,19 @@ def bursts() -> list[RunSetting]:
 
 
 def sizes() -> list[RunSetting]:
-    """Cluster sizes: 2,000 requests at every size, and 1 s of arrivals at every size."""
-    found = []
+    """Return the cluster sizes: 2,000 requests at every size, and 1 s of arrivals at every size."""
+    settings = []
     for name in (ROUND_ROBIN, COMPOUND):
         for size in SIZES:
             rate = RATE_PER_INSTANCE * size
             for load, count in ((PUBLISHED_COUNT, 2000), (EQUAL_DURATION, rate)):
                 place = f"{name}|{load} {size}"
-                found.append(_made(place, GAINS[name], _orth(rate, count), num_instances=size))
-    return found
+                settings.append(_made(place, GAINS[name], _orth(rate, count), num_instances=size))
+    return settings
 
 
 def memory() -> list[RunSetting]:
-    """Routers with and without a memory term at several pools of blocks."""
+    """Return routers with and without a memory term at several pools of blocks."""
     return [
         _renamed(f"mixed_50x300_kv{blocks}_{policy}", f"{name}|{blocks}")
         for name, policy in MEMORY.items()
@@ -132,7 +132,7 @@ def memory() -> list[RunSetting]:
 
 
 def pools() -> list[RunSetting]:
-    """Shared instances and pools for prefill, as BLIS computes them and without its defects."""
+    """Return shared instances and pools for prefill, as BLIS computes them and without its defects."""
     return [
         _renamed(name.format(rate=rate), place.format(rate=rate))
         for place, (name, rates) in POOLS.items()

@@ -52,7 +52,8 @@ def read(path: Path = DATA) -> pd.DataFrame:
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """Every cell with its mean, its change against age 0 on the same seeds, and a verdict that holds for its line.
+    """Return every cell with its mean, its change against age 0 on the same seeds, and a verdict that
+    holds for its line.
 
     Intervals are 95 % by Student's t over seeds; those of changes hold for all ages of a line together.
     """
@@ -62,8 +63,8 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
     for line, cells in table[table["signal"] == ALL].groupby(LINE, sort=False):
         fresh = cells.loc[cells["age_ms"] == 0, "values"].iloc[0]
         old = cells[cells["age_ms"] > 0]
-        found = differences([Pair(fresh, values) for values in old["values"]], BY_STUDENT)
-        changes = dict(zip(old["age_ms"], found, strict=True))
+        judged = differences([Pair(fresh, values) for values in old["values"]], BY_STUDENT)
+        changes = dict(zip(old["age_ms"], judged, strict=True))
         for age, values in zip(cells["age_ms"], cells["values"], strict=True):
             mean, change = estimate(values), changes.get(age)
             row = {"age_ms": age, "mean": mean.mean, "low": mean.low, "high": mean.high}
@@ -114,8 +115,8 @@ def _in_percent(logarithm: Estimate) -> Estimate:
 
 
 def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:
-    """For each signal that is old alone, and load: the change against all of them new."""
-    found = []
+    """Return the change against all signals new, for each signal that is old alone, and load."""
+    rows = []
     mine = table[(table["strategy"] == READS_EVERYTHING) & table["counts_in_flight"]]
     for rate in RATES:
         here = mine[mine["rate"] == rate]
@@ -123,12 +124,14 @@ def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:
         old = here[here["age_ms"] == ONE_AGE_MS].set_index("signal")["values"]
         names = [*SIGNALS, ALL]
         changes = differences([Pair(fresh, old[name]) for name in names], BY_STUDENT)
-        found += [(name, rate, change) for name, change in zip(names, changes, strict=True)]
-    return found
+        rows += [(name, rate, change) for name, change in zip(names, changes, strict=True)]
+    return rows
 
 
 def tables(table: pd.DataFrame) -> str:
-    """Three tables in Markdown: harm by age, from which age on each line is worse, and harm of one signal alone."""
+    """Write three tables in Markdown: harm by age, from which age on each line is worse, and harm of
+    one signal alone.
+    """
     comparison, all_lines = compared(table), pooled(table)
     ages = [_row(["age", "lines clearly worse", "all lines together"]), _row(["---"] * 3)]
     for age, change in all_lines.items():
@@ -143,9 +146,9 @@ def tables(table: pd.DataFrame) -> str:
         begins = [first["first_ms"][name, counts, rate] for counts in IN_FLIGHT for rate in RATES]
         rows.append(_row([WORDS[name], *(f"{age:g} ms" for age in begins)]))
     signals = [_row(["old signal", *(f"{rate}/s" for rate in RATES)]), _row(["---"] * 4)]
-    found = {(name, rate): change for name, rate, change in one_signal_old(table)}
+    changes_of = {(name, rate): change for name, rate, change in one_signal_old(table)}
     for name in [*SIGNALS, ALL]:
-        changes = [found[name, rate].simultaneous_percent for rate in RATES]
+        changes = [changes_of[name, rate].simultaneous_percent for rate in RATES]
         signals.append(_row([name, *map(_percent, changes)]))
     return "\n\n".join("\n".join(lines) for lines in (ages, rows, signals))
 

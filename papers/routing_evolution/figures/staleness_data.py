@@ -86,8 +86,8 @@ class Cell(NamedTuple):
         )
 
     def workload(self, num_requests: int = NUM_REQUESTS) -> WorkloadSpec:
-        """Eight groups of requests, each with a prefix of 512 tokens."""
-        clients = [_CLIENT.format(number=one, fraction=1 / GROUPS) for one in range(GROUPS)]
+        """Return eight groups of requests, each with a prefix of 512 tokens."""
+        clients = [_CLIENT.format(number=number, fraction=1 / GROUPS) for number in range(GROUPS)]
         head = (
             'version: "2"\nseed: 1\ncategory: language\naggregate_rate: 100.0\nnum_requests: 100\n'
         )
@@ -96,7 +96,9 @@ class Cell(NamedTuple):
 
 
 def cells(ages: Sequence[int] = AGES_MS, rates: Sequence[int] = RATES) -> list[Cell]:
-    """All points: of a strategy that reads nothing only age 0; of one that reads all also each signal old alone."""
+    """Return all points: of a strategy that reads nothing only age 0; of one that reads all also each
+    signal old alone.
+    """
     whole = [
         Cell(strategy, ALL, counts, rate, age)
         for strategy in STRATEGIES

@@ -46,7 +46,7 @@ SAFE_MS = 5  # "safe below 5 ms", as recorded
 
 
 def draw(data: Path, path: Path) -> None:
-    """One panel for each load, once with requests in flight counted and once without."""
+    """Draw one panel for each load, once with requests in flight counted and once without."""
     comparison = compared(read(data / "staleness_map.csv"))
     with style.figure(5.2, 2, len(RATES), sharex=True, sharey=True) as (figure, panels):
         for row, counts in enumerate(IN_FLIGHT):

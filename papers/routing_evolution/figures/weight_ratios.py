@@ -26,7 +26,7 @@ EXPECTED = tuple(
 
 
 def bounds(prefix_tokens: int) -> tuple[float, float]:
-    """Ratios from which on affinity outvotes load for the prompt that shares most, and for every prompt.
+    """Return the ratios from which on affinity outvotes load for the prompt that shares most, and for every prompt.
 
     A warm instance under the highest load is chosen before a cold one under the lowest if a·r > b, where
     a and b are the weights and r is the part of the prompt's blocks that the prefix fills.

@@ -34,7 +34,7 @@ EDGE = 90.0  # % beyond which a change is only written
 
 
 def draw(data: Path, path: Path) -> None:
-    """Left the 2 × 2 of priorities and whole prompts, right 8-opt with a part taken back."""
+    """Draw above the 2 × 2 of priorities and whole prompts, below 8-opt with a part taken back."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     ratios = {"height_ratios": [1, 1.25]}

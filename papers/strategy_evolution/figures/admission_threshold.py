@@ -34,7 +34,7 @@ PUBLISHED = {
 
 
 def draw(data: Path, path: Path) -> None:
-    """Tails by class, rejections, and what completes, against the threshold."""
+    """Draw tails by class, rejections, and what completes, against the threshold."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(2.9, 1, 3) as (figure, panels):

@@ -37,7 +37,7 @@ TAIL = "ttft_p99_ms"
 
 
 def distributions(get: Get) -> list[Row]:
-    """Figure 1: TTFT by class, mean curve and the middle 90 % of the seeds."""
+    """Compute figure 1: TTFT by class, mean curve and the middle 90 % of the seeds."""
     samples = get(arms.policies(arms.MAIN), curves())
     rows: list[Row] = []
     for policy, sample in samples.items():
@@ -55,20 +55,20 @@ def distributions(get: Get) -> list[Row]:
 
 
 def admission(get: Get) -> list[Row]:
-    """Figure 2: the gate's threshold against the tails of the classes, throughput and rejections."""
+    """Compute figure 2: the gate's threshold against the tails of the classes, throughput and rejections."""
     metrics = ["tokens_per_sec", "goodput_rps", "reject_rate", "reject_rate[sheddable]"]
     metrics += [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
     return value_rows(get(arms.gates(), record_figures()), metrics)
 
 
 def rates(get: Get) -> list[Row]:
-    """Figure 3: arrival rates."""
+    """Compute figure 3: arrival rates."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "tokens_per_sec"]
     return value_rows(get(arms.rates(), record_figures()), metrics)
 
 
 def blocks(get: Get) -> list[Row]:
-    """Figure 4: KV blocks of an instance; also the share of runs that came to their end."""
+    """Compute figure 4: KV blocks of an instance; also the share of runs that came to their end."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "num_preemptions"]
     samples = get(arms.blocks(), record_figures())
     rows = value_rows(samples, metrics)
@@ -80,21 +80,21 @@ def blocks(get: Get) -> list[Row]:
 
 
 def instances(get: Get) -> list[Row]:
-    """Figure 5: cluster sizes at the published load and at equal load and duration."""
+    """Compute figure 5: cluster sizes at the published load and at equal load and duration."""
     samples = get(arms.instances(), record_figures())
     metrics = [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
     return value_rows(samples, metrics) + changes_at(samples, metrics, arms.BASELINE)
 
 
 def step_constants(get: Get) -> list[Row]:
-    """Figure 6: what critical requests gain from whole prompts as a step's constant cost varies."""
+    """Compute figure 6: what critical requests gain from whole prompts as a step's constant cost varies."""
     samples = get(arms.step_constants(), record_figures())
     metrics = [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
     return value_rows(samples, metrics) + changes_at(samples, metrics, arms.CHUNKED)
 
 
 def ablation(get: Get) -> list[Row]:
-    """Figure 8: priorities and chunks switched one by one, and each part of 8-opt taken back."""
+    """Compute figure 8: priorities and chunks switched one by one, and each part of 8-opt taken back."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "tokens_per_sec"]
     square = get(arms.square(), record_figures())
     rows = value_rows(square, metrics)
@@ -112,14 +112,14 @@ def ablation(get: Get) -> list[Row]:
 
 
 def parts(get: Get) -> list[Row]:
-    """Figure 9: parts of TTFT by class, of all requests and of the slowest."""
+    """Compute figure 9: parts of TTFT by class, of all requests and of the slowest."""
     samples = get(arms.policies(arms.FOUR), ttft_parts())
     rows: list[Row] = []
     for policy, sample in samples.items():
         for name in sample.names:
             slo_class, which, part = name.split("/")
-            found = estimate(sample.column(name))
-            rows.append(row_of(policy, which, slo_class, part, found))
+            mean = estimate(sample.column(name))
+            rows.append(row_of(policy, which, slo_class, part, mean))
     return rows
 
 
@@ -137,13 +137,13 @@ SEARCHES = "searches"
 
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
-    """Writes the data of every figure; what the runs have is not simulated again."""
+    """Write the data of every figure; what the runs have is not simulated again."""
     figure_tables.compute(TABLES, runs, seeds, folder, say)
     write_rows(folder / f"{SEARCHES}.csv", _searches(runs.folder))
 
 
 def needed() -> list[RunSetting]:
-    """Every setting that the figures take figures of whole runs from."""
+    """Return every setting that the figures take figures of whole runs from."""
     return [
         *arms.policies(arms.MAIN),
         *arms.gates(),

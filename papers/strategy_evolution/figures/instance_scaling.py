@@ -35,7 +35,7 @@ LOADS = {
 
 
 def draw(data: Path, path: Path) -> None:
-    """Critical tails above and their changes against the baseline below, one column a load."""
+    """Draw critical tails above and their changes against the baseline below, one column per load."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(5.2, 2, 2, sharex=True, sharey="row") as (figure, panels):

@@ -32,7 +32,7 @@ WORDS = ("1.75", "2", "2.5", "3", "4", "5", "10", "20", "132")
 
 
 def draw(data: Path, path: Path) -> None:
-    """Tails of critical and sheddable requests, preemptions, and how many runs end at all."""
+    """Draw tails of critical and sheddable requests, preemptions, and how many runs end at all."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(5.0, 2, 2) as (figure, panels):

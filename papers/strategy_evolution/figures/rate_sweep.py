@@ -30,7 +30,7 @@ FLAT = (1500, 3000, 90)  # the record: critical at about 90 ms between these rat
 
 
 def draw(data: Path, path: Path) -> None:
-    """One panel a class: TTFT P99 against the rate."""
+    """Draw one panel per class: TTFT P99 against the rate."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(2.9, 1, len(CLASSES)) as (figure, panels):

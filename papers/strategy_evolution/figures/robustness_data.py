@@ -72,7 +72,7 @@ def _write(arguments: Sequence[str] | None) -> int:
 
 
 def counts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Share of the cells by axis, value and recommendation; zero where there is none."""
+    """Return the share of the cells by axis, value and recommendation; zero where there is none."""
     import pandas as pd
 
     rows = []

@@ -46,7 +46,7 @@ EXPECTED = (
 
 
 def draw(data: Path, path: Path) -> None:
-    """Share of the cells in which each strategy is recommended, by the value of each axis."""
+    """Draw the share of the cells in which each strategy is recommended, by the value of each axis."""
     table = read(data, NAME)
     with style.figure(6.4, 4, 2) as (figure, panels):
         flat = panels.reshape(-1)

@@ -31,7 +31,7 @@ RECORD = Path("data") / "blis_reference" / "strategy_pr452"
 
 
 def draw(data: Path, path: Path) -> None:
-    """Scores and the best so far; published scores where the record's files are at hand."""
+    """Draw scores and the best so far; published scores where the record's files are at hand."""
     table = read(data, NAME)
     with style.figure(3.0, 1, len(SEARCHES)) as (figure, panels):
         has_record = False

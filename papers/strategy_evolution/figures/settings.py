@@ -50,7 +50,7 @@ TAKEN_BACK = {
 
 
 def policies(names: Sequence[str]) -> list[RunSetting]:
-    """Policies on the record's workload."""
+    """Return policies on the record's workload."""
     return [of_arm(name, ARMS[name]) for name in names]
 
 
@@ -61,54 +61,54 @@ def gates() -> list[RunSetting]:
 
 
 def rates() -> list[RunSetting]:
-    """Policies at several arrival rates, requests/s, 1,000 requests each."""
+    """Return policies at several arrival rates, requests/s, 1,000 requests each."""
     return [of_arm(f"{p}|{rate}", ARMS[p], rate=rate) for p in MAIN for rate in RATES]
 
 
 def blocks() -> list[RunSetting]:
-    """Baseline and iteration 5 at several pools of KV blocks; the CPU tier has a third of them."""
-    found = []
+    """Return baseline and iteration 5 at several pools of KV blocks; the CPU tier has a third of them."""
+    settings = []
     for policy in (BASELINE, SIMPLIFIED):
         for number in BLOCKS:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks={number // 3}"
-            found.append(of_arm(f"{policy}|{number}", arm))
+            settings.append(of_arm(f"{policy}|{number}", arm))
         for number in WITHOUT_TIER:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks=0"
-            found.append(of_arm(f"{policy}{NO_TIER}|{number}", arm))
-    return found
+            settings.append(of_arm(f"{policy}{NO_TIER}|{number}", arm))
+    return settings
 
 
 def instances() -> list[RunSetting]:
-    """Policies at several cluster sizes: the published load, and one that grows with the cluster."""
-    found = []
+    """Return policies at several cluster sizes: the published load, and one that grows with the cluster."""
+    settings = []
     for policy in MAIN:
         for size in SIZES:
             arm = f"{ARMS[policy]}:num_instances={size}"
-            found.append(of_arm(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
+            settings.append(of_arm(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
             load = {"rate": RATE_PER_INSTANCE * size, "num_requests": REQUESTS_PER_INSTANCE * size}
-            found.append(of_arm(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
-    return found
+            settings.append(of_arm(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
+    return settings
 
 
 def step_constants() -> list[RunSetting]:
-    """Priorities with prompts in chunks, and with critical prompts whole, at multiples of β0."""
+    """Return priorities with prompts in chunks, and with critical prompts whole, at multiples of β0."""
     constant, *others = ClusterConfig().beta_coeffs
-    found = []
+    settings = []
     for multiple in MULTIPLES:
         beta = f"beta_coeffs=[{', '.join(repr(v) for v in (constant * multiple, *others))}]"
-        found.append(of_arm(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
+        settings.append(of_arm(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
         whole = f"iter04_slo_prefill:{_DEFAULT_SCORERS};{beta}"
-        found.append(of_arm(f"{WHOLE}|{multiple}", whole))
-    return found
+        settings.append(of_arm(f"{WHOLE}|{multiple}", whole))
+    return settings
 
 
 def square() -> list[RunSetting]:
-    """Priorities on and off times prompts of critical and sheddable requests whole or in chunks."""
+    """Return priorities on and off times prompts of critical and sheddable requests whole or in chunks."""
     arms = (ARMS[SIMPLIFIED], _PRIORITIES_ALONE, f"{ARMS[BASELINE]}:{_WHOLE}", ARMS[BASELINE])
     return [of_arm(name, arm) for name, arm in zip(SQUARE_NAMES, arms, strict=True)]
 
 
 def one_at_a_time() -> list[RunSetting]:
-    """8-opt, and 8-opt with one part taken back."""
+    """Return 8-opt, and 8-opt with one part taken back."""
     parts = [of_arm(name, f"{ARMS[SEARCHED]}:{text}") for name, text in TAKEN_BACK.items()]
     return [of_arm(SEARCHED, ARMS[SEARCHED]), *parts]

@@ -29,7 +29,7 @@ PUBLISHED_CONSTANT_MS = 6.91
 
 
 def draw(data: Path, path: Path) -> None:
-    """Left the critical tail with and without chunks, right the change of every class."""
+    """Draw left the critical tail with and without chunks, right the change of every class."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(3.1, 1, 2) as (figure, panels):

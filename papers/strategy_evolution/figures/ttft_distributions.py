@@ -29,7 +29,7 @@ SHARES = {"critical": "20 %", "standard": "50 %", "sheddable": "30 %"}
 
 
 def draw(data: Path, path: Path) -> None:
-    """One panel a class: mean curves over the seeds, the middle 90 % of them, and the tails."""
+    """Draw one panel per class: mean curves over the seeds, the middle 90 % of them, and the tails."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(3.0, 1, len(CLASSES), sharey=True) as (figure, panels):

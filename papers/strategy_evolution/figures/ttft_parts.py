@@ -41,7 +41,7 @@ ROWS = {"all": "all requests", "slowest": "the slowest 5 %"}
 
 
 def draw(data: Path, path: Path) -> None:
-    """One row for all requests of a class and one for its slowest, one column a class."""
+    """Draw one row for all requests of a class and one for its slowest, one column per class."""
     table = read(data, NAME)
     num_seeds = int(table["num_seeds"].max())
     with style.figure(5.4, 2, len(CLASSES), sharey="row") as (figure, panels):

@@ -82,7 +82,7 @@ def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
-    """Everything that the report, the figure and other programs need."""
+    """Return everything that the report, the figure and other programs need, as plain data."""
     values = {name: _values(setting, ablation, name) for name in setting.metrics}
     contributions = _contributions(setting, ablation, values)
     interactions = _interactions(setting, ablation, values)

@@ -59,7 +59,7 @@ def masks_of(design: str, count: int) -> tuple[int, ...]:
 
 
 def contexts(count: int, *without: int) -> Iterator[int]:
-    """Every combination of the other components."""
+    """Yield every combination of the other components."""
     bits = sum(1 << place for place in without)
     return (mask for mask in range(2**count) if not mask & bits)
 
@@ -97,7 +97,7 @@ def shapley(values: Values, place: int) -> Effect:
 
 
 def joint(values: Values, first: int, second: int) -> tuple[Effect, Effect]:
-    """Two components on the base: what adding up their effects promises, and what they give."""
+    """Compare two components on the base: what adding up their effects promises, and what they give."""
     return _joint_in(values, 0, first, second)
 
 
@@ -122,7 +122,7 @@ def _joint_in(values: Values, mask: int, first: int, second: int) -> tuple[Effec
 def log_ratio(
     base: np.ndarray, one: np.ndarray, other: np.ndarray, both: np.ndarray, axis: int = -1
 ) -> np.ndarray:
-    """log of (both ÷ base) ÷ ((one ÷ base) × (other ÷ base)), of means over the seeds; 0: no interaction."""
+    """Return log of (both ÷ base) ÷ ((one ÷ base) × (other ÷ base)), of means over the seeds; 0: no interaction."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(cell.mean(axis=axis)) for cell in (base, one, other, both)]
     return np.asarray(logs[3] + logs[0] - logs[1] - logs[2])

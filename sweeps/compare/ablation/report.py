@@ -32,30 +32,30 @@ def design_line(document: Mapping[str, Any]) -> str:
 
 
 def metrics_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Classes and metrics that the contributions are of."""
-    found = [(entry["class"], entry["metric"]) for entry in document["contributions"]]
-    return list(dict.fromkeys(found))
+    """Return the classes and metrics that the contributions are of."""
+    pairs = [(entry["class"], entry["metric"]) for entry in document["contributions"]]
+    return list(dict.fromkeys(pairs))
 
 
 def component_lines(document: Mapping[str, Any]) -> list[str]:
-    """Each component's settings, and whether it does anything."""
+    """Say each component's settings, and whether the component does anything."""
     lines = []
-    for one in document["components"]:
+    for component in document["components"]:
         settings = ", ".join(
             f"{name} {_value(before)} → {_value(after)}"
-            for name, (before, after) in one["settings"].items()
+            for name, (before, after) in component["settings"].items()
         )
-        contexts, inert = one["num_contexts"], one["num_contexts_inert"]
+        contexts, inert = component["num_contexts"], component["num_contexts_inert"]
         words = ""
-        if one["status"] == "inert":
+        if component["status"] == "inert":
             words = " — inert: every request fares exactly the same with and without it"
-        elif one["status"] == "unknown":
+        elif component["status"] == "unknown":
             words = " — undecided: no two combinations that differ in it alone finished"
-        elif one["needs"]:
-            words = f" — does nothing without {' and '.join(one['needs'])}"
+        elif component["needs"]:
+            words = f" — does nothing without {' and '.join(component['needs'])}"
         elif inert:
             words = f" — does nothing in {inert} of {contexts} combinations of the others"
-        lines.append(f"{one['name']}: {settings}{words}")
+        lines.append(f"{component['name']}: {settings}{words}")
     return lines
 
 
@@ -148,7 +148,7 @@ def interaction_table(document: Mapping[str, Any]) -> Table:
 
 
 def failure_lines(document: Mapping[str, Any]) -> list[str]:
-    """Combinations that are no configuration, or with runs that did not come to their end."""
+    """Name the combinations that are no configuration, or with runs that did not come to their end."""
     lines = []
     for entry in document["combinations"]:
         name = " + ".join(entry["on"]) or document["base"]

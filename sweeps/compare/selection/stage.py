@@ -55,8 +55,10 @@ class FinalQuestion:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All metrics that are looked at, once each."""
-        return tuple(dict.fromkeys((self.metric, *(one.metric for one in self.constraints))))
+        """Return all metrics that are looked at, once each."""
+        return tuple(
+            dict.fromkeys((self.metric, *(constraint.metric for constraint in self.constraints)))
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class FinalStage:
         self.sign = 1.0 if lookup(choice.metric)[0].direction == LOWER else -1.0
 
     def run(self) -> FinalAnswer:
-        """Until one arm is left, or the seeds are spent."""
+        """Run the arms on more and more seeds until one is left, or the seeds are spent."""
         error = 1 - self.choice.confidence
         num_first = len(self.kept.seeds)
         finalists = Finalists(len(self.arms), num_first, self.choice.zone, error)

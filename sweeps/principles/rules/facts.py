@@ -24,7 +24,7 @@ ROOM = 3.0  # times the estimated need from which memory is called plentiful
 
 
 def fewest_blocks(config: ClusterConfig) -> int:
-    """KV blocks of the instance that has the fewest."""
+    """Return the KV blocks of the instance that has the fewest."""
     return min(per_instance(config, "total_kv_blocks"))
 
 
@@ -61,17 +61,17 @@ class Case:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Scorers with their weights; none unless routing is weighted."""
+        """Return scorers with their weights; none unless routing is weighted."""
         return dict(self.config.scorers())
 
     @property
     def affinity(self) -> float:
-        """Weight of cached prefixes."""
+        """Return the weight of cached prefixes."""
         return self.weights.get("prefix-affinity", 0.0)
 
     @property
     def load_weight(self) -> float:
-        """Weights of all scorers that go from 1 to 0 as an instance becomes the most loaded one."""
+        """Add up the weights of all scorers that go from 1 to 0 as an instance becomes the most loaded one."""
         weights, config = self.weights, self.config
         bias = min(config.slo_scorer_bias_critical, config.slo_scorer_bias_sheddable)
         by_load = weights.get("queue-depth", 0.0) + weights.get("load-balance", 0.0)

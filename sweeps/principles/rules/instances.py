@@ -20,7 +20,7 @@ LONG_STARVATION_S = 5.0
 
 
 def moderate_load(case: Case) -> Iterator[Touch]:
-    """RP-5."""
+    """Advise by RP-5: while wait queues are empty, their order has no effect."""
     if case.has_priorities and case.facts.prefill_load < 0.3:
         yield Touch(
             "RP-5",
@@ -33,7 +33,7 @@ def moderate_load(case: Case) -> Iterator[Touch]:
 
 
 def bridge(case: Case) -> Iterator[Touch]:
-    """C-20."""
+    """Advise by C-20: the instance does not read the priority that the router stamps."""
     if case.config.slo_priority_bridge:
         yield Touch(
             "C-20",
@@ -46,7 +46,7 @@ def bridge(case: Case) -> Iterator[Touch]:
 
 
 def adaptive_gap(case: Case) -> Iterator[Touch]:
-    """S7."""
+    """Advise by S7: under overload the adaptive gap stays open and slo-tiered gives the same."""
     if case.config.priority_policy == "load-adaptive" and case.is_overloaded:
         yield Touch(
             "S7",
@@ -59,7 +59,7 @@ def adaptive_gap(case: Case) -> Iterator[Touch]:
 
 
 def starvation(case: Case) -> Iterator[Touch]:
-    """S5."""
+    """Advise by S5: after some time a sheddable request passes a new critical one."""
     config = case.config
     if not case.has_priorities or config.priority_policy == "slo-class":
         return
@@ -78,7 +78,7 @@ def starvation(case: Case) -> Iterator[Touch]:
 
 
 def chunks(case: Case) -> Iterator[Touch]:
-    """S9, S10 and S16."""
+    """Advise by S9, S10 and S16: which prompts are cut into chunks, and what that costs."""
     config = case.config
     threshold = config.long_prefill_token_threshold
     is_whole = config.slo_prefill and config.slo_prefill_critical == 0
@@ -105,7 +105,7 @@ def chunks(case: Case) -> Iterator[Touch]:
 
 
 def eviction_by_class(case: Case) -> Iterator[Touch]:
-    """S15."""
+    """Advise by S15: evicting by class costs sheddable requests more than it saves."""
     if case.config.slo_preemption:
         none = case.facts.is_plentiful(case.config)
         yield Touch(
@@ -121,7 +121,7 @@ def eviction_by_class(case: Case) -> Iterator[Touch]:
 
 
 def scarce_memory(case: Case) -> Iterator[Touch]:
-    """S12."""
+    """Advise by S12: with few KV blocks a part of the gain is lost."""
     config = case.config
     fewest = fewest_blocks(config)
     if fewest < 3000 and not case.facts.is_plentiful(config):
@@ -135,7 +135,7 @@ def scarce_memory(case: Case) -> Iterator[Touch]:
 
 
 def many_parameters(case: Case) -> Iterator[Touch]:
-    """S3."""
+    """Advise by S3: many parameters in few calls need repeated searches."""
     strategy = case.strategy
     if strategy is None or len(strategy.parameters) < MANY_PARAMETERS:
         return
@@ -150,7 +150,7 @@ def many_parameters(case: Case) -> Iterator[Touch]:
 
 
 def added_up(case: Case) -> Iterator[Touch]:
-    """S4."""
+    """Advise by S4: mechanisms that act together must be run alone before any is credited."""
     parts = [
         case.has_priorities,
         case.has_gate,

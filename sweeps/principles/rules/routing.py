@@ -21,7 +21,7 @@ LATENCIES = ("ttft", "e2e", "scheduling_delay")
 
 
 def without_scorer(case: Case, name: str) -> dict[str, Any]:
-    """Settings that leave one scorer out; none if it is the only one."""
+    """Return settings that leave one scorer out; none if it is the only one."""
     rest = [f"{other}:{weight!r}" for other, weight in case.config.scorers() if other != name]
     return {"routing_scorers": ",".join(rest)} if rest else {}
 
@@ -30,7 +30,7 @@ def without_scorer(case: Case, name: str) -> dict[str, Any]:
 
 
 def netted_scores(case: Case) -> Iterator[Touch]:
-    """RP-1."""
+    """Advise by RP-1: a scorer that nets cost against benefit hides both from the router."""
     if "cost-benefit" in case.weights:
         yield Touch(
             "RP-1",
@@ -43,7 +43,7 @@ def netted_scores(case: Case) -> Iterator[Touch]:
 
 
 def weights_by_class(case: Case) -> Iterator[Touch]:
-    """RP-4."""
+    """Advise by RP-4: weights by class send one prefix to different instances."""
     if case.config.routing_policy == "adaptive-weighted":
         yield Touch(
             "RP-4",
@@ -56,7 +56,7 @@ def weights_by_class(case: Case) -> Iterator[Touch]:
 
 
 def free_memory(case: Case) -> Iterator[Touch]:
-    """S2 where blocks are plentiful, RP-6 where they are not."""
+    """Advise by S2 where blocks are plentiful, by RP-6 where they are not, on the scorer of free KV blocks."""
     if "kv-utilization" not in case.weights:
         return
     setting, instead = "routing_scorers.kv-utilization", without_scorer(case, "kv-utilization")
@@ -82,7 +82,7 @@ def free_memory(case: Case) -> Iterator[Touch]:
 
 
 def affinity_ratio(case: Case) -> Iterator[Touch]:
-    """RP-10: thresholds of the workload, not 1.33."""
+    """Advise by RP-10: thresholds of affinity ÷ load are the workload's, not 1.33."""
     facts, load = case.facts, case.load_weight
     if not case.affinity or not load or math.isnan(facts.most_share):
         return
@@ -129,7 +129,7 @@ def _with_ratio(case: Case, ratio: float) -> str:
 
 
 def affinity_alone(case: Case) -> Iterator[Touch]:
-    """F2."""
+    """Advise by F2: affinity without a scorer of load sends a prefix to one instance."""
     if case.affinity and not case.load_weight:
         yield Touch(
             "F2",
@@ -142,7 +142,7 @@ def affinity_alone(case: Case) -> Iterator[Touch]:
 
 
 def class_scorer(case: Case) -> Iterator[Touch]:
-    """S1: routing does not tell equal requests apart."""
+    """Advise by S1: routing does not tell equal requests apart."""
     if "slo-priority" in case.weights and case.facts.has_equal_laws and len(case.facts.classes) > 1:
         yield Touch(
             "S1",
@@ -155,7 +155,7 @@ def class_scorer(case: Case) -> Iterator[Touch]:
 
 
 def stale_snapshots(case: Case) -> Iterator[Touch]:
-    """RP-12 without, F6 with a scorer that reads what gets stale."""
+    """Advise by RP-12 without, by F6 with a scorer that reads what gets stale."""
     interval = case.config.snapshot_refresh_interval
     if not interval:
         return
@@ -179,7 +179,7 @@ def stale_snapshots(case: Case) -> Iterator[Touch]:
 
 
 def ties_to_the_first(case: Case) -> Iterator[Touch]:
-    """F8."""
+    """Advise by F8: ties between idle instances go to the first one."""
     if case.config.routing_policy == "least-loaded" and case.facts.prefill_load < 0.1:
         yield Touch(
             "F8",
@@ -191,7 +191,7 @@ def ties_to_the_first(case: Case) -> Iterator[Touch]:
 
 
 def own_prefixes(case: Case) -> Iterator[Touch]:
-    """S13."""
+    """Advise by S13: classes with prefixes of their own may divide the instances among them."""
     if case.affinity and case.facts.num_prefixes >= max(len(case.facts.classes), 2):
         yield Touch(
             "S13",
@@ -203,7 +203,7 @@ def own_prefixes(case: Case) -> Iterator[Touch]:
 
 
 def sticky_sessions(case: Case) -> Iterator[Touch]:
-    """F3."""
+    """Advise by F3: sessions stay where they began."""
     if case.facts.has_conversations and case.affinity and case.load_weight:
         yield Touch(
             "F3",
@@ -218,7 +218,7 @@ def sticky_sessions(case: Case) -> Iterator[Touch]:
 
 
 def gate_and_priority(case: Case) -> Iterator[Touch]:
-    """C-19."""
+    """Advise by C-19: where a gate bounds the queues, strict priority only moves the tail."""
     if case.has_gate and case.has_priorities:
         yield Touch(
             "C-19",
@@ -231,7 +231,7 @@ def gate_and_priority(case: Case) -> Iterator[Touch]:
 
 
 def overload_without_gate(case: Case) -> Iterator[Touch]:
-    """RP-9 and S6."""
+    """Advise by RP-9 and S6: under overload queues only grow without a gate, and priorities take from the others."""
     if not case.is_overloaded or case.has_gate or case.config.admission_policy != "always-admit":
         return
     load = f"{case.facts.prefill_load:.2f} times the prefill work that the instances can do"
@@ -253,7 +253,7 @@ def overload_without_gate(case: Case) -> Iterator[Touch]:
 
 
 def high_gate(case: Case) -> Iterator[Touch]:
-    """S8."""
+    """Advise by S8: a high threshold opens the gate too late for critical requests."""
     is_own = case.config.admission_policy == "slo-gated" and case.config.variant == "scheduling"
     if is_own and case.config.slo_gated_threshold >= 50:
         yield Touch(
@@ -267,7 +267,7 @@ def high_gate(case: Case) -> Iterator[Touch]:
 
 
 def shedding_by_latency(case: Case) -> Iterator[Touch]:
-    """RP-11."""
+    """Advise by RP-11: latency alone counts only requests that were let in."""
     strategy = case.strategy
     sheds = case.has_gate or case.config.admission_policy == "token-bucket"
     if strategy is None or not sheds:

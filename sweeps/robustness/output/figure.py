@@ -128,7 +128,7 @@ def _where(verdicts: xr.Dataset, name: str | None, value: object) -> np.ndarray:
 
 
 def best_change(verdicts: xr.Dataset) -> np.ndarray:
-    """Change of the best strategy besides the first against the first in %, `[cell]`; NaN if none."""
+    """Return the change of the best strategy besides the first against the first in %, `[cell]`; NaN if none."""
     changes = verdicts["change_percent"].values[:, 1:]
     sign = 1.0 if verdicts.attrs["direction"] == LOWER else -1.0
     lowest = np.nanmin(np.where(np.isfinite(changes), sign * changes, np.inf), axis=1)

@@ -46,7 +46,7 @@ def recommendation_rules(verdicts: xr.Dataset, depth: int) -> Rules:
 
 
 def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
-    """Cells by axis, value and recommendation, with the median change of every other strategy."""
+    """Count the cells by axis, value and recommendation, with the median change of every other strategy."""
     labels = labels_of(verdicts)
     chosen = verdicts["recommended"].values
     rows = []
@@ -66,7 +66,7 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
 
 
 def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
-    """One row a cell: axes, means of every strategy, changes with intervals, what is recommended."""
+    """Return one row per cell: axes, means of every strategy, changes with intervals, what is recommended."""
     columns: dict[str, Any] = {
         kind.name: verdicts[kind.name].values for kind in kinds_in(verdicts.coords)
     }
@@ -123,31 +123,31 @@ def _failures(verdicts: xr.Dataset, arm: int) -> list[str]:
 
 
 def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr.Dataset:
-    """Every metric of every strategy against the first, paired by seed: change, interval, verdict.
+    """Compare every metric of every strategy with the first, paired by seed: change, interval, verdict.
 
     Over cell, strategy (without the first) and SLO class; `absolute` in the metric's unit, `percent`
     of the first strategy's mean, each as mean, low and high. See `judged`.
     """
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
-    found = xr.Dataset(coords=dataset.coords).isel(strategy=slice(1, None))
-    found.attrs = dict(dataset.attrs)
-    found.attrs["first"] = str(dataset["strategy"].values[0])
-    found.attrs["intervals"] = inference_of(dataset).method
-    found.coords["figure"] = ["mean", "low", "high"]
+    table = xr.Dataset(coords=dataset.coords).isel(strategy=slice(1, None))
+    table.attrs = dict(dataset.attrs)
+    table.attrs["first"] = str(dataset["strategy"].values[0])
+    table.attrs["intervals"] = inference_of(dataset).method
+    table.coords["figure"] = ["mean", "low", "high"]
     for name in _asked(dataset, metrics):
         values, dims = _by_strategy(dataset, name)
         size = (values.shape[0], values.shape[1] - 1, *values.shape[2:-1])
         for kind, unit in (("absolute", lookup(name)[0].unit), ("percent", "%")):
             nothing = np.full((*size, 3), np.nan)
-            found[f"{name}_{kind}"] = ((*dims, "figure"), nothing, {"units": unit})
-        found[f"{name}_verdict"] = (dims, np.full(size, "", object))
+            table[f"{name}_{kind}"] = ((*dims, "figure"), nothing, {"units": unit})
+        table[f"{name}_verdict"] = (dims, np.full(size, "", object))
     for cell, of_cell in enumerate(judged(dataset, metrics)):
         for (name, *index), one in of_cell.items():
             at = (cell, *index)
             for kind, of in (("absolute", one.absolute), ("percent", one.percent)):
-                found[f"{name}_{kind}"].values[at] = of.mean, of.low, of.high
-            found[f"{name}_verdict"].values[at] = one.verdict
-    return found
+                table[f"{name}_{kind}"].values[at] = of.mean, of.low, of.high
+            table[f"{name}_verdict"].values[at] = one.verdict
+    return table
 
 
 def judged(
@@ -215,7 +215,7 @@ def _counts_line(verdicts: xr.Dataset) -> str:
 
 
 def seeds_lines(verdicts: xr.Dataset) -> list[str]:
-    """On how many seeds cells were run, where a rule said so."""
+    """Say on how many seeds cells were run, where a rule decided that."""
     if "stopping" not in verdicts.attrs:
         return []
     counts = Counter(verdicts["num_seeds"].values.tolist())

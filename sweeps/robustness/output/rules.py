@@ -42,12 +42,12 @@ class MapRule:
 
     @property
     def num_cells(self) -> int:
-        """Cells in the regime."""
+        """Return the number of cells in the regime."""
         return sum(self.counts.values())
 
     @property
     def num_right(self) -> int:
-        """Those that have the label."""
+        """Return the number of the regime's cells that have the label."""
         return self.counts[self.label]
 
     def words(self) -> str:

@@ -70,7 +70,7 @@ def recommends(engine: Engine) -> bool:
 
 
 def recommended(engine: Engine, told: Sequence[Told], num_runs: int = 0) -> int | None:
-    """Place of the tried point that an engine recommends; None where scores decide, or all points failed.
+    """Return the place of the tried point that an engine recommends; None where scores decide, or all points failed.
 
     `num_runs` are those that the point has at least, if there is one.
     """

@@ -35,7 +35,7 @@ class Engine(Protocol):
         """Without history."""
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
-        """At most `count` points to try next; none if there are no more."""
+        """Return at most `count` points to try next; none if there are no more."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Recommender(Protocol):
     """An engine that says which of the points that were tried is best; of others it is the lowest score."""
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """Places of points that did not fail, the best one first; not all points have failed."""
+        """Return the places of points that did not fail, the best one first; not all points have failed."""
 
 
 def first_of(ranked: Sequence[int], told: Sequence[Told], num_runs: int) -> int:
@@ -57,7 +57,7 @@ def generator(search: Search, *places: int) -> np.random.Generator:
 
 
 def modelled(told: Sequence[Told], values: Sequence[float] | None = None) -> np.ndarray:
-    """Scores `[point]`, or `values`, for a model: failures a range above the worst of the others.
+    """Return scores `[point]`, or `values`, for a model: failures a range above the worst of the others.
 
     The placeholder score of failures would leave a smooth model nothing to tell the others apart by.
     """

@@ -65,7 +65,9 @@ class Denoised:
         return distinct(self.encoding, self.search, proposed, [one.point for one in told], count)
 
     def ranked(self, told: Sequence[Told]) -> list[int]:
-        """Places of the tried points that are best by the processes, which are fitted to at most MOST_POINTS."""
+        """Return the places of the tried points that are best by the processes, which are fitted to at
+        most MOST_POINTS.
+        """
         return ranked(told, self._model(told))
 
     def _model(self, told: Sequence[Told]) -> Modelled:
@@ -89,7 +91,7 @@ class Denoised:
         return np.concatenate([first, second])
 
     def around(self, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Features a step from a centre each, of any scale and in any number of features."""
+        """Return features a step from a centre each, of any scale and in any number of features."""
         count, width = centres.shape
         moved = random.random(centres.shape) < random.random((count, 1))
         moved[np.arange(count), random.integers(width, size=count)] = True
@@ -99,7 +101,7 @@ class Denoised:
 
 
 def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> int:
-    """Place of the tried point, of any engine, that is best by the processes; 0 if all points failed.
+    """Return the place of the tried point, of any engine, that is best by the processes; 0 if all points failed.
 
     `num_runs` are those that it has at least, if such a point is there.
     """
@@ -109,7 +111,7 @@ def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> 
 
 
 def ranked(told: Sequence[Told], model: Modelled) -> list[int]:
-    """Places of the points of a model that did not fail, those with the lowest expected scores first."""
+    """Return the places of the points of a model that did not fail, those with the lowest expected scores first."""
     places = model.places[model.order].tolist()
     return [place for place in places if not told[place].has_failed]
 

@@ -35,11 +35,11 @@ class Encoding:
 
     @property
     def first_branch(self) -> int:
-        """Place of the first branch's feature; the others follow."""
+        """Return the place of the first branch's feature; the others follow."""
         return self.width - len(self.branches)
 
     def is_free(self, features: np.ndarray) -> np.ndarray:
-        """Which of features `[…, feature]` a gradient may move: not those of choices and branches."""
+        """Return which of features `[…, feature]` a gradient may move: not those of choices and branches."""
         free = np.ones(features.shape, bool)
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
             free[..., place] = dimension.kind != "categorical"
@@ -70,7 +70,7 @@ class Encoding:
         return made
 
     def drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Features `[point, feature]` from all over the space, a part of them in branches."""
+        """Draw features `[point, feature]` from all over the space, a part of them in branches."""
         made = self.of_shares(random.random((count, len(self.space.dimensions))))
         for number in range(len(self.branches)):
             self._enter(made, number, random.random(count) < BRANCH_SHARE)
@@ -79,7 +79,7 @@ class Encoding:
     def around(
         self, centres: np.ndarray, steps: np.ndarray, random: np.random.Generator
     ) -> np.ndarray:
-        """Features a step `[point, feature]` from a centre each; some with another choice or branch."""
+        """Return features a step `[point, feature]` from a centre each; some with another choice or branch."""
         drawn = self.drawn(random, len(steps))
         made = np.array(np.broadcast_to(centres, steps.shape))
         for dimension, place in zip(self.space.dimensions, self.places, strict=True):
@@ -117,7 +117,7 @@ class Encoding:
         return point
 
     def shares(self, point: Point) -> list[float]:
-        """Shares of the ranges that give a point."""
+        """Return the shares of the ranges that give a point."""
         return [
             dimension.share(value)
             for dimension, value in zip(self.space.dimensions, point, strict=True)

@@ -63,13 +63,13 @@ class KnownPoints(NamedTuple):
 
 
 def known_of(encoding: Encoding, told: Sequence[Told]) -> KnownPoints:
-    """Points that were tried, of which not all have failed."""
+    """Return the points that were tried, of which not all have failed, with targets for models."""
     features = encoding.features([point.point for point in told])
     return KnownPoints(features, *targets_of(told), np.array([point.num_runs for point in told]))
 
 
 def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
-    """Compressed objectives and excesses `[point, output]`; then as in `KnownPoints`."""
+    """Return compressed objectives and excesses `[point, output]`; then as in `Known`."""
     whole = [one for one in told if not one.has_failed]
     width = max(len(one.excesses) for one in whole)
     plain = [
@@ -121,7 +121,7 @@ def distinct(
 
 
 def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
-    """Candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
+    """Choose candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
     chosen: list[int] = []
     left = np.ones(values.shape[1], bool)
     for _ in range(min(count, values.shape[1])):

@@ -42,13 +42,13 @@ class SmoothModel(NamedTuple):
     spread: float
 
     def mean(self, features: np.ndarray) -> np.ndarray:
-        """Expected results `[candidate]` without noise at features `[candidate, feature]`."""
+        """Return expected results `[candidate]` without noise at features `[candidate, feature]`."""
         cross = self.scale * _shape(_distances(features, self.features, self.lengths))
-        found: np.ndarray = self.centre + self.spread * (cross @ self.weights)
-        return found
+        expected: np.ndarray = self.centre + self.spread * (cross @ self.weights)
+        return expected
 
     def draws(self, features: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-        """Joint draws `[draw, candidate]` of results without noise at features `[candidate, feature]`."""
+        """Return joint draws `[draw, candidate]` of results without noise at features `[candidate, feature]`."""
         cross = self.scale * _shape(_distances(features, self.features, self.lengths))
         solved = solve_triangular(self.root, cross.T, lower=True, check_finite=False)
         own = self.scale * _shape(_distances(features, features, self.lengths))
@@ -56,8 +56,8 @@ class SmoothModel(NamedTuple):
         covariance[np.diag_indices_from(covariance)] += 1e-5 * self.scale
         root = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         drawn = cross @ self.weights + random.normal(size=(count, len(features))) @ root.T
-        found: np.ndarray = self.centre + self.spread * drawn
-        return found
+        results: np.ndarray = self.centre + self.spread * drawn
+        return results
 
 
 def fitted(

@@ -64,7 +64,7 @@ class DeadlineParams(Deadlines, Bases):
 def slo_deadline(
     params: DeadlineParams, state: NoState, context: QueueContext
 ) -> tuple[jax.Array, Any]:
-    """Base score of the class, times how near its deadline is: hyperbolic, and bounded by the base."""
+    """Multiply the base score of the class by how near its deadline is: hyperbolic, and bounded by the base."""
     slo_class = context.request.slo_class
     base = by_tier(slo_class, params.base_critical, params.base_standard, params.base_sheddable)
     deadline = deadline_of(params, slo_class)
@@ -91,7 +91,9 @@ class SlackParams(Deadlines):
 
 @priority_policy(SlackParams)
 def slo_slack(params: SlackParams, state: NoState, context: QueueContext) -> tuple[jax.Array, Any]:
-    """Least slack first: deadline of the class − age − time for the prompt; with `late_weight` 0 all late are alike."""
+    """Rank by least slack: deadline of the class − age − time for the prompt; with `late_weight` 0 all
+    late are alike.
+    """
     request = context.request
     own = exact_product(params.token_us, request.input_len.astype(jnp.float64))
     slack = deadline_of(params, request.slo_class) - age_us(context) - own
@@ -102,7 +104,9 @@ def slo_slack(params: SlackParams, state: NoState, context: QueueContext) -> tup
 def tokens_of(
     context: GatewayContext, counts: Bool[Array, "instance slot"]
 ) -> Float[Array, "instance"]:
-    """Prompt tokens to compute of the outstanding requests that count, without what was expected to be cached."""
+    """Count the prompt tokens to compute of the outstanding requests that count, without those
+    expected to be cached.
+    """
     seen = context.outstanding
     tokens = jnp.maximum(seen.input_len - seen.expected_blocks * context.block_size, 1)
     total = jnp.sum(jnp.where(seen.is_there & counts, tokens, 0), axis=1, dtype=jnp.int32)
@@ -110,7 +114,7 @@ def tokens_of(
 
 
 def own_tokens(context: GatewayContext) -> Float[Array, "instance"]:
-    """Tokens of the request's own prompt that each instance has to compute."""
+    """Count the tokens of the request's own prompt that each instance has to compute."""
     cached = context.snapshots.prefix_match_blocks * context.block_size
     return jnp.maximum(context.request.input_len - cached, 1).astype(jnp.float64)
 
@@ -136,7 +140,7 @@ class DeadlineWaitParams(Deadlines):
 def deadline_wait(
     params: DeadlineWaitParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """Deadline ÷ (deadline + time for the prompts there that are due before the request, and for its own)."""
+    """Score deadline ÷ (deadline + time for the prompts there that are due before the request, and for its own)."""
     seen, request = context.outstanding, context.request
     deadline = deadline_of(params, request.slo_class)
     later_by = (seen.arrival_us - request.arrival_us).astype(jnp.float64)

@@ -65,7 +65,7 @@ class ForecastState:
 
 
 def nothing_yet(params: Any, shape: Any) -> ForecastState:
-    """Nothing let in, nothing completed."""
+    """Return the state in which nothing has been let in and nothing has completed."""
     zero = jnp.zeros((len(SLO_CLASSES),), jnp.float64)
     return ForecastState(zero, zero, zero, zero)
 
@@ -140,7 +140,7 @@ class ForecastRegimeState:
 
 
 def both_open(params: ForecastRegimeParams, shape: object) -> ForecastRegimeState:
-    """Nothing let in yet, and nothing shed."""
+    """Return the state in which nothing has been let in yet, and nothing shed."""
     return ForecastRegimeState(nothing_yet(params, shape), nothing_shed(params, shape))
 
 

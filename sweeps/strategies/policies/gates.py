@@ -105,7 +105,7 @@ class WindowState:
 
 
 def no_arrivals(params: Any, shape: Any) -> WindowState:
-    """Nothing has arrived."""
+    """Return the state in which nothing has arrived."""
     zero = jnp.zeros((), jnp.float64)
     return WindowState(zero, zero, zero)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def tier_of(slo_class: Int[Array, "..."]) -> jax.Array:
-    """0 for critical, 1 for standard and unclassed, 2 for sheddable, batch and background."""
+    """Return 0 for critical, 1 for standard and unclassed, 2 for sheddable, batch and background."""
     rest = jnp.where(is_sheddable(slo_class), jnp.int32(2), jnp.int32(1))
     return jnp.where(slo_class == CRITICAL, jnp.int32(0), rest)
 
@@ -35,7 +35,7 @@ def tier_of(slo_class: Int[Array, "..."]) -> jax.Array:
 def tokens_ahead(
     context: GatewayContext, lower_share: Float[Array, ""]
 ) -> Float[Array, "instance"]:
-    """Prompt tokens there of classes at least as urgent as the request's, and a share of those of the others."""
+    """Count prompt tokens there of classes at least as urgent as the request's, and a share of those of the others."""
     is_ahead = tier_of(context.outstanding.slo_class) <= tier_of(context.request.slo_class)
     lower = exact_product(lower_share, tokens_of(context, ~is_ahead))
     return tokens_of(context, is_ahead) + lower
@@ -64,7 +64,7 @@ class BacklogParams:
 def lead_of_detour(
     params: BacklogParams, context: GatewayContext, instance: Int[Array, ""]
 ) -> Float[Array, ""]:
-    """µs that the prompts ahead take there beyond those ahead on the active instance with the fewest."""
+    """Return the µs that the prompts ahead take there beyond those ahead on the active instance with the fewest."""
     ahead = tokens_ahead(context, jnp.float64(0.0))
     least = jnp.min(jnp.where(context.snapshots.is_active, ahead, jnp.inf))
     is_there = lax.iota(jnp.int32, ahead.shape[0]) == instance
@@ -76,7 +76,9 @@ def lead_of_detour(
 def class_backlog(
     params: BacklogParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """Backlog in prompt tokens of classes as urgent, the own prompt included, scaled; 1 if all are equal."""
+    """Score by the backlog in prompt tokens of classes as urgent, the own prompt included, scaled; 1
+    if all are equal.
+    """
     tokens = tokens_ahead(context, params.lower_share) + own_tokens(context)
     return scaled_load(tokens, context.snapshots), state
 
@@ -95,7 +97,7 @@ class IntentParams(TieredParams):
 def intent_tiered(
     params: IntentParams, state: NoState, context: QueueContext
 ) -> tuple[jax.Array, Any]:
-    """As slo-tiered, where a request is older by the µs that the router handed over, and expected hits add to it."""
+    """Rank as slo-tiered, with requests older by the µs that the router handed over; expected hits add to it."""
     tiered, _ = slo_tiered.decide(params, state, context)
     lead = exact_product(params.age_weight, context.handed)
     blocks = context.num_expected_blocks.astype(jnp.float64)
@@ -132,7 +134,7 @@ class QueueRegime:
 
 
 def calm_queue(params: IntentSlackParams, shape: object) -> QueueRegime:
-    """Nobody waits."""
+    """Return the state in which nobody waits."""
     return QueueRegime(jnp.zeros((), bool))
 
 
@@ -140,7 +142,7 @@ def calm_queue(params: IntentSlackParams, shape: object) -> QueueRegime:
 def intent_slack(
     params: IntentSlackParams, state: QueueRegime, context: QueueContext
 ) -> tuple[jax.Array, QueueRegime]:
-    """As intent-tiered less a share of the slack of slo-slack; tiers close while few wait, with hysteresis."""
+    """Rank as intent-tiered less a share of the slack of slo-slack; tiers close while few wait, with hysteresis."""
     depth = context.queue_depth.astype(jnp.float64)
     is_busy = kept(state.is_busy, depth, params.busy_depth, params.stay)
     low = params.base_sheddable

@@ -86,7 +86,7 @@ class ContentWorthParams:
 def content_worth(
     params: ContentWorthParams, state: NoState, context: OffloadContext
 ) -> tuple[Float[Array, "block"], NoState]:
-    """Room for contents by the class that uses them and by how many requests took them; one that few took gets none.
+    """Give room to contents by the class that uses them and by how many requests took them; none if few took it.
 
     With `least_takers` of 2 a content gets room once a second request has asked for it, as with vLLM's
     `store_threshold` (pull requests 35342 and 52227); a class of worth 0 gets none.
@@ -116,7 +116,7 @@ class ForecastOffloadParams:
 def forecast_offload(
     params: ForecastOffloadParams, state: NoState, context: OffloadContext
 ) -> tuple[Float[Array, "block"], NoState]:
-    """All free blocks go, while the blocks in use and those that are soon asked for are more than the limit.
+    """Give all free blocks room while the blocks in use and those soon asked for are more than the limit.
 
     The GPU must also be fuller than `kv_offload_threshold`; with a threshold of 0 the forecast alone decides.
     """

@@ -33,7 +33,7 @@ class CachedParams:
 def priority_cached(
     params: CachedParams, state: NoState, context: QueueContext
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    """Highest priority first, where cached blocks add to it, then by arrival."""
+    """Serve the highest priority first, where cached blocks add to it, then by arrival."""
     blocks = context.num_cached_blocks.astype(jnp.float64)
     worth = exact_product(params.per_block, blocks)
     return (-(context.priority + worth), context.request.tie_rank), state
@@ -63,7 +63,7 @@ def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Arra
 
 
 def blocks_for_others(context: QueueContext) -> Int[Array, "slot"]:
-    """Blocks of each prompt that are not cached, each counted once for every other waiting request that has it too."""
+    """Count the blocks of each prompt that are not cached, once for every other waiting request that has them too."""
     mine, cached = context.contents, context.num_cached_blocks[:, None]
     end = mine.start + mine.length
     missing = jnp.maximum(end - jnp.maximum(mine.start, cached), 0)
@@ -78,7 +78,9 @@ def blocks_for_others(context: QueueContext) -> Int[Array, "slot"]:
 def prefix_grouped(
     params: GroupedParams, state: NoState, context: QueueContext
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    """Highest priority first, where cached blocks and blocks that others wait for add to it, then by arrival."""
+    """Serve the highest priority first, where cached blocks and blocks that others wait for add to it,
+    then by arrival.
+    """
     found = context.num_cached_blocks.astype(jnp.float64)
     for_others = blocks_for_others(context).astype(jnp.float64)
     worth = exact_product(params.cached_block, found)

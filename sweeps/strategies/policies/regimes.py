@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def matches(context: GatewayContext) -> Int[Array, "instance"]:
-    """Prompt blocks in the router's index, 0 on inactive instances."""
+    """Return the prompt blocks in the router's index, 0 on inactive instances."""
     seen = context.snapshots
     return jnp.where(seen.is_active, seen.prefix_match_blocks, 0)
 
@@ -58,7 +58,9 @@ class MatchSwitchedParams:
 def match_switched(
     params: MatchSwitchedParams, state: NoState, context: GatewayContext
 ) -> tuple[Int[Array, ""], NoState]:
-    """Weighted routing with other weights for a prompt that no instance has a block of; of equals the first."""
+    """Choose by weighted scores, with other weights for a prompt that no instance has a block of; of
+    equals the first.
+    """
     is_match = jnp.any(matches(context) > 0)
     profile = Profile(
         jnp.where(is_match, params.affinity, 0.0),
@@ -95,7 +97,7 @@ class RegimeSwitchedParams:
 def regime_switched(
     params: RegimeSwitchedParams, state: NoState, context: GatewayContext
 ) -> tuple[Int[Array, ""], NoState]:
-    """Weighted routing with the weights of the regime: pressed by KV use, else busy by load, else calm."""
+    """Choose by weighted scores with the weights of the regime: pressed by KV use, else busy by load, else calm."""
     seen = context.snapshots
     fullest = jnp.max(jnp.where(seen.is_active, seen.kv_utilization, 0.0))
     is_pressed = fullest > params.kv_threshold
@@ -148,7 +150,7 @@ class RegimeState:
 
 
 def calm(params: Any, shape: Any) -> RegimeState:
-    """Neither pressed nor busy."""
+    """Return the state that is neither pressed nor busy."""
     return RegimeState(jnp.zeros((), bool), jnp.zeros((), bool))
 
 
@@ -156,7 +158,9 @@ def calm(params: Any, shape: Any) -> RegimeState:
 def regime_kept(
     params: RegimeKeptParams, state: RegimeState, context: GatewayContext
 ) -> tuple[Int[Array, ""], RegimeState]:
-    """Weights by regime as in regime-switched, but a regime is left at a lower threshold than it is entered."""
+    """Choose by weights of the regime as in regime-switched, but leave a regime at a lower threshold
+    than it is entered.
+    """
     seen = context.snapshots
     fullest = jnp.max(jnp.where(seen.is_active, seen.kv_utilization, 0.0))
     load = mean_load(seen)
@@ -188,7 +192,7 @@ class ShedState:
 
 
 def nothing_shed(params: Any, shape: Any) -> ShedState:
-    """All classes are let in."""
+    """Return the state in which all classes are let in."""
     return ShedState(jnp.zeros((), bool), jnp.zeros((), bool))
 
 
@@ -233,7 +237,7 @@ class BusyState:
 
 
 def not_busy(params: Any, shape: Any) -> BusyState:
-    """Calm."""
+    """Return the calm state."""
     return BusyState(jnp.zeros((), bool))
 
 
@@ -241,7 +245,7 @@ def not_busy(params: Any, shape: Any) -> BusyState:
 def regime_affinity(
     params: RegimeAffinityParams, state: BusyState, context: GatewayContext
 ) -> tuple[Float[Array, "instance"], BusyState]:
-    """prefix-affinity that counts less from one mean load on down to a lower one."""
+    """Score prefix-affinity, which counts less from one mean load on down to a lower one."""
     load = mean_load(context.snapshots)
     is_busy = kept(state.is_busy, load, params.busy_load, params.stay)
     weight = jnp.where(is_busy, params.busy_share, jnp.float64(1.0))

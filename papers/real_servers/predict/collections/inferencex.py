@@ -37,15 +37,15 @@ KV_BYTES = 1.0  # these servers keep the KV cache in FP8, but for weights of 16 
 
 
 def units(rows: Sequence[Row]) -> list[Unit]:
-    """One simulation for each row."""
-    found = []
+    """Return one simulation for each row."""
+    asked = []
     for place, row in enumerate(rows):
         try:
             cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
-            found.append(Unit((place,), scene_of(row), cells))
+            asked.append(Unit((place,), scene_of(row), cells))
         except ConfigError as error:
-            found.append(Unit((place,), None, problem=str(error)))
-    return found
+            asked.append(Unit((place,), None, problem=str(error)))
+    return asked
 
 
 def scene_of(row: Row) -> Scene:
@@ -79,7 +79,7 @@ def scene_of(row: Row) -> Scene:
 
 
 def sharing(row: Row) -> tuple[int, int, int]:
-    """TP and copies of attention, and on how many GPUs experts lie apart.
+    """Return TP and copies of attention, and on how many GPUs experts lie apart.
 
     Where the file says how many copies of attention there are, its TP counts the GPUs of all of them. Where it does
     not, the GPUs that share the experts say it.

@@ -31,17 +31,17 @@ _POOLS = re.compile(r"\d+: (\d{1,4})P-TP(\d{1,4}) (\d{1,4})D-TP(\d{1,4})")
 
 
 def units(rows: Sequence[Row]) -> list[Unit]:
-    """One simulation for each row."""
-    found = []
+    """Return one simulation for each row."""
+    asked = []
     for place, row in enumerate(rows):
         try:
             scene = scene_of(row)
         except ConfigError as error:
-            found.append(Unit((place,), None, problem=str(error)))
+            asked.append(Unit((place,), None, problem=str(error)))
             continue
         cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
-        found.append(Unit((place,), scene, cells))
-    return found
+        asked.append(Unit((place,), scene, cells))
+    return asked
 
 
 def scene_of(row: Row) -> Scene:
@@ -79,7 +79,7 @@ def full_name(model: str) -> str:
 
 
 def layout_of(text: str, arch: str) -> tuple[int, int, tuple[ServerPool, ...]]:
-    """TP, number of instances and pools of a layout, such as `4 TP2` and `3: 2P-TP4 1D-TP8`.
+    """Return TP, number of instances and pools of a layout, such as `4 TP2` and `3: 2P-TP4 1D-TP8`.
 
     Raises:
         ConfigError: it is not of these forms.
