@@ -143,7 +143,8 @@ def _strategy(options: OptimizeOptions) -> Strategy:
     from pydantic import ValidationError
 
     from blis_jax.files.strict_yaml import sentence
-    from sweeps.strategies.file import Search, with_instances
+    from sweeps.strategies.file import with_instances
+    from sweeps.strategies.parts import Search
 
     strategy = options.load()
     given = options.given()

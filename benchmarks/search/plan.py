@@ -15,7 +15,7 @@ from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart
 from sweeps.search.loop import SearchRecord
 from sweeps.search.objectives import Valuation
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Space
 
 if TYPE_CHECKING:

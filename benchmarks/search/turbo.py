@@ -27,7 +27,7 @@ from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, known_of
 from sweeps.search.engines.points import Sobol
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 
 # The paper's settings; shares of a range.

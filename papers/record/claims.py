@@ -15,7 +15,7 @@ from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.metrics.metric import split_name
 from papers.record.settings import RunSetting, named
 from sweeps.claims.grammar import CHANGE, VALUE, Claim, beyond
-from sweeps.strategies.file import ClosedPart, Text
+from sweeps.strategies.parts import ClosedPart, Text
 
 CLAIMS_FILE = "claims.yaml"
 GAP, LIVELOCKS = "gap", "livelocks"

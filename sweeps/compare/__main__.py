@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sweeps.runs.experiment import Experiment
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
-    from sweeps.strategies.file import SuccessCriterion
+    from sweeps.strategies.parts import SuccessCriterion
 
 NAME = "sweeps.compare"
 

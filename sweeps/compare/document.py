@@ -26,18 +26,17 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
 from blis_jax.reports.words import cluster_line
-from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
 from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.crossover import Crossover, crossovers
-from sweeps.compare.judge import Judge, OneTrace, judge_of
+from sweeps.compare.judge import Judge, OneTrace, interval_sentence, judge_of
 from sweeps.compare.ranking import ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives
 from sweeps.search.result import arguments
 from sweeps.strategies.arms import Arm
-from sweeps.strategies.file import SuccessCriterion
+from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
@@ -194,27 +193,6 @@ def _inference(
         "are_exact": are_exact,
         "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
     }
-
-
-def interval_sentence(
-    num_pairs: int, inference: Inference, word: str = "seed", are_exact: bool = False
-) -> str:
-    """Say how single intervals are made of `num_pairs` seeds, or windows of a trace."""
-    level = f"{100 * inference.confidence:g} %"
-    if are_exact:
-        return f"none needed: every {word} makes the same run, so the differences are exact"
-    if not num_pairs:
-        return f"none: no {word} has figures of both sides"
-    if inference.is_anytime:
-        return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
-    if num_pairs < 2:
-        return f"none: one {word} has no spread; give more {word}s"
-    if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:
-        return f"bootstrap of the {word}s (BCa, {inference.num_resamples} resamples), {level}"
-    return (
-        f"Student's t, {level}: {num_pairs} {word}s are too few for a bootstrap interval, which needs "
-        f"{intervals.LEAST_PAIRS_FOR_BOOTSTRAP}; it is right only if differences scatter normally"
-    )
 
 
 # --- arms -----------------------------------------------------------------------------------------

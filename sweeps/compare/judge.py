@@ -247,3 +247,24 @@ def judge_of(setting: ComparedSetting, arms: Sequence[Sequence[RunSummary]]) -> 
     if setting.is_one_trace:
         return OneTrace(arms, setting.inference, setting.block_s)
     return BySeeds(setting.inference)
+
+
+def interval_sentence(
+    num_pairs: int, inference: Inference, word: str = "seed", are_exact: bool = False
+) -> str:
+    """Say how single intervals are made of `num_pairs` seeds, or windows of a trace."""
+    level = f"{100 * inference.confidence:g} %"
+    if are_exact:
+        return f"none needed: every {word} makes the same run, so the differences are exact"
+    if not num_pairs:
+        return f"none: no {word} has figures of both sides"
+    if inference.is_anytime:
+        return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
+    if num_pairs < 2:
+        return f"none: one {word} has no spread; give more {word}s"
+    if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:
+        return f"bootstrap of the {word}s (BCa, {inference.num_resamples} resamples), {level}"
+    return (
+        f"Student's t, {level}: {num_pairs} {word}s are too few for a bootstrap interval, which needs "
+        f"{intervals.LEAST_PAIRS_FOR_BOOTSTRAP}; it is right only if differences scatter normally"
+    )

@@ -32,7 +32,7 @@ from sweeps.claims.words import (
     VALIDATION,
     VERIFICATION,
 )
-from sweeps.strategies.file import ClosedPart, Text
+from sweeps.strategies.parts import ClosedPart, Text
 
 WIDEST_EQUIVALENCE = 5.0  # %
 

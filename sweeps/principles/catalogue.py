@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from sweeps.claims.grammar import Claim
 from sweeps.claims.words import TYPES_OF, UNTESTED
-from sweeps.strategies.file import ClosedPart, Text
+from sweeps.strategies.parts import ClosedPart, Text
 
 FILES = ("routing", "scheduling", "findings", "candidates")
 CORE, SCOPE, CONTROL, CONTEXT = "core", "scope", "control", "context"

@@ -18,7 +18,7 @@ from blis_jax.files.input_files import read_json, read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from sweeps.claims.words import ACCEPTED, CONCERN, OPINIONS, REJECT, REJECTED
 from sweeps.review.candidates import Candidate, Opinion, candidates_of
-from sweeps.strategies.file import ClosedPart, Text
+from sweeps.strategies.parts import ClosedPart, Text
 
 
 class ExternalVerdict(ClosedPart):

@@ -256,10 +256,8 @@ def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
     seeds, stream = runs_of(options, NAME, trace, configs, NUM_SEEDS, stopping)
     check_count(seeds, 2, "to have a spread to judge by", stream)
     targets = read_targets(options.targets)
-    size, count = (
-        cells.grid_size(axes),
-        cells.DEFAULT_CELLS if options.cells is None else options.cells,
-    )
+    size = cells.grid_size(axes)
+    count = cells.DEFAULT_CELLS if options.cells is None else options.cells
     if size < (options.cells or 0) and options.design != "grid":
         text = f"the axes have only {size} combinations; all of them are run"
         warnings.warn(ConfigWarning(text), stacklevel=2)

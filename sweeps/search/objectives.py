@@ -16,7 +16,8 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.runs.metrics import known_metric, our_name
-from sweeps.strategies.file import Constraint, Strategy
+from sweeps.strategies.file import Strategy
+from sweeps.strategies.parts import Constraint
 
 Metrics = Mapping[str, float]
 NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value

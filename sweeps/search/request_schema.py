@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import sentence
-from sweeps.strategies.file import ClosedPart, Limits
+from sweeps.strategies.parts import ClosedPart, Limits
 
 VERSION = 1
 STRATEGY_KEYS = ("strategy", "point", "parameters", "settings")

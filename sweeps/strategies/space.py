@@ -17,7 +17,8 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
 from blis_jax.policies.moved import ours, today
 from blis_jax.policies.numbers import Number
-from sweeps.strategies.file import Parameter, Strategy, converted
+from sweeps.strategies.file import Strategy, converted
+from sweeps.strategies.parts import Parameter
 from sweeps.strategies.reference_arguments import of_arguments, replaced
 
 if TYPE_CHECKING:

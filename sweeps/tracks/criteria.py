@@ -16,7 +16,8 @@ from sweeps.claims.grammar import CHANGED, GAP, Claim
 from sweeps.claims.judge import FEWEST_SEEDS, ByInterval, ByMean, ClaimVerdict, Figures, judge
 from sweeps.claims.words import CONFIRMED, FOR_PEOPLE, MET, MISSED, NOT_MEASURED
 from sweeps.runs.measured import metric_values, pair_of
-from sweeps.strategies.file import Strategy, SuccessCriterion
+from sweeps.strategies.file import Strategy
+from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.problem import MAIN, Criterion, Problem, TrackConstraint
 
 

@@ -24,7 +24,7 @@ from blis_jax.workload.spec import (
 )
 from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.workloads import list_workloads, load_workload
-from sweeps.strategies.file import Bounds, ClosedPart, Text
+from sweeps.strategies.parts import Bounds, ClosedPart, Text
 from sweeps.tracks.templates import render
 
 FOLDER = "tracks"

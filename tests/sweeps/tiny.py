@@ -11,7 +11,8 @@ import pytest
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.runs.bench import Bench
-from sweeps.strategies.file import Search, parse_strategy
+from sweeps.strategies.file import parse_strategy
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Space, space_of
 
 TINY = """

@@ -33,10 +33,10 @@ from sweeps.compare.document import (
     ComparedSetting,
     difference_json,
     interval_json,
-    interval_sentence,
     setting_json,
     versions,
 )
+from sweeps.compare.judge import interval_sentence
 from sweeps.runs.measured import failure_of, metric_values, same_lives
 from sweeps.strategies.arms import Arm
 

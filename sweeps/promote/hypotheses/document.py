@@ -18,7 +18,7 @@ from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATIO
 from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
 from sweeps.promote.texts import checked, data_file
-from sweeps.strategies.file import ClosedPart
+from sweeps.strategies.parts import ClosedPart
 
 HYPOTHESES, PAGE = "hypotheses.yaml", "hypotheses.md"
 LOWER, HIGHER, SAME = "lower", "higher", "same"

@@ -22,7 +22,7 @@ from blis_jax.policies.reading import signals_of as signals_of_policy
 from blis_jax.policies.scenes import scene_of
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.texts import checked, data_file, render, yaml_text
-from sweeps.strategies.file import ClosedPart, Text
+from sweeps.strategies.parts import ClosedPart, Text
 
 # llm-d: higher is more important, below 0 may be shed
 CLASS_PRIORITY = {"critical": 4, "standard": 3, "batch": -1, "sheddable": -2, "background": -3}

@@ -11,7 +11,7 @@ from sweeps.search.engines.ensemble import Ensemble
 from sweeps.search.engines.gp_minimize import GpMinimize
 from sweeps.search.engines.pareto import Pareto
 from sweeps.search.engines.points import Grid, Random, Sobol
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 
 ENGINES: Mapping[str, Callable[[Space, Search], Engine]] = {

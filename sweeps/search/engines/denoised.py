@@ -19,7 +19,7 @@ from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart, distinct, greedy, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.search.engines.smooth_model import SmoothOutputs, fitted_outputs
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 
 MOST_POINTS = 256  # that a process is fitted to, those nearest to the best one

@@ -20,7 +20,7 @@ from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, greedy, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.search.engines.smooth_model import fitted_outputs
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 
 STARTS = 32  # of each member's way down

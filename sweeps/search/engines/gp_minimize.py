@@ -13,7 +13,7 @@ from skopt.utils import cook_estimator, normalize_dimensions
 from threadpoolctl import threadpool_limits
 
 from sweeps.search.engines.base import Told
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space
 
 

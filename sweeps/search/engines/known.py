@@ -14,7 +14,7 @@ import numpy as np
 from surrogate.fitting import online
 from sweeps.search.engines.base import Engine, Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point
 
 BRANCHED = 4  # of so many first points one is in a branch

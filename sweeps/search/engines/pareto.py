@@ -17,7 +17,7 @@ from sweeps.search.engines.denoised import DRAWS, Denoised
 from sweeps.search.engines.known import distinct, greedy
 from sweeps.search.engines.smooth_model import fitted
 from sweeps.search.pareto_front import nondominated
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 
 AUGMENTATION = 0.05  # share of the plain sum, which tells weakly dominated points apart; Knowles'

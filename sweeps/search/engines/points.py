@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
 from sweeps.search.engines.base import Told, generator
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space, sobol_shares
 
 

@@ -12,7 +12,7 @@ from sweeps.optimize import OptimizeOptions
 from sweeps.search.engines import ENGINES, GONE, Told, make
 from sweeps.search.engines.base import modelled
 from sweeps.search.pareto_front import hypervolume
-from sweeps.strategies.file import Search
+from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import TINY, budget, tiny_space
 

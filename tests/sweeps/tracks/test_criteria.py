@@ -10,7 +10,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.statistics.intervals import Inference
-from sweeps.strategies.file import SuccessCriterion
+from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.criteria import (
     CriterionVerdict,
     Facts,
