@@ -27,38 +27,28 @@ NO_TIER, INERT, ACTIVE = "none", "inert", "active"
 CPU_TIERS = (NO_TIER, INERT, ACTIVE)
 
 
-class KvFigure(NamedTuple):
-    """What a figure counts; blocks, tokens and events have the unit 1."""
-
-    unit: str
-    long_name: str
-
-
-# NaN where a figure cannot be told; see `instance_figures` and `cluster_figures`.
-FIGURES: dict[str, KvFigure] = {
-    "cache_hit_rate": KvFigure("1", "hits ÷ (hits + misses) of KV blocks, the CPU tier included"),
-    "preemption_rate": KvFigure("1", "preemptions per completed request"),
-    "thrashing_rate": KvFigure(
-        "1", "reloads within 1 ms of their offload ÷ offloads; blis-2026-08: evicted ÷ copied"
-    ),
-    "peak_used_blocks": KvFigure("1", "most KV blocks used in a step"),
-    "kv_peak_utilization": KvFigure("1", "most KV blocks used in a step ÷ all KV blocks"),
-    "kv_mean_utilization": KvFigure("1", "used ÷ all KV blocks, averaged over the run's duration"),
-    "orphaned_blocks": KvFigure("1", "KV blocks in use at the end though no request is left"),
-    "preemption_count": KvFigure("1", "evictions from the running batch"),
-    "kv_allocation_failures": KvFigure("1", "completions without a KV block for their last token"),
-    "cpu_offloads": KvFigure("1", "KV blocks copied to the CPU tier"),
-    "cpu_reloads": KvFigure("1", "KV blocks brought back from the CPU tier"),
-    "cpu_misses": KvFigure("1", "failed allocations for which the CPU tier had nothing"),
-    "cpu_thrashing": KvFigure(
-        "1", "reloads within 1 ms of their offload; blis-2026-08: blocks evicted there"
-    ),
-    "reload_us": KvFigure("us", "time that steps waited for reloads"),
-    "predicted_cached_tokens": KvFigure("1", "prompt tokens that the router took for cached"),
-    "actual_cached_tokens": KvFigure("1", "prompt tokens found in the cache at first scheduling"),
-    "phantom_hit_tokens": KvFigure("1", "predicted cached tokens that were not found"),
-    "unexpected_hit_tokens": KvFigure("1", "cached tokens found that were not predicted"),
-    "phantom_hit_rate": KvFigure("1", "predicted cached tokens not found ÷ predicted ones"),
+# What each counts, in blocks, tokens or events but for `reload_us`; NaN where it cannot be told, see `instance_figures`
+# and `cluster_figures`.
+FIGURES = {
+    "cache_hit_rate": "hits ÷ (hits + misses) of KV blocks, the CPU tier included",
+    "preemption_rate": "preemptions per completed request",
+    "thrashing_rate": "reloads within 1 ms of their offload ÷ offloads; blis-2026-08: evicted ÷ copied",
+    "peak_used_blocks": "most KV blocks used in a step",
+    "kv_peak_utilization": "most KV blocks used in a step ÷ all KV blocks",
+    "kv_mean_utilization": "used ÷ all KV blocks, averaged over the run's duration",
+    "orphaned_blocks": "KV blocks in use at the end though no request is left",
+    "preemption_count": "evictions from the running batch",
+    "kv_allocation_failures": "completions without a KV block for their last token",
+    "cpu_offloads": "KV blocks copied to the CPU tier",
+    "cpu_reloads": "KV blocks brought back from the CPU tier",
+    "cpu_misses": "failed allocations for which the CPU tier had nothing",
+    "cpu_thrashing": "reloads within 1 ms of their offload; blis-2026-08: blocks evicted there",
+    "reload_us": "time that steps waited for reloads",
+    "predicted_cached_tokens": "prompt tokens that the router took for cached",
+    "actual_cached_tokens": "prompt tokens found in the cache at first scheduling",
+    "phantom_hit_tokens": "predicted cached tokens that were not found",
+    "unexpected_hit_tokens": "cached tokens found that were not predicted",
+    "phantom_hit_rate": "predicted cached tokens not found ÷ predicted ones",
 }
 _COUNTERS = (
     "preemption_count",
@@ -75,8 +65,7 @@ RATIOS_OF_SUMS = "2026-11-28T04:32:54+00:00"  # before, two rates were means ove
 
 
 def _metric(name: str, direction: str, redefined: str = "") -> Callable[[F], F]:
-    unit, long_name = FIGURES[name]
-    return of_run(unit, direction, name=name, estimand=long_name, redefined=redefined)
+    return of_run("1", direction, name=name, estimand=FIGURES[name], redefined=redefined)
 
 
 class CachedTokens(NamedTuple):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from operator import methodcaller
 
 import numpy as np
 
@@ -146,10 +147,6 @@ def class_summary(
     }
 
 
-def _rate(name: str, measured: MeasuredRequests) -> Number:
-    return measured.rate(name)
-
-
 _DONE = "that completed in the window"
 _RATES = (  # what is divided by the window's length, and the title
     ("requests_per_s", f"requests {_DONE}", "throughput, requests/s"),
@@ -157,7 +154,9 @@ _RATES = (  # what is divided by the window's length, and the title
     ("goodput_rps", f"requests {_DONE} within all targets of their class", "goodput, requests/s"),
 )
 for _name, _what, _title in _RATES:
-    register(Metric(_name, partial(_rate, _name), "1/s", HIGHER, f"{_what} ÷ its length", _title))
+    register(
+        Metric(_name, methodcaller("rate", _name), "1/s", HIGHER, f"{_what} ÷ its length", _title)
+    )
 
 
 @of_requests("1", HIGHER, "share within targets")
@@ -178,23 +177,11 @@ def jain_fairness(measured: MeasuredRequests) -> Number:
     return figures.jain_fairness(measured.record, measured.is_chosen)
 
 
-def _mean_ms(latency: str, measured: MeasuredRequests) -> Number:
-    return measured.mean_ms(latency)
-
-
-def _percentile_ms(percent: int, latency: str, measured: MeasuredRequests) -> Number:
-    return measured.percentile_ms(latency, percent)
-
-
 def _mean_time(column: str, measured: MeasuredRequests) -> Number:
     times = getattr(measured.record.requests, column)
     has_one = measured.is_chosen & (times >= 0)
     total = namespace(has_one).where(has_one, times, 0).sum(dtype=float)
     return ratio(total, has_one.sum(), math.nan) / 1000
-
-
-def _count(status: Status, measured: MeasuredRequests) -> Number:
-    return measured.count(status)
 
 
 def _refuse_pooled(name: str, _: MeasuredRequests) -> Number:
@@ -205,12 +192,7 @@ def _refuse_pooled(name: str, _: MeasuredRequests) -> Number:
     )
 
 
-KINDS: dict[
-    str, tuple[str, Callable[[str, MeasuredRequests], Number]]
-] = {  # of a latency's figures
-    "mean": ("mean", _mean_ms),
-    **{f"p{each}": (f"{each}th percentile", partial(_percentile_ms, each)) for each in PERCENTS},
-}
+KINDS = ("mean", *(f"p{percent}" for percent in PERCENTS))  # of a latency's figures
 _LATENCIES = {  # over what
     "ttft": "measured requests with a first token, completed or not",
     "e2e": "measured requests that completed",
@@ -240,18 +222,20 @@ def _families() -> Iterator[Metric]:
     """Metrics that differ in a latency, a percentage, a status or a column."""
     for latency, over in _LATENCIES.items():
         has_classes = latency in LATENCIES
-        for kind, (words, compute) in KINDS.items():
+        for kind, percent in zip(KINDS, (None, *PERCENTS), strict=True):
+            words, compute = "mean", methodcaller("mean_ms", latency)
+            if percent is not None:
+                words = f"{percent}th percentile"
+                compute = methodcaller("percentile_ms", latency, percent)
             name, what = f"{latency}_{kind}_ms", f"{words} over {over}"
-            yield Metric(
-                name, partial(compute, latency), "ms", LOWER, what, has_classes=has_classes
-            )
+            yield Metric(name, compute, "ms", LOWER, what, has_classes=has_classes)
     for name, status in COUNTED.items():
         direction = HIGHER if status == Status.COMPLETED else LOWER
         what = f"measured requests that {_ENDED[status]}"
-        yield Metric(name, partial(_count, status), "1", direction, what)
+        yield Metric(name, methodcaller("count", status), "1", direction, what)
     for name, over in _TIMES.items():
-        compute = partial(_mean_time, f"{name}_us")
-        yield Metric(f"{name}_mean_ms", compute, "ms", LOWER, f"mean over {over}")
+        in_column = partial(_mean_time, f"{name}_us")
+        yield Metric(f"{name}_mean_ms", in_column, "ms", LOWER, f"mean over {over}")
 
 
 for _metric in _families():

@@ -12,8 +12,7 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
 from blis_jax.metrics.distributions import is_listed
-from blis_jax.metrics.figures import hol_blocking_events, priority_inversions
-from blis_jax.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
+from blis_jax.metrics.kv import printed_hit_rate
 from blis_jax.metrics.reference import (
     aggregates,
     cluster_json,
@@ -23,14 +22,14 @@ from blis_jax.metrics.reference import (
     per_slo,
     results_json,
 )
-from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import mean_itl_us
-from blis_jax.records.record import RunRecord, Status
+from blis_jax.records.record import RunRecord
 from blis_jax.records.step_records import expand_steps
-from blis_jax.results.august_text import (
-    GATEWAY_COUNTS,
+from blis_jax.results.printed_text import (
     anomaly_lines,
     class_lines,
+    cost_lines,
+    kv_lines,
     label_lines,
     pool_lines,
 )
@@ -175,73 +174,13 @@ def results_text(
         if block is not None:
             lines += ["=== Simulation Metrics ===", json_text(block)]
     lines += verdicts.lines
-    labels = labels or numbered(record)
-    shows_one = verdicts.shows_one_class
+    classes = class_lines(record, verdicts.shows_one_class)
+    lines += [*anomaly_lines(record), *kv_lines(record), *classes]
     if record.is_august:
-        lines += [*anomaly_lines(record), *_kv_lines(record), *class_lines(record, shows_one)]
-        lines += label_lines(record, labels)
-        lines += pool_lines(record, config)
+        lines += [*label_lines(record, labels or numbered(record)), *pool_lines(record, config)]
     else:
-        lines += [*_anomaly_lines(record), *_kv_lines(record), *_class_lines(record, shows_one)]
-        lines += _cost_lines(record)
+        lines += cost_lines(record)
     return "".join(f"{line}\n" for line in lines)
-
-
-def _anomaly_lines(record: RunRecord) -> list[str]:
-    counts = {
-        "Priority Inversions": int(priority_inversions(record)),
-        "HOL Blocking Events": int(hol_blocking_events(record)),
-        "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
-        "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
-    }
-    for name, status in GATEWAY_COUNTS.items():  # not BLIS's
-        if count := int(np.count_nonzero(record.requests.status == status)):
-            counts[name] = count
-    if lost := int(record.instances.lost_requests.sum()):  # not BLIS's
-        counts["Lost Requests"] = lost
-    if not any(counts.values()):
-        return []
-    return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in counts.items())]
-
-
-def _cost_lines(record: RunRecord) -> list[str]:
-    """Return what the instances cost, if some came or went; not BLIS's."""
-    if not record.instances.times_down.any():
-        return []
-    figures = evaluate(record, ("instance_seconds", "idle_share"))
-    return [
-        "=== Cost ===",
-        f"Instance Seconds: {figures['instance_seconds']:.6f}",
-        f"Idle Share: {figures['idle_share']:.4f}",
-        f"Scale-downs: {record.instances.scale_downs.sum()}",
-    ]
-
-
-def _kv_lines(record: RunRecord) -> list[str]:
-    rates = {
-        "Preemption Rate": preemption_rate(record),
-        "Cache Hit Rate": printed_hit_rate(record),
-        "KV Thrashing Rate": printed_thrashing_rate(record),
-    }
-    if not any(rates.values()):
-        return []
-    return ["=== KV Cache Metrics ===", *(f"{name}: {rate:.4f}" for name, rate in rates.items())]
-
-
-def _class_lines(record: RunRecord, shows_one: bool) -> list[str]:
-    classes = per_slo(record)
-    if len(classes) <= (not shows_one):
-        return []
-    lines = ["=== Per-SLO Metrics ==="]
-    for name, figures in classes.items():
-        lines.append(f"  {name}:")
-        for label, key in (("TTFT:", "ttft_us"), ("E2E: ", "e2e_us")):
-            figure = figures[key]
-            lines.append(
-                f"    {label} mean={figure['mean']:.2f} p99={figure['p99']:.2f} "
-                f"(n={figure['count']})"
-            )
-    return lines
 
 
 def results_document(record: RunRecord, labels: Labels | None = None) -> dict[str, Any]:

@@ -175,14 +175,14 @@ class _Rows:
         tables = [kv_metrics.instance_figures(record) for record in self.records]
         size = max(len(record.instances.step_count) for record in self.records)
         self.dataset.coords["instance"] = [instance_name(row) for row in range(size)]
-        for name, figure in kv_metrics.FIGURES.items():
+        for name, long_name in kv_metrics.FIGURES.items():
             of_instance = np.full((len(self.records), size), np.nan)
             for row, table in enumerate(tables):
                 of_instance[row, : len(table[name])] = table[name]
-            self.add(name, [entry[name] for entry in clusters], figure.unit)
-            self.add(f"instance_{name}", of_instance, figure.unit, "instance")
+            self.add(name, [entry[name] for entry in clusters], unit_of(name))
+            self.add(f"instance_{name}", of_instance, unit_of(name), "instance")
             for variable in (name, f"instance_{name}"):
-                self.dataset[variable].attrs["long_name"] = figure.long_name
+                self.dataset[variable].attrs["long_name"] = long_name
         models = [KV_MODELS.index(record.kv_model) for record in self.records]
         states = [
             kv_metrics.CPU_TIERS.index(kv_metrics.cpu_tier(record, has_tier))

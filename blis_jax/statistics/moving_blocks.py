@@ -35,15 +35,13 @@ from blis_jax.statistics.intervals import (
     t_quantile,
 )
 from blis_jax.statistics.paired import (
-    BETTER,
-    NEITHER,
     ROUNDING,
     SAME,
     UNCLEAR,
-    WORSE,
     Difference,
     agreeing,
     holm,
+    verdict_on,
 )
 
 if TYPE_CHECKING:
@@ -353,9 +351,7 @@ def _verdict(change: Resampled, is_clear: bool, direction: str) -> str:
         return UNCLEAR
     if change.value == 0 and not np.nan_to_num(change.draws).any():
         return SAME if np.isfinite(change.draws).all() else UNCLEAR
-    if not is_clear or direction == NEITHER:
-        return UNCLEAR
-    return BETTER if (change.value < 0) == (direction == LOWER) else WORSE
+    return verdict_on(change.value, is_clear, direction)
 
 
 def _agreeing(interval: Estimate, is_clear: bool) -> Estimate:

@@ -151,10 +151,8 @@ def _difference(
         verdict = UNCLEAR
     elif not change.any():
         verdict = SAME
-    elif is_clear and pair.direction != NEITHER:
-        verdict = BETTER if (absolute.mean < 0) == (pair.direction == LOWER) else WORSE
     else:
-        verdict = UNCLEAR
+        verdict = verdict_on(absolute.mean, is_clear, pair.direction)
     return Difference(
         num_pairs=len(change),
         first_mean=means[0],
@@ -180,9 +178,14 @@ def own_verdict(pair: Pair) -> str:
     if len(change) and not change.any():
         return SAME
     own = estimate(change)
-    if not (own.low > 0 or own.high < 0):
+    return verdict_on(own.mean, own.low > 0 or own.high < 0, pair.direction)
+
+
+def verdict_on(change: float, is_clear: bool, direction: str) -> str:
+    """Return whether a change, if it is clear, is to the better in this direction."""
+    if not is_clear or direction == NEITHER:
         return UNCLEAR
-    return BETTER if (own.mean < 0) == (pair.direction == LOWER) else WORSE
+    return BETTER if (change < 0) == (direction == LOWER) else WORSE
 
 
 def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> float:

@@ -74,9 +74,10 @@ def test_kv_figures_of_clusters_and_instances():
     rates = dataset.instance_cache_hit_rate
     np.testing.assert_equal(rates.values, [[0.2, np.nan], [0.5, 0.0]])
     assert rates.dims == ("seed", "instance")
-    for name, figure in FIGURES.items():
+    for name, long_name in FIGURES.items():
         for variable in (dataset[name], dataset[f"instance_{name}"]):
-            assert variable.attrs == {"units": figure.unit, "long_name": figure.long_name}
+            unit = "us" if name == "reload_us" else "1"
+            assert variable.attrs == {"units": unit, "long_name": long_name}
     assert dataset.reload_us.values.tolist() == [5.0, 0.0]
     meanings = {name: dataset[name].attrs["flag_meanings"].split() for name in COORDS_OF_KV}
     assert [meanings["cpu_tier"][code] for code in dataset.cpu_tier.values] == ["active", "none"]

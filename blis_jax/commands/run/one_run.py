@@ -47,8 +47,8 @@ from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
 from blis_jax.reports.words import steady_lines
-from blis_jax.results.august_text import decision_lines
 from blis_jax.results.blis_files import labels_of, results_document, results_text
+from blis_jax.results.printed_text import decision_lines
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

@@ -1,4 +1,4 @@
-"""What BLIS's revision of August 2026 prints behind the JSON blocks, text for text."""
+"""What BLIS prints behind the JSON blocks, text for text; much of it in the revision of August 2026 alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from blis_jax.metrics.figures import (
     jain_index,
     priority_inversions,
 )
+from blis_jax.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
 from blis_jax.metrics.reference import instance_name
+from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import mean_itl_us
 from blis_jax.records.record import RunRecord, Status
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from blis_jax.results.blis_files import Labels
 
 _SHED = (Status.REJECTED, Status.SHED, Status.EXPIRED, Status.EVICTED)
-GATEWAY_COUNTS = {
+_GATEWAY_COUNTS = {
     "Gateway Queue Depth (horizon)": Status.IN_GATEWAY,
     "Gateway Queue Shed": Status.SHED,
     "Gateway Queue Rejected": Status.QUEUE_FULL,
@@ -47,48 +49,71 @@ GATEWAY_COUNTS = {
 
 def anomaly_lines(record: RunRecord) -> list[str]:
     """Return the lines of anomaly counters, if one is above 0; a shed request without a class counts as standard."""
-    status = record.requests.status
+    status, instances = record.requests.status, record.instances
     counts = {
         "Priority Inversions": int(priority_inversions(record)),
         "HOL Blocking Events": int(hol_blocking_events(record)),
-        "Rejected Requests (Admission)": _number(status == Status.REJECTED),
+        f"Rejected Requests{' (Admission)' * record.is_august}": _number(status == Status.REJECTED),
     }
-    shed = record.requests.slo_class[np.isin(status, _SHED)]
-    names = [SLO_CLASSES[code] or "standard" for code in shed.tolist()]
-    by_class = {f"  Shed ({name})": names.count(name) for name in sorted(set(names))}
-    others = {
-        "Rejected Requests (Routing)": _number(status == Status.UNROUTED),
-        "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
-        "Timed Out Requests": _number(status == Status.TIMED_OUT),
-        "Length-Capped Requests": _number(record.requests.is_cut),
-    }
-    for name, waits in GATEWAY_COUNTS.items():
-        if count := _number(status == waits):
-            others[name] = count
-    if not any((counts | others).values()):
+    if record.is_august:
+        shed = record.requests.slo_class[np.isin(status, _SHED)]
+        names = [SLO_CLASSES[code] or "standard" for code in shed.tolist()]
+        counts |= {f"  Shed ({name})": names.count(name) for name in sorted(set(names))}
+        counts["Rejected Requests (Routing)"] = _number(status == Status.UNROUTED)
+    counts["Dropped Unservable"] = int(instances.dropped_unservable.sum())
+    if record.is_august:
+        counts["Timed Out Requests"] = _number(status == Status.TIMED_OUT)
+        counts["Length-Capped Requests"] = _number(record.requests.is_cut)
+    further = {name: _number(status == waits) for name, waits in _GATEWAY_COUNTS.items()}
+    if not record.is_august:  # not BLIS's, as all of the gateway in February
+        further["Lost Requests"] = int(instances.lost_requests.sum())
+    counts |= {name: count for name, count in further.items() if count}
+    if not any(counts.values()):
         return []
-    lines = {**counts, **by_class, **others}
-    return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in lines.items())]
+    return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in counts.items())]
 
 
 def class_lines(record: RunRecord, shows_one: bool = False) -> list[str]:
-    """Return the lines of latencies by SLO class, if there are two or more, or one is to be shown."""
+    """Return the lines of latencies by SLO class, if there are two or more, or one is to be shown; ITL in August."""
     requests, is_told = record.requests, is_reported(record)
-    itl_us = mean_itl_us(record)
+    times = {"TTFT:": requests.ttft_us, "ITL: ": mean_itl_us(record), "E2E: ": requests.e2e_us}
+    if not record.is_august:
+        del times["ITL: "]
     lines = []
     for code, name in sorted(enumerate(CLASS_NAMES), key=lambda entry: entry[1]):
         is_class = is_told & (requests.slo_class == code)
-        samples = {
-            "TTFT:": recorded(requests.ttft_us, is_class),
-            "ITL: ": recorded(itl_us, is_class),
-            "E2E: ": recorded(requests.e2e_us, is_class),
-        }
+        samples = {label: recorded(values, is_class) for label, values in times.items()}
         if any(map(len, samples.values())):
             lines.append(f"  {name}:")
             for label, values in samples.items():
                 lines.append(f"    {label} {_figures(sample_of(values), (99,))} (n={len(values)})")
     num_classes = sum(line.endswith(":") for line in lines)
     return ["=== Per-SLO Metrics ===", *lines] if num_classes > (not shows_one) else []
+
+
+def kv_lines(record: RunRecord) -> list[str]:
+    """Return the lines of KV rates, if one is above 0."""
+    rates = {
+        "Preemption Rate": preemption_rate(record),
+        "Cache Hit Rate": printed_hit_rate(record),
+        "KV Thrashing Rate": printed_thrashing_rate(record),
+    }
+    if not any(rates.values()):
+        return []
+    return ["=== KV Cache Metrics ===", *(f"{name}: {rate:.4f}" for name, rate in rates.items())]
+
+
+def cost_lines(record: RunRecord) -> list[str]:
+    """Return what the instances cost, if some came or went; not BLIS's."""
+    if not record.instances.times_down.any():
+        return []
+    figures = evaluate(record, ("instance_seconds", "idle_share"))
+    return [
+        "=== Cost ===",
+        f"Instance Seconds: {figures['instance_seconds']:.6f}",
+        f"Idle Share: {figures['idle_share']:.4f}",
+        f"Scale-downs: {record.instances.scale_downs.sum()}",
+    ]
 
 
 def label_lines(record: RunRecord, labels: Labels) -> list[str]:
