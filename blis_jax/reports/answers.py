@@ -21,6 +21,8 @@ from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
 IN_BRIEF = (  # metrics of the short table, where they are there
     "ttft_mean_ms",
     "pooled_ttft_p99_ms",
+    "tpot_mean_ms",
+    "itl_mean_ms",
     "pooled_e2e_p99_ms",
     "output_tokens_per_s",
     "goodput_rps",

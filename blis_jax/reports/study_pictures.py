@@ -37,7 +37,7 @@ from blis_jax.reports.words import HEADLINE_METRICS, metric_name, table_title
 from blis_jax.statistics.paired import BETTER, WORSE
 
 MOST_PLACES = 8  # of a grid that are drawn
-MOST_METRICS, MOST_SEED_METRICS = 16, 6
+MOST_METRICS, MOST_SEED_METRICS = 16, 8
 
 
 def pictures(study: Study) -> tuple[Picture, ...]:

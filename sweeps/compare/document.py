@@ -39,7 +39,7 @@ from sweeps.strategies.arms import Arm
 from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
 
-OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
+OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_p99_ms", "goodput_rps")
 POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
 SURVIVORS = ("num_completed", "num_arrived")
@@ -105,7 +105,8 @@ def default_metrics(
     own = dict.fromkeys(
         name for source in sources if source is not None for name in source.figure_names
     )
-    return (*names, *OF_RUN, *(COST if is_elastic else ()), *own, *by_class)
+    gaps = () if is_one_trace else ("itl_mean_ms",)
+    return (*names, *OF_RUN, *gaps, *(COST if is_elastic else ()), *own, *by_class)
 
 
 def to_document(

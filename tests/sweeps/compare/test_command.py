@@ -55,7 +55,7 @@ def test_who_gains_and_who_loses(whole: tuple[dict[str, Any], Path]) -> None:
     assert critical["verdict"] == "better" and critical["simultaneous"]["high"] < 0
     assert sheddable["verdict"] == "worse" and sheddable["num_pairs"] == 16
     assert critical["difference"]["method"] == "bootstrap (BCa)"
-    assert document["inference"]["family_size"] == 2 * (3 * 6 + 1) == len(document["comparisons"])
+    assert document["inference"]["family_size"] == 2 * (3 * 7 + 2) == len(document["comparisons"])
 
 
 def test_figures_are_those_of_single_seeds(whole: tuple[dict[str, Any], Path]) -> None:
@@ -153,7 +153,7 @@ def test_words_and_figure(
         "in fact none did",
         "waiting",
         "bootstrap of the seeds (BCa, 199 resamples), 95 %",
-        "family of 38 comparisons",
+        "family of 46 comparisons",
         "met (16 of 16 seeds)",
         "(beyond the criteria)",
     ):
