@@ -73,7 +73,7 @@ def _default(name: str, value: object) -> str:
 
 
 def metrics_table() -> str:
-    """Write one row for each metric that a name can mean."""
+    """Write the reference table of metrics, one row for each name."""
     import sweeps.runs.metrics  # registers its own
 
     del sweeps

@@ -46,7 +46,7 @@ examples:
 
 
 class _Test(CommandOptions, title="test"):
-    """What is tested."""
+    """Options for the levels of the test, and for its table."""
 
     confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")
     level: float = option(cli.number, 0.01, "P", "significance level of the test")

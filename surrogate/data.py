@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SeedTable:
-    """What is known of seeds: their requests in numbers, and the runs of the baseline on them."""
+    """The known facts of seeds: their requests in numbers, and the runs of the baseline on them."""
 
     seeds: np.ndarray  # [seed]
     covariates: np.ndarray  # [seed, covariate]

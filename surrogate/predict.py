@@ -60,7 +60,7 @@ BY_BASELINE, BY_REQUESTS = "simulated", "requests"  # where the level of given s
 
 
 class _Output(CommandOptions, title="output"):
-    """What is said, and how surely."""
+    """Options for the metrics to predict, and for the confidence of intervals."""
 
     metrics: str | None = option(str, None, "LIST", "metrics to show (default: all)")
     confidence: float = option(cli.number, 0.9, "P", "confidence of the intervals")

@@ -130,13 +130,13 @@ class Surrogate:
         return dict(zip(self.outputs, learned.T, strict=True))
 
     def predict_members(self, points: Points) -> dict[str, np.ndarray]:
-        """Predict the mean over seeds of every output as each member has it, `[point, member]` each."""
+        """Predict the mean over seeds of every output with each member of the ensemble, `[point, member]` each."""
         inputs = self.inputs(points)
         learned = self._filled(self.raw(self._in_batches(member_means, inputs)), len(inputs))
         return dict(zip(self.outputs, np.moveaxis(learned, 1, 0), strict=True))
 
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
-        """Return everything that is known of points.
+        """Predict means and single runs at points, with their uncertainties and whether the points are in the domain.
 
         `mean` over seeds with `epistemic_sd`, and `low` and `high`, its interval; of single runs
         `aleatoric_sd`, `quantile`, `run_low` and `run_high`; `in_domain`, and `reason` if not.
@@ -198,7 +198,7 @@ class Surrogate:
         """A function of many points, in calls of few sizes, on all cores."""
 
         def made(batch: tuple[jax.Array, int]) -> Any:
-            """Return one call's results without what filled it up."""
+            """Return the results of one call without the rows that filled up its batch."""
             results = function(self._static, self.params, batch[0])
             return jax.tree.map(lambda leaf: np.asarray(leaf)[: batch[1]], results)
 

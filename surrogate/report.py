@@ -57,7 +57,7 @@ examples:
 
 
 class _Report(CommandOptions, title="report"):
-    """What the report has."""
+    """Options for the parts of the report."""
 
     output: str | None = option(
         str, None, "FOLDER", "where the report goes (default: MODEL with .report)"

@@ -60,7 +60,7 @@ examples:
 
 
 class _Fit(CommandOptions, title="fit"):
-    """What is fitted, and how."""
+    """Options for the fit."""
 
     members: int = option(cli.whole, 5, "N", "networks of the ensemble")
     width: int = option(cli.whole, 64, "N", "units in each layer")
@@ -90,7 +90,7 @@ _LIMITS = {
 
 
 class _Switches(OverwriteSwitch, title="switches"):
-    """Whether a fit is gone on with."""
+    """Switches that resume a fit, or print less."""
 
     resume: bool = switch()
     quiet: bool = switch()

@@ -38,7 +38,7 @@ examples:
 
 
 class _Gradient(CommandOptions, title="gradient"):
-    """What is perturbed, and how much."""
+    """Options for the settings to perturb, and for the size and law of the steps."""
 
     perturb: str | None = option(
         str, None, "LIST", "NAME=WIDTH[:log],…: settings and the σ of each"

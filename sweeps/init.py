@@ -48,7 +48,7 @@ examples:
 
 
 class _Track(TrackOptions, title="track"):
-    """What the track begins with."""
+    """Options for the start of a track."""
 
     problem: str | None = option(
         str, None, "NAME|FILE", "whose question and criteria to begin with", shown="scheduling"
@@ -57,7 +57,7 @@ class _Track(TrackOptions, title="track"):
 
 
 class _Switches(PlainSwitches, title="switches"):
-    """What is made again."""
+    """Switches that replace a track, or measure its baseline again."""
 
     overwrite: bool = switch("replace a track whose ledger has no rows")
     refresh: bool = switch(

@@ -55,7 +55,7 @@ examples:
 
 
 class _Budget(CommandOptions, title="budget"):
-    """What stands in place of the file's `search`."""
+    """Options that replace the file's `search`."""
 
     engine: str | None = option(
         str, None, "NAME",

@@ -51,7 +51,7 @@ CASES = tuple(
 def made_up(
     case: Case, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "request"], Float[np.ndarray, "request"], Float[np.ndarray, "request"]]:
-    """Make up arrivals, and the latencies of both strategies."""
+    """Draw a trace's arrivals in µs, and each request's latency under two strategies whose noise is partly shared."""
     count = case.num_requests
     arrival_us = np.cumsum(rng.exponential(GAP_US, count)).astype(np.int64)
     common = _correlated(case, rng)

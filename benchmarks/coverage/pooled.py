@@ -60,7 +60,9 @@ def lognormal() -> World:
 
 
 def of_sweep(path: str, slo_class: str) -> World:
-    """Make a world of a saved sweep's first two strategies: their seeds are all the seeds that there are."""
+    """Make a world of the first two strategies of a saved sweep; its seeds, drawn with replacement,
+    count as all that exist.
+    """
     dataset = xr.open_dataset(path, engine="zarr").sel(slo_class=slo_class)
     arms = []
     for row in (0, 1):

@@ -54,7 +54,7 @@ examples:
 
 
 class _What(CommandOptions, title="what"):
-    """What is searched, and by which engines."""
+    """Options for the strategy to search, the engines and their budgets."""
 
     strategy: str = option(str, "iter08_token_budget", "NAME", "strategy whose space is searched")
     engines: str = option(str, ENGINES, "A,B,…", "engines to compare")

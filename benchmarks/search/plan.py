@@ -39,7 +39,7 @@ MOST_SEARCHES = 100_000  # their seeds end before those that choose a reference 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, and on what."""
+    """The engines to compare, and the strategy to compare them on."""
 
     strategy: Strategy
     engines: tuple[str, ...]
@@ -91,7 +91,7 @@ def further_seeds(
 
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
-    """Return parameters and values that are branches; every engine is told them."""
+    """Return the (parameter, value) pairs that open a branch of the space; every engine is told them."""
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 
 

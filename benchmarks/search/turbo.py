@@ -41,7 +41,7 @@ MOST_MOVED = 20  # features that a candidate is moved in, about, at most
 
 
 class TrustRegion(NamedTuple):
-    """Where the search stands: its points since the restart, and the edge of the box."""
+    """The state of the search: its points since the restart, and the edge of the box."""
 
     begin: int  # place of the first point since the restart
     edge: float

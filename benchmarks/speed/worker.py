@@ -97,7 +97,7 @@ OF_512: dict[str, Any] = {"block_size_in_tokens": 512, "total_kv_blocks": 132_13
 
 
 class Seconds(NamedTuple):
-    """What one repetition took."""
+    """The times of one repetition."""
 
     run_s: float
     compile_s: float | None = None  # where the case can tell: hardly any if it was compiled before

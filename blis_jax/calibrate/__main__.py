@@ -56,7 +56,7 @@ exit codes: 0 done; 2 input that cannot be used, nothing was written.
 
 
 class _Trace(CommandOptions, title="trace"):
-    """How the run is read."""
+    """Options for reading the run."""
 
     format: str | None = option(
         cli.one_of( "vllm-bench", "trace-v2", "latency-csv", "vllm-bench-serve", "sglang-bench-serving", "guidellm",
@@ -75,7 +75,7 @@ class _Trace(CommandOptions, title="trace"):
 
 
 class _Predicted(CommandOptions, title="prediction, in place of a fit"):
-    """What is compared with the run in place of a fit."""
+    """Options for predicting with known coefficients in place of a fit, and comparing with the run."""
 
     coefficients_from: str | None = option(
         str, None, "FIT", "fit nothing: the errors of this fit on TRACE"
@@ -86,7 +86,7 @@ class _Predicted(CommandOptions, title="prediction, in place of a fit"):
 
 
 class _Fit(CommandOptions, title="fit"):
-    """What is fitted, and how."""
+    """Options for which coefficients are fitted, and how."""
 
     fit_first: int | None = option(
         cli.whole, None, "N", "fit on the first N requests, predict the others"
@@ -112,7 +112,7 @@ class _Fit(CommandOptions, title="fit"):
 
 
 class _Server(CommandOptions, title="server, where the run's own files are silent or wrong"):
-    """How the server was set."""
+    """Settings of the server that was measured."""
 
     num_instances: int | None = option(cli.whole, None, "N", "engines behind one router")
     routing_policy: str | None = option(
@@ -130,7 +130,7 @@ class _Server(CommandOptions, title="server, where the run's own files are silen
 
 
 class _Output(FigureOption, title="output"):
-    """What is written and said."""
+    """Options for the file with the result, and for the log."""
 
     output: str | None = option(
         str, None, "FILE", "result, to be read by --coefficients-from", shown=USUAL_OUTPUT

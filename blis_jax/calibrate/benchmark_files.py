@@ -30,7 +30,7 @@ Figures = dict[tuple[str, str], float]  # by latency and statistic, ms
 
 
 class BenchmarkClient(NamedTuple):
-    """How the files of one client are known and read."""
+    """A benchmark client's file format: a test that recognises a file, and its reader."""
 
     matches: Callable[[object], bool]  # whether a document is the client's
     read: Callable[[object, str], list[Benchmark]]  # of a document and the words for its source

@@ -125,7 +125,7 @@ WIDER_STARTS = 3  # of the form with a cost of context, whose ends begin the exp
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """What to fit, on which requests and from how many starts."""
+    """The terms to fit, the requests to fit them on, and the starts of the descents."""
 
     terms: tuple[str, ...]
     num_fitted: int | None = None  # the first so many requests; all if None

@@ -234,7 +234,7 @@ TO_MS = {"s": 1e3, "sec": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 
 
 class Load(NamedTuple):
-    """What a client sent; NaN where its file is silent."""
+    """The load that a client reports to have sent; NaN where its file is silent."""
 
     num_requests: float = math.nan
     rate_per_s: float = math.nan  # stated; NaN where the answers set the pace

@@ -33,7 +33,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Predictive:
-    """What a fit leaves open, for predictions."""
+    """The uncertainty that a fit leaves: covariance of the terms and noise, for intervals of predictions."""
 
     terms: tuple[str, ...]  # of the form of the fits
     fits: Float[np.ndarray, "fit term"]  # that the run does not exclude

@@ -186,7 +186,7 @@ CONTEXT_SHARES = (0.0, 0.3, 0.8)  # of the usual start, where a wider fit begins
 
 @dataclass(frozen=True)
 class Exploration:
-    """Where descents ended: coefficients of the wider form and costs with the weights of the fit."""
+    """The ends of the descents: coefficients of the wider form, and their costs with the weights of the fit."""
 
     terms: tuple[str, ...]
     values: Float[np.ndarray, "end term"]
@@ -196,7 +196,7 @@ class Exploration:
 
     @property
     def best(self) -> Float[np.ndarray, " term"]:
-        """Return the coefficients at the least cost `[term]`."""
+        """Return the coefficients `[term]` with the least cost of all that were tried."""
         found: np.ndarray = self.values[np.argmin(self.costs)]
         return found
 

@@ -71,7 +71,7 @@ MOST_OFF = 0.2  # a fit whose means are further off than this does not describe 
 
 
 class FitVerdict(NamedTuple):
-    """Whether a fit describes the run that it was made from."""
+    """The verdict whether a fit describes the run that it was made from."""
 
     describes: bool
     words: str
@@ -123,7 +123,7 @@ def naive(
 
 
 class RequestErrors(NamedTuple):
-    """How far predictions of single requests that were held out are off, on average; ms."""
+    """Mean absolute errors of predictions for single requests that were held out, in ms."""
 
     latency: str
     simulated: float

@@ -25,7 +25,7 @@ MOST_TENANTS = 256  # that can have a budget
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """How requests wait at the gateway; without `flow_control` the others have no effect, as in BLIS."""
+    """Settings of the gateway's queue; without `flow_control` the others have no effect, as in BLIS."""
 
     flow_control: bool = setting(False, "admitted requests wait in a queue of the gateway")
     saturation_detector: str = setting(

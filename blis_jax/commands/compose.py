@@ -68,11 +68,11 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def composed(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the clients of all workloads into one, as the mapping of a file; shares of the rate follow
-    the rates of the files.
+    """Merge the clients of all workloads into the mapping of one file; a client's share of the rate is
+    scaled by its file's rate.
 
     Raises:
-        ConfigError: there are no clients, or the rates add up to no number.
+        ConfigError: there are no clients, or the rates add up to no finite number.
     """
     rates = [float(document_.get("aggregate_rate") or 0.0) for document_ in documents]
     total = 0.0

@@ -44,7 +44,7 @@ PERIODS_OF_DAY = ("midnight", "morning", "afternoon")
 
 
 class _Converted(CommandOptions, title="what to convert"):
-    """What is converted."""
+    """Options for the conversion: its source, and what the source does not say."""
 
     name: str | None = option(str, None, "NAME", f"preset: one of {', '.join(PRESETS)}")
     rate: float | None = option(cli.number, None, "RPS", "preset: requests per second", shown=1.0)

@@ -18,7 +18,7 @@ DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 
 @dataclass(frozen=True)
 class Kind:
-    """What all policies of one kind have in common."""
+    """A kind of policy: the decorator, the context and the decision that all its policies have in common."""
 
     name: str
     decorator: str  # of `blis_jax.policies`; it makes such a policy

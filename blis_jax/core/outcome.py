@@ -6,7 +6,7 @@ import enum
 
 
 class Outcome(enum.IntEnum):
-    """How a run ended; combined over a batch by taking the row's own code, never an exception."""
+    """The way a run ended; each row of a batch has a code of its own, and nothing is raised."""
 
     COMPLETED = 0
     HORIZON = 1

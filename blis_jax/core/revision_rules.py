@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defects:
-    """Which defects of the reference are reproduced; each name is the one place where it is switched."""
+    """Switches of the reference's defects; a defect is reproduced where its name is set, and nowhere else."""
 
     # an empty batch leaves the instance idle before its step has ended
     overlapping_steps: bool = False

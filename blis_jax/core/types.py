@@ -112,7 +112,7 @@ class RequestView:
 
 @pytree
 class Snapshots:
-    """What the router sees of every instance `[instance]`; KV fields may be stale."""
+    """The router's view of every instance `[instance]`; KV fields may be stale."""
 
     effective_load: Int[Array, "instance"]  # queued + running + pending
     queue_depth: Int[Array, "instance"]
@@ -324,7 +324,7 @@ class ClusterParams:
 
 @pytree
 class Params:
-    """Everything numeric that a run depends on besides its requests."""
+    """All numbers that a run depends on, besides its requests."""
 
     cluster: ClusterParams
     policy: PolicyParams

@@ -40,7 +40,7 @@ class FleetParams:
 
 @pytree
 class FleetView:
-    """What a cluster policy that places instances knows besides the snapshots."""
+    """The knowledge of a cluster policy that places instances, beyond the snapshots."""
 
     params: FleetParams
     total_kv_blocks: Int[Array, "instance"]

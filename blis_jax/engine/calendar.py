@@ -109,7 +109,7 @@ class Due(NamedTuple):
 
 
 class NextEvent(NamedTuple):
-    """What happens in a scan step: an event of the cluster, a phase on an instance, or nothing any more."""
+    """The event of a scan step: one of the cluster, a phase on an instance, or none any more."""
 
     due: Due
     is_cluster: jax.Array
@@ -121,7 +121,7 @@ class NextEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What sources are asked about, and what several of them look at, computed once."""
+    """The state that sources of events are asked about, with values that several of them use, computed once."""
 
     ctx: Context
     state: State

@@ -36,7 +36,7 @@ class VectorFn(Protocol):
 
 @dataclass(frozen=True)
 class FromSizes:
-    """What a latency model adds that computes step times from the sizes of a model and its GPUs."""
+    """The further parts of a latency model that computes step times from the sizes of a model and its GPUs."""
 
     vector: VectorFn
     alpha: tuple[float, float, float]  # where a configuration gives none

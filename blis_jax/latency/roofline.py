@@ -24,7 +24,7 @@ _BITS = 31  # of a number of tokens
 
 
 class RooflineNumbers(NamedTuple):
-    """What the step time takes of a deployment, in this order, all float64."""
+    """The deployment's numbers in the step time, in this order, all float64."""
 
     hidden: Number  # d
     query_key_value: Number  # d·d + 2·d·dKV

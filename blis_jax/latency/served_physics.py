@@ -41,7 +41,7 @@ FLOPS = 2.0  # per weight and token
 
 
 class ServedNumbers(NamedTuple):
-    """What the step time takes of a deployment, in this order, all float64; times in µs."""
+    """The deployment's numbers in the step time, in this order, all float64; times in µs."""
 
     every_step_us: Number  # of layers, also those with experts
     fixed_weights_us: Number  # weights that every step loads
@@ -95,7 +95,7 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
 
 
 class Sizes(NamedTuple):
-    """What one GPU holds and reads."""
+    """The bytes and numbers that one GPU holds and reads."""
 
     fixed_bytes: float  # weights without experts
     expert_bytes: float  # weights of all experts

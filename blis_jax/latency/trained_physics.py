@@ -53,7 +53,7 @@ KV_BYTES = 2.0  # whatever the model's precision
 
 
 class PhysicsNumbers(NamedTuple):
-    """What the step time takes of a deployment, in this order, all float64."""
+    """The deployment's numbers in the step time, in this order, all float64."""
 
     every_step_us: Number  # of weights, layers and the step itself; for records only
     prefill_compute: Number  # β1

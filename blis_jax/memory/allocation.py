@@ -43,7 +43,7 @@ def refused_whole(is_it: jax.Array) -> jax.Array:
 
 @pytree
 class Answer:
-    """What becomes of a demand."""
+    """The answer to a demand for blocks: whether it is granted, and what it changes."""
 
     is_granted: Bool[Array, ""]
     is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back

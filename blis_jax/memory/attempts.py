@@ -45,7 +45,9 @@ def decision_of(
 
 
 def worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
-    """Compute the decision behind a branch that is always taken, else it is computed anew for each number of a row."""
+    """Compute the decision behind a branch that is always taken; without it, each number of a row that
+    uses the decision computes it anew.
+    """
     if ctx.when is not branch:
         return decision()
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))

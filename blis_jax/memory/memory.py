@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """Who is visited."""
+    """The request to be visited next, by instance and slot."""
 
     instance: jax.Array
     slot: jax.Array
@@ -146,7 +146,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit has given the request."""
+    """The outcome of a visit to a request."""
 
     asks: jax.Array
     is_granted: jax.Array
@@ -166,7 +166,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How the members of the batch are served in a step."""
+    """The plan of a step: which members of the batch are visited, and for how many equal steps it holds."""
 
     visit_all: jax.Array  # every member by itself, in order: the budget might not reach them all
     num_counted: jax.Array  # decode members that are counted and not visited
@@ -300,7 +300,7 @@ class Memory(ABC, Generic[S, R]):
         return MemoryTask(None), InstanceMemory(None)
 
     def does(self, work: Work, what: Do) -> jax.Array:
-        """Return whether memory is about to do this."""
+        """Return whether the memory's next operation is `what`; always `NOTHING` in models without operations."""
         return jnp.array(what == Do.NOTHING)
 
     def after_failure(

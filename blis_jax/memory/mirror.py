@@ -197,7 +197,7 @@ def _member(turn: Turn) -> Member:
 
 @pytree
 class TierEntry:
-    """Where a content goes that seemed to be missing."""
+    """The entry of the CPU tier for a content that seemed to be missing."""
 
     entry: Int[Array, ""]  # the spare one if it goes nowhere
     is_new: Bool[Array, ""]  # it was not there

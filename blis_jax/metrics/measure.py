@@ -25,7 +25,7 @@ DEFAULT_TARGETS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """Which arrivals are measured, against which limits in ms by class; rates: see summaries.py."""
+    """The choice of measured arrivals and the limits in ms by class; for rates see summaries.py."""
 
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: DEFAULT_TARGETS)
     warm_up_s: float = 0.0  # arrivals left out at the beginning

@@ -65,7 +65,7 @@ class RequestFigures:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is kept of a run; one that did not come to its end has no figures."""
+    """The part of a run that is kept; one that did not come to its end has no figures."""
 
     outcome: IntEnum  # an `Outcome`, or why a study did without the run
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -231,7 +231,7 @@ NEVER = 2**62
 
 @dataclass(frozen=True)
 class Overtaking:
-    """Of one run, or of several together; ages in µs, None where nothing was seen."""
+    """Figures of overtaking in one run, or in several together; ages in µs, None where nothing was seen."""
 
     num_overtaking: (
         int  # requests of the lower class scheduled while one of the higher class waited

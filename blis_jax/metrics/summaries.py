@@ -43,7 +43,7 @@ RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps")  # of what comp
 
 @dataclass(frozen=True)
 class Target:
-    """What a request must keep within to count as good; None asks for nothing."""
+    """The limits that a request must keep to count as good, in ms; None sets no limit."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None

@@ -128,7 +128,7 @@ class SourceContext:
 
 @pytree
 class Happening:
-    """What an event of a source does besides changing the source's own memory."""
+    """The effect of a source's event besides the change of the source's own memory."""
 
     # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
     # one that is not at an instance goes on. Only with `gives_up`
@@ -287,7 +287,7 @@ if TYPE_CHECKING:
 
 
 class PolicyParts(TypedDict, total=False):
-    """What a policy says of itself beside its function and its memory: fields of `Policy` with these names."""
+    """The fields of a `Policy` besides its function and its memory, by name."""
 
     keeps_own_index: bool
     is_random: bool | Callable[[Any], bool]

@@ -77,7 +77,7 @@ def precise_prefix_cache(params: NoParams, state: NoState, context: GatewayConte
 
 @pytree
 class LastUse:
-    """When each instance got its last request without a cached prefix: a counter, 0 if never."""
+    """The counter at which each instance got its last request without a cached prefix; 0 if never."""
 
     last: Int[Array, "instance"]
 
@@ -152,7 +152,7 @@ def load_balance(params: NoParams, state: NoState, context: GatewayContext) -> S
 
 @pytree
 class SloPriorityParams:
-    """How strongly a class prefers unloaded instances."""
+    """The strength with which a class prefers unloaded instances."""
 
     bias_critical: Float[Array, ""] = number(
         0.9, "", "weight of load for critical requests",
@@ -228,7 +228,7 @@ def load_aware(params: NoParams, state: NoState, context: GatewayContext) -> Sco
 
 @pytree
 class CapabilityParams:
-    """What the request itself adds."""
+    """The requests that the request itself counts as."""
 
     own_requests: Float[Array, ""] = number(
         1.0, "requests", "what the request adds to an instance's load; 0: idle instances of all speeds are equal",

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class NewsKind(IntEnum):
-    """What a message says."""
+    """The kinds of messages to the router's index."""
 
     ALLOCATION = 0
     REMOVAL = 1  # of an allocation that has told of a prompt: its message is the one before
@@ -233,8 +233,8 @@ def without_own(
     instance: jax.Array,
     is_on: Bool[Array, ""],
 ) -> RouterIndex:
-    """Drop the request's private blocks on the instance from the index if `is_on`; the index must be
-    within its capacity.
+    """Drop the blocks of the request's prompt that are its own from the instance's index if `is_on`;
+    the index must be within its capacity.
     """
     nodes, rows = nodes_of(ctx.requests, request), ctx.shape.num_instances
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)

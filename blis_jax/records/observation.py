@@ -147,7 +147,7 @@ class Observation(HasParts):
 
     @cached_property
     def status(self) -> np.ndarray:
-        """Return where every request was at the end."""
+        """Return the status of every request at the end of the run, as numbers of `Status`."""
         xp = self.xp
         is_scheduled = self.lives.in_batch
         is_there = self.is_queued

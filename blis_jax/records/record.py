@@ -30,7 +30,7 @@ _FORMS = exports(
 
 
 class Status(enum.IntEnum):
-    """Where a request was when the run ended."""
+    """The place of a request when the run ended."""
 
     COMPLETED = 0
     REJECTED = 1

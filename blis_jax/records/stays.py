@@ -52,7 +52,7 @@ _DISPATCHED = (Place.DISPATCHED, Place.EVICTED, Place.CHOSEN)
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long after its arrival each request gives up, where any does."""
+    """The time from arrival after which each request gives up, in µs; present only if some request does."""
 
     timeout_us: Int[np.ndarray, "request"]
 

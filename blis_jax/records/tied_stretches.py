@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InstanceHistory:
-    """What one instance recorded, in order of execution; a row of the log stands for one or several equal steps."""
+    """The record of one instance in order of execution; a row of the log stands for one or several equal steps."""
 
     requests: Int[np.ndarray, "request"]  # routed to it, in order of routing
     routed_us: Int[np.ndarray, "request"]

@@ -16,7 +16,7 @@ Scale = Literal["linear", "log", "log2", "percent", "share"]
 
 
 class Style(NamedTuple):
-    """How a series looks; without a marker or a line it has none."""
+    """The look of a series; without a marker or a line it has none."""
 
     colour: str = BLACK
     marker: str = ""

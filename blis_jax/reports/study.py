@@ -40,7 +40,7 @@ class RunWords(NamedTuple):
         return f"{self.one}s"
 
     def counted(self, count: int) -> str:
-        """Say `1 seed`, `3 windows`."""
+        """Write a count with its noun, such as `1 seed` or `3 windows`."""
         return f"{count} {self.one if count == 1 else self.many}"
 
     def listed(self, numbers: Sequence[int], has_kind: bool = True) -> str:

@@ -34,7 +34,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a saved result must say to be made again."""
+    """The inputs that a saved result must name so that it can be made again."""
 
     spec_text: str = ""  # the workload specification
     policies: Mapping[str, Any] = field(default_factory=dict)

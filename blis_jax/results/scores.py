@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What a run is said to be; nothing if nothing is asked for."""
+    """The verdicts of scores and detectors on a run; empty if none were asked for."""
 
     fields: dict[str, Any] = field(default_factory=dict)  # of the cluster's block
     lines: tuple[str, ...] = ()  # behind the blocks
@@ -174,7 +174,7 @@ class Event(NamedTuple):
 
 
 class DetectorVerdict(NamedTuple):
-    """What one detector says after an event."""
+    """The verdict of one detector after an event."""
 
     level: int  # of LEVELS
     score: float

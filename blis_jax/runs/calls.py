@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
     @property
     def statics(self) -> tuple[Any, ...]:
-        """Return what the program is built of, the arguments of `programs.rows_of`: equal ones share a program."""
+        """Return the arguments of `programs.rows_of`; calls with equal ones share one compiled program."""
         group, options = self.group, self.runs[0].sizes.options
         if options.form == "rows":
             return group.shape, group.functions, options.form
@@ -140,7 +140,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """How the runs of a call ended."""
+    """The outcomes and figures of the runs of a call."""
 
     outcomes: Sequence[Outcome]
     num_open_ties: Sequence[int]

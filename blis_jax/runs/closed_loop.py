@@ -222,7 +222,7 @@ def _other_answers(
 
 @dataclass(frozen=True, eq=False)
 class _Arrivals:
-    """When the rows of a table arrive, and in which order those of one microsecond do."""
+    """The arrival times of a table's rows, and the order of those in the same microsecond."""
 
     time_us: Int[np.ndarray, " request"]  # NEVER_US for those that do not
     rank: Int[np.ndarray, " request"]  # of their creation

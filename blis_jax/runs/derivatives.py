@@ -349,7 +349,7 @@ class _Slopes(Observation):
         return np.zeros((len(has_token), 0))
 
     def ended(self, record: RunRecord) -> float:
-        """Return the slope of the time of the last event."""
+        """Return the slope of the time of the run's last event."""
         requests, slopes = record.requests, request_records(self)[0]
         log, steps = self.log, record.steps
         further = steps.num_steps - 1

@@ -275,7 +275,7 @@ def compiled(build: Callable[..., Callable[..., Any]], *statics: Hashable) -> Pr
 
 @pytree
 class Ran:
-    """What comes back of the rows of a call; None what was not asked for."""
+    """The results of the rows of a call; None for those that were not asked for."""
 
     raw: Raw | None = None
     tables: RequestTable | None = None  # of requests that were drawn in the call

@@ -90,7 +90,7 @@ def _contributions(dataset: xr.Dataset, metric: str) -> xr.DataArray:
 
 
 class _KeptTails:
-    """What a Dataset keeps of the latency that a pooled metric is about, with the seeds as the last axis."""
+    """The largest latencies that a Dataset keeps for a pooled metric, with the seeds as the last axis."""
 
     def __init__(self, dataset: xr.Dataset, metric: str) -> None:
         """Runs that did not end have no duration."""

@@ -145,12 +145,12 @@ class BlockResampling:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of blocks that the trace is made of, the last one perhaps cut."""
+        """Return the number of blocks in a resampled trace; the last one may be cut off."""
         return -(-self.bins.num_bins // self.length)
 
     @property
     def block_s(self) -> float:
-        """Return the seconds of a block."""
+        """Return the length of a block in seconds."""
         return self.length * self.bins.bin_s
 
     def mean(self, values: Float[np.ndarray, "request"]) -> Resampled:

@@ -153,7 +153,7 @@ def _values_ms(count: int, top_us: np.ndarray) -> Float[np.ndarray, "request"]:
 
 
 class _Weights(NamedTuple):
-    """Of the values in ascending order, from the first on that has any."""
+    """The weights of the sorted values in the estimate of a quantile, from the first value that has any."""
 
     first: int
     of_values: Float[np.ndarray, "value"]

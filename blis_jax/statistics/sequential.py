@@ -41,7 +41,7 @@ DECIDED, PRECISE, SPENT, GOES_ON = "decided", "precise", "budget spent", ""
 
 
 class Seen(NamedTuple):
-    """What a rule must know of one figure that it looks at."""
+    """The part of a figure that a stopping rule looks at."""
 
     half_width: float  # of the interval that holds for all that is looked at, as a share of the reference's mean
     is_decided: bool
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When to stop; with both, as soon as every difference is decided or known precisely."""
+    """The conditions for stopping; with both, seeds end as soon as every difference is decided or known precisely."""
 
     decides: bool = False  # verdicts must be safe
     precision: float | None = (
@@ -209,14 +209,18 @@ KEPT, MISSED, OPEN = "kept", "missed", "open"
 
 @dataclass(frozen=True)
 class Slack:
-    """By how much a constraint is kept on each seed, negative where it is missed; beyond `tolerance` it counts."""
+    """The margin by which a constraint is kept on each seed, negative where it is missed; beyond
+    `tolerance` it counts.
+    """
 
     values: Float[np.ndarray, "seed"]
     tolerance: float
 
 
 def spread_factor(num_first: int, error: float) -> float:
-    """Return h², for a chance of error of one comparison that is looked at as often as one likes."""
+    """Return h², which widens the boundary so that one comparison, looked at after any seed, errs with
+    chance `error`.
+    """
     return (num_first - 1) * ((2 * error) ** (-2 / (num_first - 1)) - 1)
 
 
@@ -227,7 +231,7 @@ def boundary(variance: float, zone: float, factor: float, count: int) -> float:
 
 @dataclass(frozen=True)
 class WhatIsLeft:
-    """What is known after so many seeds."""
+    """The systems that are left and those that are ruled out after a number of seeds."""
 
     feasible: tuple[str, ...]  # KEPT, MISSED or OPEN, by system
     left: tuple[int, ...]  # systems that may be the best; one if the procedure has come to its end

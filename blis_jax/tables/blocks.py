@@ -29,7 +29,7 @@ NEVER_FREE = 1  # holders of the numbers beyond an instance's pool
 
 
 class Do(enum.IntEnum):
-    """What the memory does next."""
+    """The next operation of the memory."""
 
     NOTHING = 0
     PIN = 1  # list the blocks found in the cache, and take references to them
@@ -54,7 +54,7 @@ class Asker(enum.IntEnum):
 
 
 class Pinning(enum.IntEnum):
-    """What becomes of the blocks that were found."""
+    """The fate of the blocks that a look-up found."""
 
     KEPT = 0  # the allocation goes on
     DOOMED = 1  # it will run out of blocks
@@ -114,7 +114,7 @@ class InstanceMemory(Row):
 
 
 class BlockLife(Row):
-    """What a request has been through at block level."""
+    """A request's history at block level."""
 
     visited_at: Whole  # number of the step in which it was visited last
     jumps: Whole  # of its list: 0 while that holds the request's own prefix
@@ -158,14 +158,14 @@ class Regained:
 
 @pytree
 class TierEntries:
-    """What in August's CPU tier last had the content of each block."""
+    """The entry of August's CPU tier that last had the content of each block."""
 
     entry: Int[Array, "instance block"]
 
 
 @pytree
 class Takes:
-    """How often requests of an instance took a shared content, and which did so last, for an offload policy."""
+    """The number of an instance's requests that took a shared content, and the last one, for an offload policy."""
 
     count: Int[Array, "instance shared"]
     taker: Int[Array, "instance shared"]
@@ -173,7 +173,7 @@ class Takes:
 
 @pytree
 class TierWorths:
-    """What the policy gave for each entry of August's CPU tier when it was used last."""
+    """The worth that the policy gave each entry of August's CPU tier when it was last used."""
 
     worth: Float[Array, "instance entry"]
 
@@ -304,7 +304,7 @@ def num_contents(shape: EngineShape) -> int:
 
 
 def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
-    """Return the same free lists without holes, so that the rings do not run over."""
+    """Move the free blocks to the start of their rings, so that holes do not fill them; the order stays."""
     places = shape.ring_size
     offset = lax.broadcasted_iota(jnp.int32, (blocks.ring.shape[0], places), 1)
     head, tail = blocks.pool[:, Pool.HEAD], blocks.pool[:, Pool.TAIL]

@@ -213,7 +213,7 @@ def own_columns(ctx: Context, table: jax.Array, request: jax.Array) -> jax.Array
 
 
 class Place(enum.IntEnum):
-    """Where the gateway has a request."""
+    """The place of a request at the gateway."""
 
     OUTSIDE = 0  # not yet there, or turned away by admission
     QUEUED = 1
@@ -230,7 +230,7 @@ OWN = ("num_queued", "tick", "expiry", "has_band", "last_tenant")
 
 
 class Detector(enum.IntEnum):
-    """What saturation is measured by."""
+    """The measure of saturation."""
 
     NEVER = 0
     UTILIZATION = 1
@@ -259,7 +259,7 @@ class QueueParams:
 
 @pytree
 class TenantBudgets:
-    """What tenants may have at the instances, all traced; infinity where there is no bound."""
+    """The tenants' limits at the instances, all traced; infinity where there is no bound."""
 
     limit: Float[Array, "tenant"]  # requests
     priority: Int[Array, "slo_class"]  # below 0: sheddable
@@ -277,7 +277,7 @@ class QueueVictims:
 
 @pytree
 class Dispatches:
-    """Where the gateway has each request, and when it was dispatched from its queue; a spare one included."""
+    """The place of each request at the gateway, and the time of its dispatch from the queue; a spare one included."""
 
     place: Int[Array, "*lane request"]  # see Place
     at: Real[Array, "*lane request"]  # clock, never() before
@@ -299,14 +299,14 @@ class GatewayQueue:
 
 @pytree
 class LatestTick:
-    """When the queue's latest tick was; only where KV is reserved."""
+    """The time of the queue's latest tick; only where KV is reserved."""
 
     at: Real[Array, ""]  # clock, -1: none yet
 
 
 @pytree
 class QueueWrite:
-    """What one scan step changes: up to three places of requests, the others' at the spare request."""
+    """The changes of one scan step to the queue: up to three requests' places, unused ones at the spare request."""
 
     request: Int[Array, "3"]  # that comes, that is shed, and that leaves the queue otherwise
     place: Int[Array, "3"]

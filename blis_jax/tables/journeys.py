@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytree
 class PaidTime:
-    """What has been paid so far; times in µs, clock dtype."""
+    """The time that has been paid for so far, in µs, clock dtype."""
 
     is_held: Int[Array, "*lane instance"]  # 1: the cluster policy wants it, or it has been ordered
     paid_us: Array  # clock[instance]
@@ -78,7 +78,7 @@ class Exits:
 
 @pytree
 class ExitWrite:
-    """Who is leaving now, and who has left."""
+    """The request that is leaving now, and the one that has left."""
 
     leaving: Int[Array, ""]
     request: Int[Array, ""]
@@ -117,7 +117,7 @@ def exits_after(exits: Exits, change: ExitWrite) -> Exits:
 
 
 class Journey(Row):
-    """Where a request has been, in a mechanism whose requests move."""
+    """A request's path between instances, in a mechanism whose requests move."""
 
     came_from: Whole  # instance that it was routed to first and has left, -1: none
     computed: Whole  # tokens whose KV moves with it
@@ -171,7 +171,9 @@ class Availability:
 
 @pytree
 class Downs:
-    """How often each instance has gone down, at all and after time 0, where a policy sets the first size."""
+    """The number of times that each instance has gone down, at all and after time 0, where a policy
+    sets the first size.
+    """
 
     count: Int[Array, "*lane instance"]
     later: Int[Array, "*lane instance"]
@@ -228,7 +230,7 @@ class Transfers:
 
 @pytree
 class FirstRoutings:
-    """When each request was first routed, where that waits for an instance to come up; a spare one included."""
+    """The time of each request's first routing, where it waits for an instance to come up; a spare one included."""
 
     at: Real[Array, "*lane request"]  # clock, never() before
 
@@ -249,6 +251,6 @@ class Orders:
 
 @pytree
 class Dismissals:
-    """When each instance was told to go, where KV is reserved, too."""
+    """The time at which each instance was told to go, where KV is reserved, too."""
 
     at: Real[Array, "instance"]  # clock, never() before

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytree
 class BlockRecords:
-    """What is recorded of block-level memory."""
+    """The records of block-level memory."""
 
     life: Int[Array, "*lane request life_column"]  # BlockLife, a spare row included
     pool: Int[Array, "*lane instance pool_column"]  # InstanceMemory
@@ -50,7 +50,7 @@ class BlockRecords:
 
 @pytree
 class Regrets:
-    """What the first choice of a watched router has cost, see `WatchedState`."""
+    """The cost of a watched router's first choices, see `WatchedState`."""
 
     of: Int[Array, "*lane _"]
 

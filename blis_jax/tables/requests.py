@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Request(Row):
-    """What is given of a request."""
+    """The given values of a request."""
 
     input_len: Whole
     output_len: Whole
@@ -42,7 +42,7 @@ class BlockNodes:
 
 @pytree
 class RequestDeadlines:
-    """When each request is given up, clock, never() for none; where any is."""
+    """The time at which each request is given up, clock, never() for none; present if any is."""
 
     at: Real[Array, "request"]
 
@@ -56,7 +56,7 @@ class PartRanks:
 
 @pytree
 class Media:
-    """Which requests bring images or sound (1), where some are encoded."""
+    """A mark of requests that bring images or sound (1), where some are encoded."""
 
     has_some: Int[Array, "request"]
 

@@ -67,7 +67,7 @@ class RouterCounts(NamedTuple):
 
 @pytree
 class View(HasParts):
-    """What the router has last seen of the KV caches: one table `[field, instance]`, in many lanes a row each."""
+    """The router's last view of the KV caches: one table `[field, instance]`, in many lanes a row each."""
 
     kv: tuple[jax.Array, ...]  # float64
     own: Parts  # of an AgedView: CopiedCaches, SeenPrompts
@@ -88,7 +88,7 @@ class View(HasParts):
 
 @pytree
 class AgedView(View):
-    """What the router has last seen of every instance, and when."""
+    """The router's last view of every instance, and its times."""
 
     queue_depth: Int[Array, "*lane instance"]
     batch_size: Int[Array, "*lane instance"]
@@ -188,7 +188,7 @@ class Gaps:
 
 @pytree
 class Entrances:
-    """When entries came in, clock, where routings are heard late."""
+    """The times at which entries came in, clock, where routings are heard late."""
 
     at: Real[Array, "node *instance"]
 
@@ -209,7 +209,7 @@ class RouterIndex(HasParts):
 
 @pytree
 class RouterWrite(HasParts):
-    """What touching one prompt changes; none of it where nothing is touched."""
+    """The changes from touching one prompt; none where nothing is touched."""
 
     path: Int[Array, "path"]  # nodes, then the spare one
     num_nodes: Int[Array, ""]

@@ -84,7 +84,7 @@ SEQUENTIAL_LAGGING = np.int32(2)  # Instance.is_sequential: the budget did not r
 
 
 class Past(Row):
-    """What a request has been through."""
+    """A request's history."""
 
     progress: Whole
     num_new: Whole
@@ -166,7 +166,7 @@ Reg, Time = Lane.columns, Lane.time_columns
 
 
 class Mode(enum.IntEnum):
-    """Where the lane is in a step."""
+    """The lane's place in a step."""
 
     BETWEEN = 0
     FORMING = 1
@@ -227,7 +227,7 @@ class News:
 
 @pytree
 class Handed:
-    """What the router handed over with each request, where somebody looks; a spare one at the end."""
+    """The value that the router handed over with each request, where a policy looks at it; a spare one at the end."""
 
     value: Float[Array, "request"]
 

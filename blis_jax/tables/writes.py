@@ -52,7 +52,9 @@ def free_slot(ctx: Context) -> Resident:
 
 
 def no_slot(ctx: Context) -> SlotWrite[Any]:
-    """Return rows for the spare instance; a slot that is given up gets the same ones."""
+    """Return a slot's rows for the spare instance, where they change nothing; a slot that is given up
+    gets them, too.
+    """
     return SlotWrite(
         instance=jnp.int32(ctx.shape.num_instances),
         slot=jnp.int32(0),
@@ -97,28 +99,28 @@ class JourneyWrite:
 
 @pytree
 class ReservationWrite:
-    """What is reserved for the request of the `JourneyWrite`."""
+    """The reservation for the request of the `JourneyWrite`."""
 
     row: Reservation
 
 
 @pytree
 class FirstRouting:
-    """When the request that is routed is so for the first time, else never()."""
+    """The time of a request's first routing if this is the one, else never()."""
 
     at: Real[Array, ""]
 
 
 @pytree
 class Return:
-    """Whether the request that is routed may have been on its instance before."""
+    """Whether the routed request may have been on its instance before."""
 
     is_back: Bool[Array, ""]
 
 
 @pytree
 class HandedOver:
-    """What the router hands over with the request that is routed."""
+    """The value that the router hands over with the routed request."""
 
     value: Float[Array, ""]
 
@@ -132,7 +134,7 @@ OF_MOVES: tuple[type, ...] = (
 
 @pytree
 class Writes(HasParts):
-    """Everything one scan step changes: the lane's scalars, one row per table, and what changes in the sub-trees."""
+    """All changes of one scan step: the lane's scalars, one row per table, and those of the sub-trees."""
 
     lane: Lane
     stale: View

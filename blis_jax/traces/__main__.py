@@ -40,7 +40,7 @@ exit codes: 0 done; 2 input that cannot be used, nothing was written.
 
 
 class _Output(CommandOptions, title="output"):
-    """What is written, and what is counted."""
+    """Options for the output, and for what is counted."""
 
     seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn")
     output: str | None = option(str, None, "FILE", "file for the trace in another format")

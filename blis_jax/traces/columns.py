@@ -161,7 +161,7 @@ def read_frames(
 
 @dataclass
 class _Found:
-    """What has been read so far."""
+    """The columns read so far, and the rows that were left out."""
 
     columns: Mapping[str, Column]
     places: Mapping[str, int]

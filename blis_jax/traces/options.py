@@ -98,7 +98,7 @@ def _first_of_session(rows: TraceRows) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PrefixModel:
-    """Which prompts begin alike; a prefix is part of the prompt, whose length does not change."""
+    """Groups of prompts that begin alike; a prefix is part of the prompt, whose length does not change."""
 
     num_groups: int
     num_tokens: int

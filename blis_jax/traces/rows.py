@@ -156,7 +156,7 @@ class BadRow(NamedTuple):
 
 @dataclass
 class Report:
-    """What was met while reading."""
+    """The notes on a file and its bad rows, collected while reading."""
 
     num_bad: int = 0
     first_bad: list[BadRow] = field(default_factory=list)
@@ -202,7 +202,7 @@ class Report:
 
 @dataclass
 class Reading:
-    """What a reader is asked for besides the file, and where it reports."""
+    """The reader's options besides the file, and its report."""
 
     limit: int | None = None  # rows to read at most; malformed ones do not count
     seed: int = 0  # for formats that describe rather than list requests

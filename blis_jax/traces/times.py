@@ -25,7 +25,7 @@ LATE_SPANS = 10  # and than so many spans of the trace
 
 @dataclass(frozen=True)
 class _Pace:
-    """How fast requests come when their times are read in a unit."""
+    """The rate of requests and tokens if times are read in a unit."""
 
     unit: str
     rate: float  # requests a second; infinity for all at once

@@ -34,7 +34,7 @@ LATEST_US = 2**63 - DRAIN_PARTS  # a span of a drain is 1 us at least
 
 @dataclass(frozen=True)
 class Expansion:
-    """All clients of a workload, and the rate that they share."""
+    """The clients of a workload, and the rate that they share."""
 
     clients: tuple[ClientSpec, ...]
     paces: tuple[Pace | None, ...]  # one per client; None: that of its arrival law

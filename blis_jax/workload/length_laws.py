@@ -138,7 +138,7 @@ class ConstantParams(Strict):
 
 
 class Law(Strict):
-    """What all laws have: no values in a file of their own."""
+    """The common part of all laws of lengths: none of them reads values from a file."""
 
     file: None = None
 

@@ -236,7 +236,7 @@ class RevisedMultimodal(MultimodalSpec):
 
 
 class RevisedSource(Strict):
-    """What a client says of its requests, and a cohort of those of all its members."""
+    """The requests' fields that a client gives, and a cohort for all its members."""
 
     id: str = ""
     tenant_id: str = ""

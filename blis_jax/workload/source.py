@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RequestSource(Protocol):
-    """What studies ask of a workload (`WorkloadSpec`) or a trace (`traces.source.TraceSource`)."""
+    """A source of requests for studies: a workload (`WorkloadSpec`) or a trace (`traces.source.TraceSource`)."""
 
     @property
     def num_requests(self) -> int:

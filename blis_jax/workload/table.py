@@ -36,7 +36,7 @@ NO_PROMPT_KEY = np.int32(-1)  # a padding row's prompt
 
 @pytree
 class RequestTable:
-    """All requests of one workload by arrival; padding rows (arrival NEVER_US) come last."""
+    """The requests of one workload by arrival; padding rows (arrival NEVER_US) come last."""
 
     arrival_us: Int64[Array, " request"]
     input_len: Int32[Array, " request"]  # prompt tokens, shared prefix included

@@ -55,7 +55,7 @@ examples:
 
 
 class _What(CommandOptions, title="what"):
-    """Which runs are fitted, and how."""
+    """Options for the runs to fit, and for the fits."""
 
     data: str | None = option(
         str, None, "FOLDER", "folder of the four runs (default: shared/data beside the checkout)"

@@ -134,7 +134,9 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
 
 
 def widths(errors: Sequence[Error]) -> dict[str, float]:
-    """Return by figure half of an interval in logarithms that holds the share `COVERAGE` of new errors like these."""
+    """Return, by figure, half the width of an interval in logarithms that holds the share `COVERAGE`
+    of new errors like these.
+    """
     half_by_figure = {}
     for name in dict.fromkeys(error.figure for error in errors):
         sizes = sorted(
@@ -265,7 +267,7 @@ SPREADS = ("ttft_p90", "ttft_p99", "e2e_p90", "e2e_p99")
 
 
 def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]) -> ClientView:
-    """Return the client that makes simulated figures of these runs the most like the measured ones."""
+    """Fit the client's delays and factors that bring simulated figures of these runs closest to the measured ones."""
     first_ms, first_steps = _first_token(runs, simulated)
     client = ClientView(first_ms, first_steps, _token_share(runs))
     ratios: dict[str, list[float]] = {}

@@ -30,7 +30,7 @@ NEAR = 0.5  # of the prior's standard deviations, where a fit starts from anothe
 
 @dataclass(frozen=True)
 class LoopFit:
-    """What closed loops say of the step law."""
+    """The step law as fitted to closed loops."""
 
     beta: tuple[float, ...]
     pace: Mapping[str, float]

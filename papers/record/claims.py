@@ -59,7 +59,7 @@ class Published:
 
     @property
     def is_range(self) -> bool:
-        """Return whether the text says where a number lies instead of which it is."""
+        """Return whether the paper gives a range or an approximate number instead of an exact one."""
         return self.is_near or self.high > self.low
 
     def says(self, value: float, within: float) -> bool:

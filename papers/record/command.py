@@ -46,7 +46,7 @@ examples:
 
 
 class _What(CommandOptions, title="what"):
-    """What is computed, and where it goes."""
+    """Options for the rows to compute, and for their files."""
 
     rows: str | None = option(
         str, None, "A,B,…", "only these rows of the record, as its tables name them"
@@ -92,7 +92,7 @@ def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> in
 
 @dataclass(frozen=True)
 class PaperJob:
-    """What is asked for."""
+    """The work that the options ask for."""
 
     record: PaperRecord
     options: RecordOptions
@@ -102,7 +102,7 @@ class PaperJob:
 
     @property
     def num_seeds(self) -> int:
-        """Return the number of seeds beside the published ones."""
+        """Return the number of seeds that `--seeds` adds to the published ones; 0 without the option."""
         return self.options.seeds or 0
 
     @property

@@ -47,7 +47,7 @@ class PaperRecord:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of what comes with the package."""
+        """Return the folder of the paper's package, with its data files."""
         return Path(str(files(self.package)))
 
     @cached_property

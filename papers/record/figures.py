@@ -92,7 +92,7 @@ def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
 
 
 class FigureFiles(OverwriteSwitch, title="files"):
-    """What one figure is drawn from, and where it goes."""
+    """Options for a figure's data and for its output."""
 
     data: Path | None = option(Path, None, "FOLDER", "saved data (default: those of the package)")
     output: str | None = option(

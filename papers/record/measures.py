@@ -163,7 +163,7 @@ def curves() -> Measurement:
 
 
 def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
-    """Measure parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
+    """Measure the parts of TTFT per class (`all` for every request), over the whole class and over its slowest."""
     names = tuple(
         f"{slo_class}/{which}/{part}"
         for slo_class in classes

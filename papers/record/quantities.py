@@ -130,7 +130,9 @@ class SeedChange:
 def changes(
     condition: StatementCondition, samples: Samples, seeds: Sequence[int] | None = None
 ) -> tuple[SeedChange, SeedChange]:
-    """Return the two changes that a condition compares; on all seeds of the samples unless some are given."""
+    """Return the two changes that a condition compares, in % by seed, over all seeds of the samples or
+    the given ones.
+    """
 
     def change(at: str, against: str) -> SeedChange:
         sample, base = samples[at], samples[against]

@@ -38,7 +38,7 @@ CHATS = "multiturn"
 
 @dataclass(frozen=True)
 class RunSetting:
-    """What is simulated, but for the seed."""
+    """A setting to simulate, but for the seed."""
 
     name: str
     choice: WorkloadChoice

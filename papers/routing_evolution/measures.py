@@ -54,7 +54,7 @@ _OWN: Mapping[str, Callable[[RunRecord], float]] = {
 
 
 def track_figures() -> Measurement:
-    """Return the track's metrics and the cluster's, and what pooling takes."""
+    """Measure the track's own metrics and the cluster's, with the largest latencies that pooling over seeds needs."""
     registered = scalars(_REGISTERED)
 
     def compute(record: RunRecord) -> np.ndarray:

@@ -52,7 +52,7 @@ class _What(SeedOptions, title="what"):
 
 
 class _Switches(CommandOptions, title="switches"):
-    """What is made."""
+    """Switches for the parts to make."""
 
     saved: bool = switch("print what comes with the package, draw it with --output, and stop")
     no_figures: bool = switch()

@@ -59,7 +59,7 @@ examples:
 
 
 class _What(CommandOptions, title="what"):
-    """Which parts are made, and how large."""
+    """Options for the parts to make, and for their size."""
 
     spaces: str = option(str, ",".join(SPACES), "LIST", f"of {', '.join(SPACES)}")
     parts: str = option(str, ",".join(PARTS), "LIST", f"of {', '.join(PARTS)}")

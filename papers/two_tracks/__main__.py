@@ -39,7 +39,7 @@ examples:
 
 
 class _What(CommandOptions, title="what"):
-    """What is computed, of what, and where it goes."""
+    """Options for the results to compute, and for their files."""
 
     seeds: int | None = option(
         cli.at_least(2), None, "N", "seeds of the joint table (default: 64, from 6000 on)"

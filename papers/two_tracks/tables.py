@@ -195,7 +195,9 @@ def _is_met(condition: RuleCondition, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class RegimeJudgement:
-    """How a choice of arms fares on cells: where it keeps the constraints, and how far from the best."""
+    """The judgement on a choice of arms: on how many cells it keeps the constraints, and how far it is
+    from the best.
+    """
 
     num_cells: int
     num_feasible: int

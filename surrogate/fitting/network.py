@@ -22,7 +22,7 @@ LOG_SD_RANGE = (-7.0, 4.0)
 
 @dataclass(frozen=True)
 class Settings:
-    """How an ensemble is fitted."""
+    """The sizes of an ensemble, and the numbers of its fit."""
 
     members: int = 5
     width: int = 64
@@ -170,10 +170,11 @@ def num_features(columns: Sequence[InputColumn]) -> int:
 def features(
     columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
 ) -> Float[Array, "point feature"]:
-    """Return each column from −1 to 1: linear, logarithmic or both; one number per category.
+    """Scale each column to −1 … 1, linearly, by logarithm or both; a category becomes one number for
+    each of its values.
 
-    Where a column has no limit it stands at its high end, with a mark of its own. Scorers' weights also
-    have their shares of all weights, since a router sees nothing else of them.
+    Where a column has no limit it stands at its high end, with a mark of its own. Scorers' weights
+    also have their shares of all weights, since a router sees nothing else of them.
     """
     parts: list[jax.Array] = []
     for place, column in enumerate(columns):
@@ -234,7 +235,7 @@ _MIDDLE = LEVELS.index(0.5)
 
 
 class Heads(NamedTuple):
-    """What a network says of points, in standard units of each output."""
+    """The outputs of a network at points, in standard units."""
 
     mean: Float[Array, "point output"]  # over the seeds
     log_sd: Float[Array, "point output"]  # of single runs

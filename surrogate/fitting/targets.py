@@ -22,7 +22,7 @@ SPREAD_FLOOR = 1e-6  # relative: an output that varies less is a constant
 
 @dataclass(frozen=True)
 class Scale:
-    """How an output is standardised: (f(y) - center) / width, where f is the logarithm or nothing."""
+    """The standardisation of an output: (f(y) - center) / width, where f is the logarithm or nothing."""
 
     is_log: bool
     center: float

@@ -36,7 +36,9 @@ def _nothing() -> np.ndarray:
 
 
 class Noise(NamedTuple):
-    """What covariates leave, by output: in sd of runs at a point, in units at the baseline, and correlated."""
+    """The noise that covariates leave, by output: in sd of runs at a point, in units at the baseline,
+    and correlated.
+    """
 
     own: np.ndarray
     baseline: np.ndarray

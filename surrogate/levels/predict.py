@@ -50,7 +50,7 @@ BLOCK_SIZE = 16  # by which contents are cut; no covariate depends on it
 
 
 class LevelParts:
-    """What is needed of the learned outputs at some points, in their units, `[point, output]` each."""
+    """The parts of the learned outputs at some points, in their units, `[point, output]` each."""
 
     def __init__(self, surrogate: Surrogate, inputs: np.ndarray) -> None:
         standard = surrogate.standard(inputs)

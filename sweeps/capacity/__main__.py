@@ -73,7 +73,7 @@ FEWEST_SEEDS = 16
 
 
 class _Asked(CommandOptions, title="question"):
-    """What must be met, and how surely."""
+    """Options for the targets, and for how surely they must be met."""
 
     targets: tuple[str, ...] = option(
         str, (), "LIST",
@@ -91,7 +91,7 @@ class _Asked(CommandOptions, title="question"):
 
 
 class _Clusters(CommandOptions, title="clusters"):
-    """Which clusters are tried."""
+    """Options for the clusters to try."""
 
     gpus: str | None = option(
         str, None, "A,B,…",
@@ -111,7 +111,7 @@ class _Clusters(CommandOptions, title="clusters"):
 
 
 class _Requests(CountedRequests, title="requests"):
-    """Which requests every cluster serves."""
+    """Options for the requests that every cluster serves."""
 
     seeds: str | None = seeds_option(
         f"how many may be used at most; default: {NUM_SEEDS}, or what shares near 100 % need"
@@ -122,7 +122,7 @@ class _Requests(CountedRequests, title="requests"):
 
 
 class _Switches(OutputSwitches, title="switches"):
-    """What is tried besides."""
+    """The switch for trying split roles as well."""
 
     roles: bool = switch(
         "also split every cluster into pools for prefill and decode; all layouts are then simulated without "

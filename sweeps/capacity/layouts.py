@@ -20,7 +20,7 @@ PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 
 @dataclass(frozen=True)
 class Hardware:
-    """What an instance runs on; without coefficients the policy's own."""
+    """The GPUs of an instance, their price and their coefficients; without these, the policy's own."""
 
     gpu: str = ""
     num_gpus: int = 1  # of one instance
@@ -51,7 +51,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class EqualInstances:
-    """How many instances of one kind a cluster has."""
+    """A number of instances of one kind."""
 
     hardware: Hardware
     role: str

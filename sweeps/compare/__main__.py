@@ -261,7 +261,7 @@ def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str)
 
 
 class _Ran(NamedTuple):
-    """All runs: the setting with the seeds that were used, arms, other coefficients, looks at the seeds."""
+    """The results of a comparison: the setting with the seeds used, arms, other coefficients, looks at the seeds."""
 
     setting: ComparedSetting
     compared: list[Compared]

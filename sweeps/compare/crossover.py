@@ -16,7 +16,9 @@ from blis_jax.metrics.run_summary import PAIRS
 
 @dataclass(frozen=True)
 class Crossover:
-    """By the settings; µs, None where no age is enough. `reason` says in words what holds."""
+    """The age at which the lower class passes the higher by the settings, in µs; None where none is
+    enough, `reason` says why.
+    """
 
     lower: str
     higher: str

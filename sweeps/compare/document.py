@@ -59,7 +59,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class ComparedSetting:
-    """What all arms have in common."""
+    """The setting that all arms have in common."""
 
     workload: str
     num_requests: int | None
@@ -112,7 +112,7 @@ def default_metrics(
 def to_document(
     setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
-    """Make the document of a comparison; the first arm is the reference of the others."""
+    """Write a comparison as plain data; the others are compared with the first arm."""
     reference, *others = compared
     asked = [(other, name) for other in others for name in setting.metrics]
     judge = judge_of(setting, [one.runs for one in compared])

@@ -194,7 +194,7 @@ def _beyond(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ingredient:
-    """How a metric is made of requests: the mean, or a quantile, of a column."""
+    """A part of a metric: the mean, or a quantile, of a column of the requests."""
 
     column: str
     slo_class: str | None

@@ -46,7 +46,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
 
 
 def part_table(document: Mapping[str, Any]) -> Table:
-    """Make the table of what the mean, the P99 and the slowest requests' TTFT consist of, in ms."""
+    """Make the table of the parts of TTFT in ms, by class and arm: of the mean, the P99 and the slowest requests."""
     names = [
         name
         for name in _group_names(document)

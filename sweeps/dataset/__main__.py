@@ -56,7 +56,7 @@ examples:
 
 
 class _Sizes(CommandOptions, title="sizes"):
-    """How many points of each role, and on how many seeds."""
+    """Options for the number of points of each role, and of their seeds."""
 
     points: int = option(cli.whole, 3072, "N", "training points, a Sobol sequence")
     calibration: int = option(cli.whole, 512, "N", "calibration points, independent draws")
@@ -85,7 +85,7 @@ class _Sizes(CommandOptions, title="sizes"):
 
 
 class _Requests(ArmRequests, title="requests"):
-    """What every point is run on, and what is kept of it."""
+    """Options for the requests of every point, and for the metrics that are kept."""
 
     vary: str | None = option(
         str, None, "LIST",
@@ -109,7 +109,7 @@ class _Requests(ArmRequests, title="requests"):
 
 
 class _Switches(OutputSwitches, title="switches"):
-    """What is done with the points."""
+    """The switch that only plans the points."""
 
     plan: bool = switch("print how many runs there would be, and stop")
 

@@ -40,7 +40,7 @@ LIMITS_EVERY = 16  # one training point in so many has no such limit, another a 
 
 @dataclass(frozen=True)
 class DatasetSizes:
-    """How many points of each role, and on how many seeds."""
+    """The number of points of each role, and of their seeds."""
 
     train: int
     calibration: int

@@ -40,7 +40,7 @@ MOST_RELATIVE_DIFFERENCE = 1e-7  # of conclusions drawn again; they are kept to 
 
 @dataclass
 class CheckReport:
-    """What was found."""
+    """The problems and remarks of a check of the ledger."""
 
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -227,7 +227,7 @@ ROUNDING = 1e-9  # relative; what another version or backend may change
 
 @dataclass(frozen=True)
 class Replayed:
-    """How a repetition compares with the record."""
+    """The comparison of a repetition with its record."""
 
     num_figures: int
     differences: tuple[str, ...]  # one sentence each

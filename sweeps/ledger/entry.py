@@ -91,7 +91,7 @@ class RowOptions(LedgerOptions):
 
 
 class _Runs(TrackOptions, title="runs"):
-    """What is run."""
+    """Options for the arms to run."""
 
     strategy: str | None = option(
         str, None, "ARM", "STRATEGY[@POINT][:NAME=VALUE;…], as sweeps.strategies.arms reads it"
@@ -105,7 +105,7 @@ class _Runs(TrackOptions, title="runs"):
 
 
 class _Hypothesis(CommandOptions, title="hypothesis"):
-    """What is expected."""
+    """Options for the hypothesis and its predictions."""
 
     hypothesis: str | None = option(str, None, "TEXT", "what is expected, as one sentence")
     family: str | None = option(str, None, "NAME", ", ".join(SHORT_FAMILIES), shown="cross-policy")

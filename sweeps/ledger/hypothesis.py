@@ -55,7 +55,7 @@ class WorkloadRecord(ClosedPart):
 
 
 class StoppingRecord(ClosedPart):
-    """How many seeds are enough, as it was written before the first of them was run."""
+    """The rule for the number of seeds, written down before the first of them was run."""
 
     decides: bool = False  # verdicts must be safe
     precision: float | None = (
@@ -70,7 +70,7 @@ class StoppingRecord(ClosedPart):
 
 
 class Hypothesis(ClosedPart):
-    """What is expected of a run, and why; written down before it, unless it says otherwise."""
+    """The expectation of a run and its reasons, written down before it unless it says otherwise."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
     statement: Text

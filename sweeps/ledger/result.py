@@ -185,7 +185,7 @@ def conclusions(
 def judge_all(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> list[ClaimVerdict]:
-    """Judge every prediction under the rule of that number."""
+    """Judge every prediction of the hypothesis from the measured arms, under the judging rule with this number."""
     name, values = levels_of(hypothesis.over)
     num_steps = sum(
         1 if claim.shape == REGION else max(len(values) - 1, 1) for claim in hypothesis.claims
@@ -331,7 +331,7 @@ def _other_pairs(
 
 
 def judgement_content(judgements: Sequence[CriterionVerdict[Criterion]]) -> list[dict[str, Any]]:
-    """Return judgements as they are recorded."""
+    """Return the verdicts on criteria as the mappings that a record holds."""
     return [
         {
             "criterion": judgement.criterion.name,

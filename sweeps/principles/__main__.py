@@ -48,7 +48,7 @@ examples:
 
 
 class _Checks(DrawnOptions, title="checks"):
-    """Which checks are made, and on which seeds."""
+    """Options for the checks to make, and their seeds."""
 
     only: str | None = option(str, None, "ID,ID,…", "entries to check (default: all)")
 
@@ -63,7 +63,7 @@ class _Strategy(CommandOptions, title="strategies"):
 
 
 class _Switches(PlainSwitches, title="switches"):
-    """What is run."""
+    """Switches that list the entries, add the slow checks, or make all checks again."""
 
     list: bool = switch("print the entries and end")
     slow: bool = switch("also run what takes minutes: the searches of S3")
@@ -128,7 +128,9 @@ def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
 
 
 def seeds_of(entry: Entry, asked: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """Return the seeds of one entry: its own, the first `asked` from its first one on, or those listed."""
+    """Return the seeds for an entry: its own if none are asked for, that many from its first one on,
+    or the listed ones.
+    """
     if asked is None:
         return entry.seeds
     if isinstance(asked, int):

@@ -21,7 +21,7 @@ CORE, SCOPE, CONTROL, CONTEXT = "core", "scope", "control", "context"
 
 
 class Range(ClosedPart):
-    """What a value must be: `min` and `max` belong to it, `above` and `below` do not."""
+    """The bounds of a value: `min` and `max` are allowed values, `above` and `below` are not."""
 
     min: float | None = None
     max: float | None = None
@@ -151,7 +151,7 @@ class Entry(ClosedPart):
 
 
 class Catalogue(BaseModel):
-    """All entries by id, and the groups of settings that their arms are made of."""
+    """The entries by id, and the groups of settings from which their arms are made."""
 
     model_config = ConfigDict(frozen=True)
     groups: dict[str, dict[str, Any]]

@@ -78,7 +78,7 @@ class ByRole:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check gave."""
+    """The verdict of a check, with its findings."""
 
     entry: Entry
     verdict: str

@@ -47,7 +47,7 @@ examples:
 
 
 class _Judges(CountedRequests, title="judges"):
-    """Who judges, and by which runs."""
+    """Options for the judges, and for the runs that they judge by."""
 
     judges: str | None = option(str, None, "NAME,…", "judges to ask (default: all)")
     external: str | None = option(
@@ -56,7 +56,7 @@ class _Judges(CountedRequests, title="judges"):
 
 
 class _Files(CommandOptions, title="files"):
-    """What is written, and what is verified."""
+    """Options for the files to write, and for the one to verify."""
 
     output: str | None = option(
         str, None, "PATH", f"record to write, .json (default: {USUAL_OUTPUT})"

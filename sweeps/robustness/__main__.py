@@ -83,7 +83,7 @@ def _axis(help: str, also: str = "") -> Any:
 
 
 class _Axes(CommandOptions, title="axes, values with commas"):
-    """What changes from cell to cell; the last spelling is the axis's name."""
+    """Options for the quantities that change from cell to cell; the last spelling is the axis's name."""
 
     rate: str | None = _axis("requests per second (500 to 3,000)")
     arrival_cv: str | None = _axis(
@@ -115,7 +115,7 @@ class _Axes(CommandOptions, title="axes, values with commas"):
 
 
 class _Design(CommandOptions, title="cells"):
-    """Which cells are run."""
+    """Options for the cells to run."""
 
     design: str = option(
         cli.one_of("sobol", "latin-hypercube", "grid"), "sobol", "NAME",
@@ -133,7 +133,7 @@ class _Design(CommandOptions, title="cells"):
 
 
 class _Requests(DrawnOptions, title="requests"):
-    """Which requests come in every cell."""
+    """Options for the requests of every cell."""
 
     seeds: str | None = seeds_option(f"the same in every cell; default: {NUM_SEEDS}")
     duration: float | None = option(
@@ -145,7 +145,7 @@ class _Requests(DrawnOptions, title="requests"):
 
 
 class _Verdict(MeasuredOptions, title="verdict"):
-    """What is best, and how sure that must be."""
+    """Options for the objective and the constraints, and for how surely the best is to be found."""
 
     objective: str = option(
         str, "ttft_p99_ms[critical]", "METRIC", "metric to be best in, with [class] behind it"
@@ -162,7 +162,7 @@ class _Verdict(MeasuredOptions, title="verdict"):
 
 
 class _Output(FigureOption, title="output"):
-    """What is written."""
+    """Options for the files to write."""
 
     output: str = option(
         str, DEFAULT_OUTPUT, "PATH", "Dataset to write, .zarr; the others lie beside it"
@@ -177,7 +177,7 @@ class _Output(FigureOption, title="output"):
 
 
 class _Switches(OutputSwitches, title="switches"):
-    """What is run again."""
+    """The switch that runs every seed in every cell."""
 
     every_seed: bool = switch(
         "run all seeds even of a strategy that livelocks on the first one (a livelock "

@@ -222,7 +222,11 @@ def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
 def make_cells(
     axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[dict[str, Any]]:
-    """Return distinct places, the reference among them: all, or `num_cells` spread evenly over the axes."""
+    """Return distinct cells, the reference among them: all combinations, or `num_cells` spread evenly over the axes.
+
+    Raises:
+        ConfigError: too many cells, or fewer than one.
+    """
     if not 1 <= num_cells <= MOST_CELLS:
         raise ConfigError(f"--cells must be between 1 and {MOST_CELLS}, got {num_cells}")
     total = grid_size(axes)

@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True)
 class MapPlan:
-    """Everything that a map's numbers depend on, besides the version."""
+    """The inputs that a map's numbers depend on, besides the version."""
 
     arms: tuple[Arm, ...]
     axes: tuple[MapAxis, ...]

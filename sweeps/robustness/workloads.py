@@ -18,7 +18,7 @@ MOST_REQUESTS = 1_000_000
 
 @dataclass(frozen=True)
 class Extent:
-    """How long the requests come: a duration, or a number whatever the rate; one of both."""
+    """The extent of the requests: a duration, or a number whatever the rate; one of both."""
 
     duration_s: float | None = PUBLISHED_DURATION_S
     num_requests: int | None = None

@@ -101,7 +101,7 @@ class ResultFiles(ResultFile, FigureOption):
 class ComparisonOptions(
     InstancesOption, RequestOptions, StudyTrace, StatisticsOptions, ResultFiles, AllSwitch
 ):
-    """What commands have in common that run arms on common requests and compare them."""
+    """The common options of commands that run arms on the same requests and compare them."""
 
 
 def check_statistics(confidence: float, resamples: int = 9999, most: int = 1_000_000) -> None:

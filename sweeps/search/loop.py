@@ -34,7 +34,7 @@ class SearchRecord(Journal):
         super().__init__(path, "search", content)
 
     def stages(self) -> list[list[PointRuns]]:
-        """Return what was run at a time, in order; nothing if there is no record."""
+        """Return the recorded stages in order, each the points that were run together; empty if there is no record."""
         return [[_entry(entry) for entry in line] for line in self.lines()]
 
     def read(self) -> list[tuple[Point, Runs]]:
@@ -42,7 +42,7 @@ class SearchRecord(Journal):
         return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
     def add(self, stage: Sequence[PointRuns]) -> None:
-        """Append what was run at a time."""
+        """Append a stage: the points that were run together, with their figures."""
         self.append([_plain(entry) for entry in stage])
 
 

@@ -35,7 +35,7 @@ _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 @dataclass(frozen=True)
 class SearchFrame:
-    """What a result says besides its points."""
+    """The part of a result besides its points."""
 
     space: Space
     valuation: Valuation

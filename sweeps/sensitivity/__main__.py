@@ -72,7 +72,7 @@ OF_RUN = ("tokens_per_sec", "reject_rate")
 
 
 class _What(CommandOptions, title="what"):
-    """What is looked at."""
+    """Options for the metrics to study, the models and the region."""
 
     metrics: str | None = option(
         str, None, "LIST",
@@ -92,7 +92,7 @@ class _What(CommandOptions, title="what"):
 
 
 class _Sizes(CommandOptions, title="sizes"):
-    """How much is run."""
+    """Options for the number of points and seeds."""
 
     base: int = option(cli.whole, NUM_ROWS, "N", "rows of the Saltelli design, a power of two")
     trajectories: int = option(cli.whole, 20, "N", "trajectories of the Morris screening")
@@ -106,7 +106,7 @@ class _Sizes(CommandOptions, title="sizes"):
 
 
 class _Switches(OutputSwitches, title="switches"):
-    """What is done, and what is left out."""
+    """Switches that only plan, or leave the figures out."""
 
     plan: bool = switch("say how much would be simulated, and stop")
     no_figures: bool = switch()
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be done, checked."""
+    """The work that the options ask for, checked."""
 
     options: SensitivityOptions
     strategy: Strategy

@@ -17,7 +17,7 @@ STEP = 0.1  # of a range, for finite differences: smaller ones see single reques
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is looked at; `base` × (2 parameters + 2) points are the largest part."""
+    """The sizes of the designs; `base` × (2 parameters + 2) points are the largest part."""
 
     base: int = 128  # rows of the Saltelli design
     trajectories: int = 20  # of Morris
@@ -62,7 +62,7 @@ class Sizes:
 
 
 def problem(names: Sequence[str]) -> dict[str, Any]:
-    """Return the unit cube as SALib describes it."""
+    """Return the unit cube over these parameters, as SALib describes a problem."""
     return {"num_vars": len(names), "names": list(names), "bounds": [[0.0, 1.0]] * len(names)}
 
 

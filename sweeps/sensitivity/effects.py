@@ -101,7 +101,7 @@ def pair_effect_of(
 
 @dataclass(frozen=True)
 class BestRange:
-    """Where the best points have a parameter."""
+    """The range of a parameter among the best points."""
 
     parameter: str
     low: tuple[Any, ...]  # value at the lower end with its interval; empty for choices

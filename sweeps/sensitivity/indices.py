@@ -22,7 +22,7 @@ NO_EFFECT, NOISE, MATTERS = "no effect", "not distinguishable from noise", "matt
 
 @dataclass(frozen=True)
 class Resampling:
-    """Of the rows of a design, for percentile intervals."""
+    """A resampling of the rows of a design, for percentile intervals."""
 
     confidence: float = 0.95
     resamples: int = 1000
@@ -219,10 +219,11 @@ def elementary_effects(points: np.ndarray, means: np.ndarray) -> np.ndarray:
 def derivative_measures(
     shares: np.ndarray, values: np.ndarray, resampling: Resampling
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return derivative-based measures `[parameter, figure]`, and that of a new draw of the seeds `[figure]`.
+    """Return derivative-based measures `[parameter, figure]`, and the measure of a new draw of the seeds `[figure]`.
 
-    Mean squared derivative ÷ (π² variance), which bounds the total index of a uniform parameter from
-    above (Sobol' and Kucherenko 2009). Steps are not infinitely small, so the bound is nearly one.
+    A measure is the mean squared derivative ÷ (π² variance), which bounds the total index of a
+    uniform parameter from above (Sobol' and Kucherenko 2009). Steps are not infinitely small, so
+    the bound is nearly one.
     """
     num_parameters = shares.shape[1]
     rows, num_left_out = rows_of(values, num_parameters + 1)
@@ -281,7 +282,7 @@ class Agreement:
 def agreement_of(
     totals: tuple[np.ndarray, np.ndarray], dummies: tuple[np.ndarray, np.ndarray]
 ) -> Agreement:
-    """Compare the total indices of two models, given the indices of their dummies."""
+    """Compare the total indices of two models; the indices of their dummies tell how much of them is noise."""
     return Agreement(totals, (with_noise(totals[0], dummies[0]), with_noise(totals[1], dummies[1])))
 
 

@@ -32,7 +32,7 @@ class MeanPredictor(Protocol):
 
     @property
     def bounds(self) -> Sequence[tuple[float, float]]:
-        """Return the lowest and highest value of each input that the surrogate was fitted on."""
+        """Return the lowest and the highest value of each input among the points that the surrogate was fitted to."""
 
     @property
     def outputs(self) -> Sequence[str]:

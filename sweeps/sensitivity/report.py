@@ -312,7 +312,7 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
 
 
 def value_words(value: object) -> str:
-    """Write a parameter's value."""
+    """Write a parameter's value; numbers below 1,000 that are not whole get four significant digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return shown(value) if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"

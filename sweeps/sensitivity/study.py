@@ -44,7 +44,7 @@ from sweeps.strategies.space import Dimension
 
 @dataclass(frozen=True)
 class ModelIndices:
-    """What was found of one model; metrics that do not vary have no indices."""
+    """The indices and effects of one model; metrics that do not vary have no indices."""
 
     shares: np.ndarray  # [point, parameter], Saltelli's design
     values: np.ndarray  # [point, seed, metric] at it

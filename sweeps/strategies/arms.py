@@ -84,7 +84,7 @@ def as_served(arm: Arm, is_real: bool) -> Arm:
 
 
 def arm_of(text: str) -> Arm:
-    """Read the arm that a text means.
+    """Read an arm from a word of the command line, `[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`.
 
     Raises:
         ConfigError: a part of the text is wrong; the error says which.

@@ -108,7 +108,7 @@ class _Compared(InstancesOption, title="what is compared"):
 
 
 class _Seeds(SeedOptions, title="seeds"):
-    """Which requests are drawn."""
+    """Options for the seeds, and for the random stream of the requests."""
 
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
     rng: str | None = option(
@@ -122,7 +122,7 @@ class _Seeds(SeedOptions, title="seeds"):
 
 
 class _Output(FigureOption, ReportOptions, title="output"):
-    """What is written."""
+    """The option for the Dataset, beside those of figures and the report."""
 
     output: str | None = option(
         str, None, "PATH", "Dataset to write: .zarr, or .nc for NetCDF", shown=DEFAULT_OUTPUT
@@ -141,7 +141,7 @@ class _How(SlotsOption, title="engine"):
 
 
 class _Switches(OutputSwitches, title="switches"):
-    """How it is told."""
+    """Switches for the form of the report."""
 
     all: bool = switch()
     json: bool = switch("print everything as JSON")

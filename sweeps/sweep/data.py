@@ -37,7 +37,7 @@ from sweeps.sweep.plan import SweepPlan
 
 @dataclass(frozen=True)
 class SweepFigures:
-    """By name of the Dataset's variable: of all requests and the classes of these codes, and of the run."""
+    """The figures of a run by name of the Dataset's variable: over all requests, and over the classes of `codes`."""
 
     codes: tuple[int, ...]
     levels: tuple[float, ...]  # of the TTFT distribution
@@ -325,7 +325,7 @@ def fill_from(
 
 
 def known_rows(table: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
-    """Return the rows that are there, as `run_grid` takes them."""
+    """Return the rows that have been run, by (point, seed), as `run_grid` takes them."""
     points, seeds = np.nonzero(table["outcome"] != NOT_RUN)
     return {
         (point, seed): table[point, seed]

@@ -40,7 +40,7 @@ CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes
 
 @dataclass(frozen=True)
 class How:
-    """How to run, apart from what is simulated."""
+    """The options of execution, apart from what is simulated."""
 
     slots: int | None = None
     clock: str = "int32"
@@ -195,7 +195,7 @@ class Stopped:
     looks: Sequence[Look[tuple[Difference, ...]]] = ()
 
     def words(self) -> list[str]:
-        """Say how many seeds there are, and why; nothing where their number was given."""
+        """Say how many seeds were run, and why; empty if their number was given."""
         if self.rule is None or not self.looks:
             return []
         last, counts = self.looks[-1], ", ".join(str(pair.num_seeds) for pair in self.looks)

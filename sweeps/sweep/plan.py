@@ -69,7 +69,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Everything that a sweep's numbers depend on, besides the version."""
+    """The inputs that a sweep's numbers depend on, besides the version."""
 
     experiment: Experiment
     strategies: tuple[Arm, ...]

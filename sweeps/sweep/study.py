@@ -60,7 +60,7 @@ MOST_RECORDS = 16  # seeds whose runs are made again
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep gave."""
+    """The results of a sweep."""
 
     plan: SweepPlan
     how: How

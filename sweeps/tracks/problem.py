@@ -92,7 +92,7 @@ class Criterion(ClosedPart):
 
 
 class TrackConstraint(ClosedPart):
-    """What every strategy must keep; checked where it can be."""
+    """A constraint on every strategy; checked where it can be."""
 
     text: Text
     settings: dict[str, Bounds] = Field(default_factory=dict)

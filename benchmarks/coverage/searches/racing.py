@@ -41,7 +41,7 @@ DEEPEST = 256  # seeds of the best ones by a model
 
 
 class Way(NamedTuple):
-    """How many runs points get."""
+    """A way to give runs to points."""
 
     num_seeds: int
     rungs: tuple[int, ...] = ()  # below these

@@ -82,7 +82,9 @@ def of_comparison(path: str, metric: str, slo_class: str) -> World:
 
 
 def row(world: World, num_samples: int) -> str:
-    """Write chosen rightly, %; seeds in the middle and at the 90th percentile; rightly by the smallest mean, %."""
+    """Write the row of a world: % chosen rightly; median and 90th percentile of the seeds; % rightly
+    by the smallest mean.
+    """
     draw, best, zone, tolerance = world
     rng = np.random.default_rng(4)
     drawn = [draw(rng) for _ in range(num_samples)]

@@ -171,7 +171,7 @@ def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[flo
 
 
 def is_wrong(found: Smallest, right: int) -> bool:
-    """Return whether anything that is claimed is not so."""
+    """Return whether the search claims too small a size, or that a sufficient one fails."""
     size, below = found.num_instances, found.fails_at
     return (size is not None and size < right) or (below is not None and below >= right)
 

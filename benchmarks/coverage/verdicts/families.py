@@ -27,7 +27,7 @@ Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
 
 class Answer(NamedTuple):
-    """What is true of one answer's verdicts and intervals."""
+    """The errors in one answer's verdicts and intervals."""
 
     is_false_alone: bool
     is_false: bool

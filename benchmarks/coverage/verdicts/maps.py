@@ -32,7 +32,7 @@ KEPT = 50.0  # standard errors by which the others keep it
 
 
 class World(NamedTuple):
-    """What is true in every cell."""
+    """The truth in every cell."""
 
     noise: Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
     num_strategies: int

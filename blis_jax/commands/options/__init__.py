@@ -191,20 +191,20 @@ class FigureOption(CommandOptions, title="output"):
 
 
 class OverwriteSwitch(CommandOptions, title="switches"):
-    """Whether results that exist are replaced."""
+    """The switch that replaces existing results."""
 
     overwrite: bool = switch("replace existing output files")
 
 
 class PlainSwitches(OverwriteSwitch, title="switches"):
-    """Whether results that exist are replaced, and what is printed."""
+    """Switches that replace existing results, and that say how much is printed."""
 
     quiet: bool = switch()
     no_cache: bool = switch()
 
 
 class AllSwitch(CommandOptions, title="switches"):
-    """Whether everything is printed that was found."""
+    """The switch that prints all of the results."""
 
     all: bool = switch()
 

@@ -21,7 +21,7 @@ def seeds_option(usual: str) -> Any:
 
 
 class SeedOptions(CommandOptions, title="requests"):
-    """How many seeds, and which."""
+    """Options for the seeds: a list, or their number and the first."""
 
     seeds: str | None = seeds_option("default: by command")
     num_seeds: int | None = option(whole, None, "N", HIDDEN, also="vmap-seeds")
@@ -55,7 +55,7 @@ class DrawnOptions(SeedOptions, title="requests"):
 
 
 class RequestCount(CommandOptions, title="requests"):
-    """How many requests."""
+    """The option for the number of requests."""
 
     num_requests: int | None = option(
         at_least(1), None, "N", "requests in place of the workload's number"

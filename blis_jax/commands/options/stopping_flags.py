@@ -20,7 +20,7 @@ SMALLEST, LARGEST = 1e-4, 0.5
 
 
 class EnoughSeedsOptions(CommandOptions, title="enough seeds"):
-    """How many seeds are enough."""
+    """Options for choosing the number of seeds by looking at the results."""
 
     precision: str | None = option(
         str, None, "P%", "add seeds until the differences are known to ±P % of the reference, such as 1%",
@@ -39,7 +39,7 @@ class EnoughSeedsOptions(CommandOptions, title="enough seeds"):
 
 
 class DecidingOptions(EnoughSeedsOptions, title="enough seeds"):
-    """How many seeds are enough, and by which metrics."""
+    """Options for choosing the number of seeds, and the metrics that decide it."""
 
     deciding: str | None = option(
         str, None, "LIST", "metrics that --precision and --decide judge by (default: "

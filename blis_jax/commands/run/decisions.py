@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DecisionTraceOptions(CommandOptions, title="decisions of the run"):
-    """What is said of the decisions of admission and the router."""
+    """Options for printing the decisions of admission and the router."""
 
     trace_level: str = option(
         cli.one_of("none", "decisions"),

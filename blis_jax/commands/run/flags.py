@@ -72,7 +72,7 @@ def _builtin() -> str:
 
 
 class WorkloadOptions(CommandOptions, title="workload"):
-    """Where the requests come from."""
+    """Options for the source of the requests."""
 
     workload_spec: str | None = option(
         str,
@@ -204,7 +204,7 @@ class _Scenarios(CommandOptions, title="replay of recorded scenarios"):
 
 
 class _Switches(OverwriteSwitch, title="switches"):
-    """What is printed besides."""
+    """Switches for further output."""
 
     steady: bool = switch(
         "also print mean and P99 of the steady state, without warm-up, with intervals"

@@ -53,7 +53,7 @@ class Scenario:
 
     @property
     def is_of_august(self) -> bool:
-        """Return whether a command line says what was run, as in recordings of August."""
+        """Return whether the document tells the run by a command line, as recordings of August do."""
         return _is_of_august(self.document)
 
     @cached_property

@@ -46,7 +46,7 @@ def _limits_option(words: str) -> Any:
 class ScoreOptions(
     CommandOptions, title="verdicts on the run, as BLIS of August 2026 computes them"
 ):
-    """What is said of a run besides its figures."""
+    """Options for scores and detectors beside a run's figures."""
 
     slo_ttft: str = _limits_option("TTFT")
     slo_itl: str = _limits_option("mean ITL")
@@ -74,7 +74,7 @@ class ScoreOptions(
 
 @dataclass(frozen=True)
 class Scores:
-    """What is asked for, checked before the run."""
+    """The scores and detectors that the options ask for, checked before the run."""
 
     limits: dict[str, dict[str, float]] = field(default_factory=dict)  # ms by class and dimension
     weights: dict[str, float] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class Destination(Row):
 
 @pytree
 class Decisions(HasParts):
-    """What the gateway did, as few rows to write; spare indices where nothing is written."""
+    """The gateway's decisions as the few rows to write; spare indices where nothing is written."""
 
     lane: Lane
     stale: View

@@ -59,7 +59,7 @@ class QueuedRequests(NamedTuple):
 
 
 class QueueEntry(NamedTuple):
-    """What an arrival does to the queue."""
+    """The effect of an arrival on the queue: it enters or not, and may shed a request."""
 
     enters: jax.Array
     sheds: jax.Array

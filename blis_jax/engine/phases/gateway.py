@@ -244,7 +244,7 @@ def _route(
 
 
 class _Question(NamedTuple):
-    """What the router is asked about a request."""
+    """The router's question about a request: the context, and the prompt's nodes."""
 
     context: GatewayContext
     nodes: Nodes

@@ -235,7 +235,7 @@ class Leaving(InstanceSource):
 
 
 class Stopping(InstanceSource):
-    """What an instance runs leaves it."""
+    """The stop of an instance: the requests that it runs leave it."""
 
     takes_all = True
 

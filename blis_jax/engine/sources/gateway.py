@@ -178,7 +178,7 @@ class IndexNews(EventSource):
 
 
 class LateIndexNews(EventSource):
-    """What the index hears, it hears before the gateway next looks at it."""
+    """The messages to the router's index; each is heard before the gateway next looks at the index."""
 
     carries = (LateWrite,)
 

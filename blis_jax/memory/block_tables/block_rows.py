@@ -36,7 +36,7 @@ class Regains:
 
 @pytree
 class BlockRows(HasParts):
-    """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
+    """The rows that a phase changes besides those of slot and request; spare places where nothing is written."""
 
     life: BlockLife
     computed: Int[Array, ""]
@@ -53,7 +53,7 @@ class BlockRows(HasParts):
 
 
 def no_block_rows(ctx: Context) -> BlockRows:
-    """Return rows with nothing to write."""
+    """Return rows that point to the spare places of their tables, so that writing them changes nothing."""
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
         life=BlockLife.filled(),

@@ -119,7 +119,9 @@ class Turn:
         lane: Mapping[str, jax.Array] | None = None,
         **tables: Any,
     ) -> Moves:
-        """Return the changes; scalars stay as they are when it is not the operation's turn."""
+        """Return the operation's changes; the task and the rows of the pool, instance and lane stay as
+        they are when it is not its turn.
+        """
 
         def kept(old: R, changes: Mapping[str, jax.Array] | None) -> R:
             return choose(self.is_on, old.replace(**changes), old) if changes else old

@@ -58,7 +58,7 @@ class Compute(Protocol):
 
 @pytree
 class Report:
-    """How runs `[row]` ended, and their figures."""
+    """The outcomes of runs `[row]`, and their figures."""
 
     outcome: jax.Array  # int32[row]
     num_iterations: jax.Array
@@ -99,7 +99,7 @@ class CompiledSummary(ABC, Generic[T]):
 
 @pytree
 class Drawn:
-    """What the host asks about requests that were drawn in the call `[row]`."""
+    """The sizes of requests that were drawn in the call `[row]`, which the host checks."""
 
     is_short: jax.Array  # the generator drew too few
     most_tokens: jax.Array  # of a request, prompt and output

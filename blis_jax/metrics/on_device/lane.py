@@ -67,7 +67,7 @@ _NAMES_OF_COUNTS = {status: name for name, status in COUNTED.items()}
 
 @pytree
 class MeasureNumbers:
-    """Which requests are measured, and what they must keep within, as traced numbers."""
+    """The times between which requests are measured, and the limits that they must keep, as traced numbers."""
 
     limits_us: Float[
         Array, "slo_class 3"
@@ -271,7 +271,7 @@ class LaneSelection:
 
     @cached_property
     def percentiles_ms(self) -> jax.Array:
-        """Return PERCENTS of the latencies `[latency, group, percent]`, in ms."""
+        """Return the percentiles `PERCENTS` of every latency `[latency, group, percent]`, in ms."""
         return self.ranked.percentiles_ms(PERCENTS)
 
     @cached_property

@@ -24,7 +24,7 @@ DECODE = ROLES.index("decode")
 
 @pytree
 class AutoscalerParams:
-    """What is looked at how often, how many instances there may be, and how slowly they come and go."""
+    """The interval between looks, the bounds and targets of the size, and the delays of changes."""
 
     interval_s: Float[Array, ""] = number(
         15.0, "s", "time between two decisions", low=0.001, search=(0.1, 60), prior="log-uniform"
@@ -68,7 +68,7 @@ class AutoscalerParams:
 
 @pytree
 class AutoscalerState:
-    """Who is held since when; times in whole µs."""
+    """The instances that are held, and since when; times in whole µs."""
 
     next_us: Float[Array, ""]  # of the next decision
     acted_us: Float[Array, ""]  # of the latest change

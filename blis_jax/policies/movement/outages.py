@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytree
 class FailureParams:
-    """What becomes of the requests of an instance that fails."""
+    """The fate of the requests of an instance that fails."""
 
     reroute_ms: Float[Array, ""] = number(
         10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
@@ -29,7 +29,7 @@ class FailureParams:
 
 @pytree
 class OutageParams(FailureParams):
-    """How often instances fail, and how they come back."""
+    """The mean times between failures and to repair, and the start-up time."""
 
     mtbf_s: Float[Array, ""] = number(
         3600.0, "s", "mean time from an instance's start to its failure",
@@ -46,7 +46,7 @@ class OutageParams(FailureParams):
 
 @pytree
 class OutageState:
-    """When each instance fails or comes back next `[instance]`; before the first draw all at once, at 0."""
+    """The next time at which each instance fails or comes back `[instance]`; before the first draw 0 for all."""
 
     next_us: Float[Array, "instance"]
     has_begun: Bool[Array, ""]
@@ -90,7 +90,7 @@ def _failing(
 
 @pytree
 class OutageAtParams(FailureParams):
-    """Which instance fails when, and for how long."""
+    """The instance that fails, when, and for how long."""
 
     instance: Float[Array, ""] = number(
         0, "instance", "which one fails, counted from 0", low=0, is_whole=True

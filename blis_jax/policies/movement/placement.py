@@ -36,7 +36,7 @@ class Replicas(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """When there are too few instances, and when too many."""
+    """The usable share of a KV cache, and the shares of the supply above and below which instances come or go."""
 
     kv_cache: jax.Array  # usable share of a KV cache
     scale_up: jax.Array  # share of the supply above which there are too few
@@ -44,7 +44,7 @@ class Thresholds(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """How many instances of which kind come, above 0, or go, below 0."""
+    """The number of instances of a kind that come, above 0, or go, below 0."""
 
     change: jax.Array
     kind: jax.Array

@@ -93,7 +93,7 @@ class Changes(NamedTuple):
 
 @pytree
 class SaturationState:
-    """Where the autoscaler is; times in whole µs."""
+    """The autoscaler's memory between its looks; times in whole µs."""
 
     has_begun: Bool[Array, ""]
     acted_us: Float[Array, ""]

@@ -76,7 +76,7 @@ def round_robin(params: NoParams, state: CounterState, context: GatewayContext) 
 
 @pytree
 class WatchedState:
-    """What a watched routing policy keeps, and the regret of its first choice for each request."""
+    """The memory of a watched routing policy, and the regret of its first choice for each request."""
 
     own: Any
     regret: Int[Array, "request"]  # by `RequestView.tie_rank`, -1: not routed
@@ -116,7 +116,7 @@ def regrets_of(states: Iterable[object]) -> tuple[Int[Array, "request"], ...]:
 
 @pytree
 class ChoicesParams:
-    """How many instances are looked at."""
+    """The number of instances that are looked at."""
 
     candidates: Float[Array, ""] = number(
         2, "instances", "instances drawn at random, among which the least loaded wins",
@@ -165,7 +165,7 @@ def prefix_affinity(params: NoParams, state: PromptMapState, context: GatewayCon
 
 @pytree
 class BucketParams:
-    """What is short and long, and which instances take it; the instances of the cluster are numbered from 0."""
+    """The bounds of short and long prompts, and the instances that take them, numbered from 0."""
 
     short_tokens: Float[Array, ""] = number(
         512.0, "tokens", "prompts up to this length are short", low=0, search=(64, 8192)

@@ -54,7 +54,7 @@ class _BadLine(Exception):
 
 
 class _Columns:
-    """What has been read so far."""
+    """The columns read so far."""
 
     def __init__(self) -> None:
         self.time, self.input_len, self.output_len = array("d"), array("q"), array("q")

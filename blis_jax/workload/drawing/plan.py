@@ -126,7 +126,7 @@ class PlanShape:
 
     @property
     def index_bits(self) -> int:
-        """Return the number of bits that number all draws."""
+        """Return the number of bits that hold the number of any draw."""
         return self.num_draws.bit_length()
 
     @property
@@ -142,7 +142,7 @@ class PlanShape:
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """What `draw` needs, and the texts behind the numbers."""
+    """The shapes and numbers that `draw` needs, and the texts behind the numbers."""
 
     shape: PlanShape
     params: PlanParams

@@ -221,7 +221,7 @@ def most_sessions(num_rounds: int, num_requests: int) -> int:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the clients send, as far as sizes depend on it; one entry per client."""
+    """The clients' traffic, as far as sizes depend on it; one entry per client."""
 
     rate_us: np.ndarray  # arrivals per microsecond
     cv: np.ndarray  # of their gaps

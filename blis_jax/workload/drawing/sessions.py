@@ -57,7 +57,7 @@ class Draws(NamedTuple):
 
 
 class SessionRows(NamedTuple):
-    """What sessions determine of the table; nodes follow those of the prefix groups."""
+    """The part of the table that sessions determine; nodes follow those of the prefix groups."""
 
     session: Int32[Array, " request"]  # numbered by first appearance
     round_index: Int32[Array, " request"]

@@ -45,7 +45,7 @@ MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which co
 
 
 class DrawnContents(NamedTuple):
-    """What one request asks and is answered."""
+    """The drawn prompt and output of one request."""
 
     new: Tokens  # without a shared prefix or earlier rounds
     output: Tokens

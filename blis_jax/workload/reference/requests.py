@@ -51,7 +51,7 @@ class RequestBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Where a client's requests end."""
+    """The horizon and the number at which a client's requests end."""
 
     horizon_us: float  # exclusive, infinite without one
     most_requests: float  # per client, infinite without a limit; a session is not cut

@@ -35,7 +35,7 @@ FEW = 2000  # requests of one run; from here on one run is enough
 
 @dataclass(frozen=True)
 class LoopView:
-    """What a closed loop has beside the steps of the servers; the default adds nothing."""
+    """The delays and routing of a closed loop beside the steps of the servers; the default adds nothing."""
 
     entry_ms: float = 0.0  # from sending a request until an instance can take it
     entry_ms_per_1000: float = 0.0  # likewise, for 1,000 tokens of its prompt

@@ -19,7 +19,7 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 @dataclass(frozen=True)
 class ClientView:
-    """What a client sees beyond the steps of the server; the default adds nothing."""
+    """The delays and factors of a client beside the steps of the server; the default adds nothing."""
 
     first_token_ms: float = 0.0  # once before the first token
     first_token_steps: float = 0.0  # likewise, in mean times between tokens of the request
@@ -34,7 +34,7 @@ NOTHING = ClientView()
 
 
 def seen(simulated: SimulatedRequests, client: ClientView) -> SimulatedRequests:
-    """Return the requests with the times that the client sees."""
+    """Return the requests with TTFT, ITL and E2E as the client measures them, in ms."""
     itl = simulated.itl_ms * client.itl_factor
     ttft = simulated.ttft_ms + client.first_token_ms + client.first_token_steps * itl
     ttft = ttft * client.ttft_factor

@@ -25,7 +25,7 @@ REFERENCE_GPU = "H100"
 
 @dataclass(frozen=True)
 class Learned:
-    """What the runs of one collection say of one model of step times."""
+    """The coefficients and errors of one model of step times, learned from the runs of one collection."""
 
     # coefficients of `served-physics` with the pace of the reference GPU, 1; None: `trained-physics` as published
     beta: tuple[float, ...] | None

@@ -127,7 +127,7 @@ class ClosedLoad:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is simulated for one run."""
+    """The server and load to simulate for one run."""
 
     server: RealServer
     load: StagedLoad | ClosedLoad

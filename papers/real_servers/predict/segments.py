@@ -206,7 +206,7 @@ class LoopInstance:
 
 
 class Routing(NamedTuple):
-    """How instances are chosen: a share of the requests at random, the others by the fewest requests."""
+    """The choice of instances: a share of the requests at random, the others by the fewest requests."""
 
     random_share: float
     seed: int

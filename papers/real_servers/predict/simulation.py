@@ -122,9 +122,13 @@ def _august_pools(server: RealServer) -> dict[str, Any]:
 
 
 def kv_blocks_of(server: RealServer) -> int:
-    """Return the blocks that fit beside the weights.
+    """Return the number of KV blocks that fit beside the weights.
 
-    BLIS counts the memory of all GPUs, and of a block what one holds.
+    BLIS counts the memory of all GPUs, but of a block only the part on one of them, so its number
+    is divided by TP.
+
+    Raises:
+        ConfigError: the number of the model's experts is not known.
     """
     served = deployment_of(server)
     blocks = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)

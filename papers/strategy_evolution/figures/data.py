@@ -94,7 +94,7 @@ def step_constants(get: Get) -> list[Row]:
 
 
 def ablation(get: Get) -> list[Row]:
-    """Compute figure 8: priorities and chunks switched one by one, and each part of 8-opt taken back."""
+    """Compute figure 8: priorities and chunking switched on one by one, and each part of 8-opt taken out."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "tokens_per_sec"]
     square = get(arms.square(), record_figures())
     rows = value_rows(square, metrics)

@@ -252,7 +252,10 @@ def _members(member: str, names: Sequence[str]) -> list[str]:
 
 
 def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings with their values; of a scorer its weight, None if it is not used, as of a number not given."""
+    """Return the configuration's value of each setting; for a scorer its weight.
+
+    None: the scorer is not used, or the number not given.
+    """
     dotted: dict[str, Any] = dict(config.policy_numbers)
     dotted |= {f"{SCORERS}.{name}": weight for name, weight in weights_of(config.scorers()).items()}
     return {name: dotted.get(name) if "." in name else getattr(config, name) for name in settings}

@@ -56,7 +56,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Ablation:
-    """What was run."""
+    """The inputs of an ablation: the base, its components, and the combinations that were run."""
 
     base: Arm
     arm: Arm

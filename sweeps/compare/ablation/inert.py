@@ -39,7 +39,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class MechanismFinding:
-    """What became of one feature; `evidence` is BY_SETTINGS, BY_RECORDS or BY_SWITCHING_OFF."""
+    """The status of one feature; `evidence` is BY_SETTINGS, BY_RECORDS or BY_SWITCHING_OFF."""
 
     feature: str
     settings: tuple[str, ...]

@@ -40,7 +40,7 @@ STEP = 10  # least number of seeds from one look to the next, and a tenth of tho
 
 @dataclass(frozen=True)
 class FinalQuestion:
-    """What is to be chosen by, and how surely."""
+    """The metric and constraints of a choice, and how surely it is to be made."""
 
     metric: str
     zone: float  # differences below it do not matter, in the metric's unit
@@ -63,7 +63,7 @@ class FinalQuestion:
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """What the stage came to."""
+    """The outcome of the stage."""
 
     selection: WhatIsLeft
     num_seeds: int

@@ -46,7 +46,7 @@ class BranchedStart:
 
 
 class KnownPoints(NamedTuple):
-    """What was tried, as the models see it."""
+    """The points tried so far, as the models see them."""
 
     features: np.ndarray  # [point, feature]
     targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`

@@ -43,7 +43,7 @@ class Sobol:
 
 
 class Grid:
-    """All categories and evenly spaced values, both ends included; the last parameter changes first."""
+    """A grid of all categories and evenly spaced values, both ends included; the last parameter changes first."""
 
     def __init__(self, space: Space, search: Search) -> None:
         """Choose the values; refuse budgets below the number of combinations of categories."""

@@ -140,7 +140,9 @@ class DeadlineWaitParams(Deadlines):
 def deadline_wait(
     params: DeadlineWaitParams, state: NoState, context: GatewayContext
 ) -> tuple[jax.Array, Any]:
-    """Score deadline ÷ (deadline + time for the prompts there that are due before the request, and for its own)."""
+    """Score deadline ÷ (deadline + wait): the time for the request's own prompt and for those there
+    that are due before it.
+    """
     seen, request = context.outstanding, context.request
     deadline = deadline_of(params, request.slo_class)
     later_by = (seen.arrival_us - request.arrival_us).astype(jnp.float64)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytree
 class ForecastGatedParams:
-    """How much may be promised, and what is expected of outputs."""
+    """The forecast growth of memory ÷ free blocks above which classes are shed, and the outputs expected at first."""
 
     sheddable_limit: Float[Array, ""] = number(
         1.0, "", "expected growth ÷ free blocks above which sheddable, batch and background are shed",
@@ -56,7 +56,7 @@ class ForecastGatedParams:
 
 @pytree
 class ForecastState:
-    """What the gateway has let in, and what has completed, `[slo_class]`."""
+    """The requests that the gateway has let in, and those that have completed, `[slo_class]`."""
 
     admitted: Float[Array, "slo_class"]
     blocks: Float[Array, "slo_class"]  # prompt blocks of these that were not expected to be cached
@@ -133,7 +133,7 @@ class ForecastRegimeParams(RegimeGatedParams, ForecastGatedParams):
 
 @pytree
 class ForecastRegimeState:
-    """What both gates remember."""
+    """The memories of both gates."""
 
     forecast: ForecastState
     regime: ShedState

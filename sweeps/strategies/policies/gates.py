@@ -55,7 +55,7 @@ def class_gated(
 
 @pytree
 class KvGatedParams:
-    """How few free blocks are too few."""
+    """The numbers of free blocks below which requests are rejected."""
 
     instance_blocks: Float[Array, ""] = number(
         64.0, "blocks", "free KV blocks of the instance routed to, below which a request is rejected",

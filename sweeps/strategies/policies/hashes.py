@@ -65,7 +65,7 @@ def first_by_rank(rank: Int[Array, "instance"], mask: Bool[Array, "instance"]) -
 
 @pytree
 class CachedOfTwoParams:
-    """What is hashed, and what a cached block is worth in requests ahead."""
+    """The blocks that are hashed, and the worth of a cached block in requests ahead."""
 
     prefix_blocks: Float[Array, ""] = number(
         1, "blocks", "leading prompt blocks whose content picks the two instances",
@@ -104,7 +104,7 @@ def cached_of_two(
 
 @pytree
 class SessionHashedParams:
-    """What makes a session, and how much more than its share an instance may carry."""
+    """The blocks that identify a session, and the load above its share that an instance may carry."""
 
     prefix_blocks: Float[Array, ""] = number(
         1, "blocks", "leading prompt blocks whose content names the session",

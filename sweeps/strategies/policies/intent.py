@@ -43,7 +43,7 @@ def tokens_ahead(
 
 @pytree
 class BacklogParams:
-    """How much less urgent requests count, and how much of a detour the instance is to make good."""
+    """The weight of less urgent requests, and of the detour that the instance is to make good."""
 
     lower_share: Float[Array, ""] = number(
         0.2, "", "what a prompt token of a less urgent class counts", low=0, high=1
@@ -128,7 +128,7 @@ class IntentSlackParams(SlackParams, IntentParams):
 
 @pytree
 class QueueRegime:
-    """Whether the instance's tiers are open."""
+    """The regime of an instance's queue: busy, with open tiers, or calm."""
 
     is_busy: Bool[Array, ""]
 

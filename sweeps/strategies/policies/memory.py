@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytree
 class LeastWorthParams:
-    """What a class, a token and a block are worth."""
+    """The worth of a class, a token and a block."""
 
     critical: Float[Array, ""] = number(2.0, "worth", "worth of a critical request", search=(0, 4))
     standard: Float[Array, ""] = number(
@@ -61,7 +61,7 @@ def least_worth(
 
 @pytree
 class ContentWorthParams:
-    """What a class and a further request are worth, and how many requests a content must have had."""
+    """The worth of a class and of a further request, and the least number of requests of a content."""
 
     critical: Float[Array, ""] = number(
         1.0, "worth", "worth of a critical request's content", search=(0, 4)
@@ -100,7 +100,7 @@ def content_worth(
 
 @pytree
 class ForecastOffloadParams:
-    """How full the GPU may become."""
+    """The limit to the GPU's use of memory."""
 
     limit: Float[Array, ""] = number(
         0.9, "share", "forecast share of the GPU's blocks in use above which blocks are offloaded",

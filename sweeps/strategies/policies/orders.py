@@ -44,7 +44,7 @@ NOBODYS = -2  # below every content
 
 @pytree
 class GroupedParams:
-    """What blocks are worth: those that are there, and those that others would find there."""
+    """The worth of blocks that are cached, and of those that others would find cached."""
 
     cached_block: Float[Array, ""] = number(
         0.01, "priority/block", "priority that a cached block of the prompt is worth",

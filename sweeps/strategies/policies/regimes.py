@@ -72,7 +72,7 @@ def match_switched(
 
 @pytree
 class RegimeSwitchedParams:
-    """Where the regimes begin, and the weights in each."""
+    """The load and KV utilisation at which the regimes begin, and the weights in each."""
 
     kv_threshold: Float[Array, ""] = number(
         0.5, "", "highest KV utilisation of an instance above which the cluster is pressed",
@@ -136,7 +136,7 @@ def kept(is_in: Any, value: Any, threshold: Any, stay: Any) -> Any:
 
 @pytree
 class RegimeKeptParams(RegimeSwitchedParams):
-    """Where the regimes begin and end, and the weights in each."""
+    """The load and KV utilisation at which the regimes begin and end, and the weights in each."""
 
     stay: Float[Array, ""] = stay_number()
 
@@ -213,7 +213,7 @@ def regime_gated(
 
 @pytree
 class RegimeAffinityParams:
-    """Where the busy regime begins and ends, and what affinity counts in it."""
+    """The loads at which the busy regime begins and ends, and the weight of affinity in it."""
 
     busy_load: Float[Array, ""] = number(
         20.0, "requests", "mean load per instance above which the cluster is busy",

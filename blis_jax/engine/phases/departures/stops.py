@@ -110,7 +110,7 @@ def torn_off(
 
 
 def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
-    """Return whether requests were queued before now."""
+    """Return whether a request that fits was queued in a slot before `now`."""
     return jnp.any((slots.queued < now) & (slots.oversized == 0))
 
 

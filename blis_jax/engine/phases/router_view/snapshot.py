@@ -204,7 +204,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
 
 
 def behind_transfers(ctx: Context, state: State, now: jax.Array, is_it: jax.Array) -> State:
-    """Return the state as an event sees it that comes after the transfers that end at its time, if `is_it`."""
+    """Return the state as it is once the transfers that end at `now` have ended, if `is_it`; else unchanged."""
     reserved, rows = state[Reservations], ctx.shape.num_instances + 1
     ends, times = reserved.times, queued_times(state, rows)
     is_over = is_it & (times == now) & comes_with_kv(ctx, state, rows)
