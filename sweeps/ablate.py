@@ -17,7 +17,7 @@ from sweeps.compare.ablation.factorial import masks_of
 from sweeps.runs.options import FOLDER, NUM_SEEDS, ComparisonOptions, check_statistics
 
 if TYPE_CHECKING:
-    from blis_jax.files.journal import Journal
+    from blis_jax.files.chain import Journal
     from sweeps.compare.ablation.components import Component
     from sweeps.compare.ablation.document import Combination
     from sweeps.compare.document import ComparedSetting

@@ -26,7 +26,7 @@ from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, se
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 from sweeps.capacity.layouts import families
 from sweeps.runs.options import FOLDER, USUAL_ARM, check_statistics
 

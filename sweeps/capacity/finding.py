@@ -35,7 +35,7 @@ from sweeps.runs.bench import DrawnRows
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.journal import Journal
+    from blis_jax.files.chain import Journal
     from sweeps.runs.experiment import StudyRequests
 
 Counts = tuple[tuple[int, int], ...]  # in time and in all, by target

@@ -28,7 +28,7 @@ from sweeps.runs.options import (
 )
 
 if TYPE_CHECKING:
-    from blis_jax.files.journal import Journal
+    from blis_jax.files.chain import Journal
     from sweeps.compare.coefficient_draws import CoefficientDraws
     from sweeps.compare.document import Compared, ComparedSetting
     from sweeps.compare.seeds import EnoughSeeds

@@ -15,7 +15,7 @@ from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency

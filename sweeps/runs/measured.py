@@ -36,7 +36,7 @@ from sweeps.search.objectives import NO_FIGURE
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
-    from blis_jax.files.journal import Journal
+    from blis_jax.files.chain import Journal
     from blis_jax.progress import Phase
     from sweeps.runs.bench import Bench
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 from blis_jax.metrics.run_summary import read_summary
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.bench import Bench, measure_of, targets_of

@@ -29,7 +29,7 @@ from blis_jax.metrics.metric import name_in
 from sweeps.runs.options import StrategyWord, check_statistics
 
 if TYPE_CHECKING:
-    from blis_jax.files.journal import Journal
+    from blis_jax.files.chain import Journal
     from sweeps.runs.experiment import Experiment, StudyRequests
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import MeanPredictor

@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.space import Point, Space

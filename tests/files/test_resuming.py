@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import atomic_write
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 
 
 def test_what_differs_is_named() -> None:

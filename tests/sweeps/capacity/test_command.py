@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blis_jax.files.journal import Journal
+from blis_jax.files.chain import Journal
 from sweeps.capacity.__main__ import CapacityOptions, _question, main
 from tests.sweeps.tiny import TINY
 
