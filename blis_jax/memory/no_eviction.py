@@ -3,6 +3,9 @@
 Exact as long as each instance takes blocks from the never-used part of its free list, which is checked at every
 allocation and after every step; block-level memory takes over beyond that. So every demand is granted, nobody is
 visited twice in a step, and nothing follows from an allocation.
+
+A content that two requests share may exist in several physical copies, because a request that is still chunking does
+not look up again; used blocks count copies, and the table names the copy written last.
 """
 
 from __future__ import annotations
@@ -13,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, exact_quotient, full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST
-from blis_jax.memory import shared_blocks
+from blis_jax.core.types import LAST, pytree
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
-from blis_jax.memory.shared_blocks import PathRows, cached_blocks, read_path
 from blis_jax.tables.blocks import InstanceMemory
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, failing
+from blis_jax.tables.requests import Requests, nodes_of
 from blis_jax.tables.state import SEQUENTIAL_LAGGING, SharedBlocks, State, no_copies
 from blis_jax.tables.writes import SlotWrite
 
@@ -31,6 +34,139 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
     from blis_jax.tables.writes import Writes
+
+
+@pytree
+class PathRows:
+    """The shared blocks on one request's path, on one instance."""
+
+    node: Int[Array, "path"]  # spare node where the path has ended
+    start: Int[Array, "path"]  # first block of the node
+    length: Int[Array, "path"]  # blocks of the node, 0 past the path's end
+    holders: Int[Array, "path copy block"]
+    named: Int[Array, "path block"]
+    held: Int[Array, "path block"]
+
+
+def read_path(
+    shared: SharedBlocks,
+    requests: Requests,
+    instance: jax.Array,
+    slot: jax.Array,
+    request: jax.Array,
+) -> PathRows:
+    """Read the rows of the request's nodes, one contiguous read each."""
+    zero, depth = jnp.int32(0), requests.path.shape[1]
+    path, start, length = nodes_of(requests, request)
+    _, _, copies, blocks = shared.copies[0].shape
+    held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
+    if depth > 1:
+        rows = [table[instance, path] for table in shared.copies]
+    else:
+        at, first = (instance, path[0], zero), shared.copies[0]
+        rows = [lax.dynamic_slice(first, (*at, zero), (1, 1, copies, blocks))[0]]
+        rows += [lax.dynamic_slice(named, at, (1, 1, blocks))[0] for named in shared.copies[1:]]
+    if shared.is_joined:
+        rows = [rows[0][:, :-1], rows[0][:, -1]]
+    holders, named = rows
+    return PathRows(path, start, length, holders, named, held)
+
+
+def write_path(
+    ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
+) -> SharedBlocks:
+    """Put the rows back; the spare instance takes writes that must not happen."""
+    zero, values = jnp.int32(0), [rows.holders, rows.named]
+    if shared.is_joined:
+        values = [jnp.concatenate([rows.holders, rows.named[:, None]], axis=1)]
+
+    def put(table: jax.Array, value: jax.Array) -> jax.Array:
+        if rows.node.shape[0] > 1:
+            return ctx.write_rows(table, (instance,), rows.node, value)
+        at = (instance, rows.node[0], *(zero,) * (table.ndim - 2))
+        return lax.dynamic_update_slice(table, value[None], at)
+
+    copies = tuple(map(put, shared.copies, values))
+    at_slot = (instance, slot, zero, zero)
+    held = lax.dynamic_update_slice(shared.held, rows.held[None, None], at_slot)
+    return SharedBlocks(copies, held)
+
+
+def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
+    """Count the leading blocks of the prompt that the table holds."""
+    found = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
+    found = jnp.where(rows.start < num_prompt_blocks, found, 0)
+    is_whole = (found == rows.length).astype(jnp.int32)
+    reached = jnp.concatenate([jnp.ones((1,), jnp.int32), jnp.cumprod(is_whole)[:-1]])
+    return jnp.sum(found * reached, dtype=jnp.int32)
+
+
+def cached_for_all(
+    shared: SharedBlocks,
+    requests: Requests,
+    instance: jax.Array,
+    request: Int[Array, "slot"],
+    num_prompt_blocks: Int[Array, "slot"],
+) -> Int[Array, "slot"]:
+    """Count the leading prompt blocks that the instance's table holds, for every slot at once."""
+    table = shared.copies[-1]
+    named = table[instance, :, -1] if shared.is_joined else table[instance]
+    registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
+    path = requests.path[request]
+    is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
+    found = jnp.where(is_prompt, registered[path], 0)
+    is_whole = (found == requests.node_blocks[path]).astype(jnp.int32)
+    before = jnp.cumprod(is_whole, axis=1)[:, :-1]
+    reached = jnp.concatenate([jnp.ones((request.shape[0], 1), jnp.int32), before], axis=1)
+    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
+
+
+def allocate(
+    rows: PathRows,
+    is_first: jax.Array,
+    num_hit_blocks: jax.Array,
+    first_block: jax.Array,
+    end_block: jax.Array,
+) -> tuple[PathRows, jax.Array, jax.Array]:
+    """Pin the hit blocks on a first allocation and register the blocks `[first_block, end_block)` filled now.
+
+    Returns:
+        The rows, how many hit blocks nobody held, and whether a copy was needed beyond the table's capacity.
+    """
+    copies = rows.holders.shape[1]
+    block = lax.broadcasted_iota(jnp.int32, rows.named.shape, 1)
+    absolute = block + rows.start[:, None]
+    inside = block < rows.length[:, None]
+    pinned = inside & (absolute < num_hit_blocks)
+    filled = inside & (absolute >= first_block) & (absolute < end_block)
+    copy = lax.broadcasted_iota(jnp.int32, rows.holders.shape, 1)
+    is_named = copy == rows.named[:, None, :]
+    revived = pinned[:, None, :] & is_named & (rows.holders == 0)
+    holders = rows.holders + (pinned[:, None, :] & is_named).astype(jnp.int32)
+    is_free = (holders == 0) & ~is_named
+    choice = jnp.min(jnp.where(is_free, copy, LAST), axis=1)
+    holders = holders + (filled[:, None, :] & (copy == choice[:, None, :])).astype(jnp.int32)
+    held = jnp.where(is_first, jnp.int32(-1), rows.held)
+    held = jnp.where(pinned, rows.named, jnp.where(filled, choice, held))
+    named = jnp.where(filled, choice, rows.named)
+    after = dataclasses.replace(rows, holders=holders, named=named, held=held)
+    num_revived = jnp.sum(revived, dtype=jnp.int32)
+    return after, num_revived, jnp.any(filled & (choice >= copies)).astype(jnp.int32)
+
+
+def release(rows: PathRows) -> tuple[PathRows, jax.Array, jax.Array]:
+    """Drop the request's reference to every shared block it lists.
+
+    Returns:
+        The rows, how many blocks it listed, and how many of these nobody holds any more.
+    """
+    copy = lax.broadcasted_iota(jnp.int32, rows.holders.shape, 1)
+    mine = copy == rows.held[:, None, :]
+    freed = mine & (rows.holders == 1)
+    holders, held = rows.holders - mine.astype(jnp.int32), jnp.full_like(rows.held, -1)
+    num_held = jnp.sum(rows.held >= 0, dtype=jnp.int32)
+    after = dataclasses.replace(rows, holders=holders, held=held)
+    return after, num_held, jnp.sum(freed, dtype=jnp.int32)
 
 
 @dataclass(frozen=True)
@@ -44,8 +180,13 @@ class NoEviction(Memory[OnPath, PathRows]):
     """The memory model without eviction."""
 
     def no_rows(self, ctx: Context) -> PathRows:
-        """Return the rows of a request without shared blocks."""
-        return shared_blocks.no_path(ctx.shape)
+        """Return the rows of a request without shared blocks, at the spare node."""
+        shape = ctx.shape
+        nothing = jnp.zeros((shape.path_depth,), jnp.int32)
+        empty = jnp.full((shape.path_depth, shape.node_blocks), -1, jnp.int32)
+        copies = shape.path_depth, shape.num_copies, shape.node_blocks
+        spare = nothing + shape.num_nodes
+        return PathRows(spare, nothing, nothing, jnp.zeros(copies, jnp.int32), empty, empty)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> OnPath:
         """Return the request and the rows of its path."""
@@ -90,9 +231,8 @@ class NoEviction(Memory[OnPath, PathRows]):
             fills = ~_stores_output(ctx, one) | _keeps_prefix(ctx, one)
             end = full_blocks(jnp.where(fills, held, base), size)
             start = full_blocks(base, size)
-            allocation = shared_blocks.allocate(path, _finds_blocks(ctx, one), hits, start, end)
-            path = allocation.rows
-            outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
+            path, revived, is_full = allocate(path, _finds_blocks(ctx, one), hits, start, end)
+            outcome = failing(outcome, is_full == 1, Outcome.COPIES_FULL)
         used = inst.used_blocks + new
         changes = {"misses": inst.misses + new}
         if not demand.is_last:
@@ -100,7 +240,7 @@ class NoEviction(Memory[OnPath, PathRows]):
             lags = one.in_decode & ~demand.asks
             outcome = self.unreached.outcome_of_lag(outcome, lags)
             order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
-            used = used + allocation.num_revived
+            used = used + revived
             changes |= {
                 "hits": inst.hits + hits,
                 "is_sequential": jnp.maximum(inst.is_sequential, order_now),
@@ -119,16 +259,16 @@ class NoEviction(Memory[OnPath, PathRows]):
         self, ctx: Context, work: Work, one: OnPath, grant: Grant
     ) -> tuple[Grant, PathRows]:
         """Free the blocks that nobody else holds."""
-        freed = shared_blocks.release(grant.own)
-        private = ceil_div(grant.held, ctx.shape.block_size) - freed.num_held
+        rows, num_held, num_freed = release(grant.own)
+        private = ceil_div(grant.held, ctx.shape.block_size) - num_held
         cluster = ctx.params.cluster
-        left = grant.inst["used_blocks"] - private - freed.num_freed
+        left = grant.inst["used_blocks"] - private - num_freed
         total = cluster.total_kv_blocks[one.instance]
         share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
         offloads = share > cluster.offload_threshold[one.instance]
         outcome = failing(grant.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
         inst = grant.inst | {"used_blocks": left}
-        return dataclasses.replace(grant, outcome=outcome, inst=inst), freed.rows
+        return dataclasses.replace(grant, outcome=outcome, inst=inst), rows
 
     def first_tables(self, ctx: Context) -> SharedBlocks:
         """Return that nobody holds a copy of anything."""
@@ -140,7 +280,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         if ctx.shape.num_nodes == 0:
             return state
         where = slot.instance, slot.slot
-        return state.having(shared_blocks.write_path(ctx, state[SharedBlocks], slot.memory, *where))
+        return state.having(write_path(ctx, state[SharedBlocks], slot.memory, *where))
 
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> State:
         """Return the state in which no content is named any more, and nobody holds a copy."""
@@ -164,7 +304,7 @@ class NoEviction(Memory[OnPath, PathRows]):
             return jnp.zeros_like(slots.input_len)
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
         at = (slots.state[SharedBlocks], ctx.requests, slots.instance, slots.request)
-        return shared_blocks.cached_for_all(*at, prompt_blocks)
+        return cached_for_all(*at, prompt_blocks)
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
         """Count the registered blocks of each content: none is lost, so they are the leading ones."""
