@@ -229,7 +229,9 @@ def read_points(path: Path) -> list[dict[str, Any]]:
         points = list(csv.DictReader(io.StringIO(input_files.read_text(path, "points"))))
         for row, point in enumerate(points):
             if None in point or None in point.values():
-                raise ConfigError(f"{path}: row {row + 1} has not as many cells as the header")
+                raise ConfigError(
+                    f"{path}: row {row + 1} does not have as many cells as the header"
+                )
     else:
         raise ConfigError(f"{path} must end in .csv or .json")
     if not points:

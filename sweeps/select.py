@@ -200,7 +200,7 @@ def finalist_texts(path: str, count: int) -> list[str]:
     strategy = document.get("strategy")
     if strategy not in list_library():
         raise ConfigError(
-            f"--search: {path} is of the strategy {strategy!r}, which is not in the library; give its points as arms, "
+            f"--search: {path} is the search of strategy {strategy!r}, which is not in the library; give its points as arms, "
             "FILE.yaml:NAME=VALUE;…"
         )
     whole = [point for point in points if not point.get("is_estimate")]

@@ -219,7 +219,7 @@ def check(config: ClusterConfig) -> None:
         return
     if not config.is_august:
         raise ConfigError(
-            f"cluster_policy {POLICY} is of the revision blis-2026-08; take that profile, or autoscaler"
+            f"cluster_policy {POLICY} exists only in the revision blis-2026-08; take that profile, or autoscaler"
         )
     up, down = (
         getattr(config, _PREFIX + name) for name in ("scale_up_threshold", "scale_down_boundary")

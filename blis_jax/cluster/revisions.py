@@ -89,7 +89,7 @@ def check(config: ClusterConfig) -> None:
     if not config.is_august:
         if config.max_model_len:
             raise ConfigError(
-                "max_model_len is of the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
+                "max_model_len exists only in the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
             )
         if config.preemption_mode == "recompute" and not config.corrected:
             raise ConfigError(

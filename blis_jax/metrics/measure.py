@@ -90,7 +90,7 @@ def split_target(
     """Return the class, the limit and the value of one of --targets.
 
     Raises:
-        ConfigError: it has not the form, or names none of the classes.
+        ConfigError: the text does not have this form, or names none of the classes.
     """
     name, equals, value = text.partition("=")
     slo_class, dot, limit = name.strip().partition(".")

@@ -208,7 +208,7 @@ def load_own(path: str | Path, data: Data) -> OwnData:
         )
     if world != data.world:
         raise ConfigError(
-            f"{path} is of another strategy, workload, baseline or version than the dataset; make "
+            f"{path} was made with another strategy, workload, baseline or version than the dataset; make "
             "both with the same options"
         )
     names = [str(name) for name in dataset["metric"].values]

@@ -247,7 +247,7 @@ def _gpus(options: CapacityOptions, arms: Sequence[Arm]) -> tuple[str, ...]:
     for arm in arms:
         if arm.config.instances and options.gpus is None:
             raise ConfigError(
-                f"--policy {arm.name}: its instances differ, so that more of them is not one thing; give --gpus, "
+                f"--policy {arm.name}: its instances differ, so a number of them does not say which; give --gpus, "
                 "or a policy with num_instances"
             )
         if options.roles and arm.config.hand_over_policy not in ("none", "pools"):

@@ -161,7 +161,7 @@ def parse_claim(text: str, percent: str = CHANGE) -> Claim:
     clean = " ".join(text.replace("−", "-").split())
     match = next((match for form in _FORMS if (match := re.fullmatch(form, clean))), None)
     if match is None:
-        raise ConfigError(f"claim {text!r} has not the form {FORM}")
+        raise ConfigError(f"claim {text!r} does not have the form {FORM}")
     parts = match.groupdict()
     metric = our_name(parts["metric"])
     if metric not in (GAP, CHANGED):

@@ -188,7 +188,7 @@ def setting_of(
     about: Mapping[str, Any] = yaml.safe_load(attributes["spec"])
     if is_trace and about["windows"] is None:
         raise ConfigError(
-            f"{first.path} is of one trace, and a Dataset does not keep the requests that such a comparison "
+            f"{first.path} was made from one trace, and a Dataset does not keep the requests that such a comparison "
             "resamples; sweep with --trace-windows, or compare with --trace"
         )
     classes = () if is_trace and len(classes) == 1 else classes
@@ -197,7 +197,7 @@ def setting_of(
     lacking = [name for name in names if not all(_has(sweep, name) for sweep in sweeps)]
     if asked and lacking:
         raise ConfigError(
-            f"--metrics: {first.path} has not kept {lacking[0]}; leave it out, or name the arms to run them"
+            f"--metrics: {first.path} does not contain {lacking[0]}; leave it out, or name the arms to run them"
         )
     return ComparedSetting(
         workload=attributes["workload"],

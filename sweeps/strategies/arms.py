@@ -93,7 +93,7 @@ def arm_of(text: str) -> Arm:
         r"(?:(?P<label>[^=:@]+)=)?(?P<who>[^=:@;]+)(?:@(?P<point>[^:]+))?(?::(?P<rest>.+))?", text
     )
     if match is None:
-        raise ConfigError(f"arm {text!r} has not the form {_FORM}")
+        raise ConfigError(f"arm {text!r} does not have the form {_FORM}")
     who, name = match["who"].strip(), match["point"]
     values = _values(text, match["rest"] or "")
     label = (match["label"] or text).strip()

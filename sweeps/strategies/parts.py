@@ -92,7 +92,7 @@ class SearchLoad(ClosedPart):
 
 
 class SuccessCriterion(ClosedPart):
-    """What the best point should reach: a threshold, or a change against the baseline in %."""
+    """A goal of the best point: a threshold, or a change against the baseline in %."""
 
     metric: Text
     direction: Direction
@@ -115,7 +115,7 @@ class SuccessCriterion(ClosedPart):
 
 
 class Bounds(ClosedPart):
-    """What a required setting must be."""
+    """The values that a required setting may have."""
 
     min: Number | None = None
     max: Number | None = None

@@ -111,7 +111,10 @@ def test_options_are_those_of_blis():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"revision": "blis-2026-02"} | POOLS, "prefill_instances is of the revision blis-2026-08"),
+        (
+            {"revision": "blis-2026-02"} | POOLS,
+            "prefill_instances exists only in the revision blis-2026-08",
+        ),
         ({"pd_decider": "always"}, "give prefill_instances and decode_instances too"),
         (POOLS | {"decode_instances": 2}, "the pools add up to 3"),
         ({"prefill_instances": 1, "num_instances": 2}, "decode_instances is 0"),

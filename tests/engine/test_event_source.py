@@ -129,6 +129,6 @@ def test_what_a_source_cannot_do_is_said() -> None:
     with pytest.raises(ConfigError, match="an event source needs next_time=…"):
         event_source()(lambda params, state, context: (Happening(), state))
     with pytest.raises(
-        ConfigError, match="gives up requests, which has no rule where requests move"
+        ConfigError, match="gives up requests, for which there is no rule where requests move"
     ):
         simulate(STEADY.replace(cluster_policy="outages"), TWO, policies=Policies(source=cancelled))

@@ -117,7 +117,7 @@ def test_orphans_are_excused_only_near_a_preemption_or_a_failure():
 def test_numbers_and_statements():
     checks = (*invariants.REQUEST_CHECKS, *invariants.STEP_CHECKS)
     for number, check in enumerate(checks, start=1):
-        assert (check.__doc__ or "").startswith(f"{number}. ")
+        assert (check.__doc__ or "").startswith(f"Count violations of {number}: ")
 
 
 def test_batch_equals_single_runs():

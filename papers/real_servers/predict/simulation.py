@@ -133,7 +133,7 @@ def kv_blocks_of(server: RealServer) -> int:
     served = deployment_of(server)
     blocks = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
     if blocks is None:
-        raise ConfigError(f"model {server.model}: how many experts it has is not known")
+        raise ConfigError(f"model {server.model}: the number of its experts is not known")
     return blocks // server.tp
 
 

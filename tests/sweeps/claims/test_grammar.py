@@ -68,13 +68,13 @@ def test_names_are_the_registered_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("ttft_p99_ms", "has not the form"),
+        ("ttft_p99_ms", "does not have the form"),
         ("ttft_p98_ms <= 3", "is unknown"),
         ("ttft_p99_ms[vip] <= 3", "vip"),
         ("ttft_p99_ms in 5..-5%", "swap them"),
         ("slo_gap >= 30%", "leave the % out"),
-        ("ttft_p99_ms < 3", "has not the form"),
-        ("ttft_p99_ms flat within 5", "has not the form"),
+        ("ttft_p99_ms < 3", "does not have the form"),
+        ("ttft_p99_ms flat within 5", "does not have the form"),
     ],
 )
 def test_refusals(text: str, problem: str) -> None:

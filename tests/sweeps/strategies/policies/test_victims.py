@@ -53,7 +53,7 @@ def test_tokens_to_compute_again_add_worth_and_blocks_set_free_take_it() -> None
 
 def test_two_rules_for_one_victim_are_refused() -> None:
     config = ClusterConfig(victim_policy=LEAST_WORTH, slo_preemption=True)
-    with pytest.raises(ConfigError, match="slo_preemption both say who is evicted"):
+    with pytest.raises(ConfigError, match="slo_preemption both choose the request to evict"):
         mechanism(config)
 
 
