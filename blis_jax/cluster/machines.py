@@ -159,6 +159,10 @@ class MemorySettings:
     block_size_in_tokens: int = setting(
         16, "tokens in one KV block", "tokens", low=0, excludes_low=True
     )
+    enable_prefix_caching: bool = setting(
+        True,
+        "leading KV blocks of a prompt are found by their content; false: every prompt is computed whole",
+    )
     kv_cpu_blocks: int = setting(
         0, "KV blocks in CPU memory per instance; 0: no CPU tier", "blocks", low=0
     )

@@ -30,6 +30,7 @@ _GONE: dict[str, Any] = {
     "slo_prefill": False,
     "preemption_mode": "restart",
     "precise_kv_routing": False,
+    "enable_prefix_caching": True,
     "load_refresh_interval": 0,
     "snapshot_phases": "aligned",
     "in_flight_counts": True,
@@ -91,6 +92,12 @@ def check(config: ClusterConfig) -> None:
             raise ConfigError(
                 "max_model_len exists only in the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
             )
+        for name in ("kv_cpu_blocks", "precise_kv_routing"):
+            if getattr(config, name) and not config.enable_prefix_caching:
+                raise ConfigError(
+                    f"enable_prefix_caching false: {name} {getattr(config, name)} needs blocks that are found again; "
+                    "leave one of them out"
+                )
         if config.preemption_mode == "recompute" and not config.corrected:
             raise ConfigError(
                 "preemption_mode recompute is for the corrected profile; set corrected (--corrected), or leave it out"

@@ -182,6 +182,9 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     if interval is not None:
         found |= {"cluster_policy": POLICY, f"{POLICY.replace('-', '_')}_interval_us": interval}
     found = _without_pools(found) if found.get("revision") == AUGUST else found
+    is_uncached = found.pop("no_enable_prefix_caching", None)
+    if is_uncached is not None:
+        found["enable_prefix_caching"] = not is_uncached
     policy = found.pop("preemption_policy", None)
     if policy is not None:
         found["slo_preemption"] = policy == "priority"

@@ -156,6 +156,9 @@ class Mechanism(OfEachKind):
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
     has_budgets: bool = False  # tenants over their share are turned away, see pools.py
     evicts_in_flight: bool = False  # and instances give up requests for them
+    finds_prefixes: bool = (
+        True  # blocks are found by their content, else every prompt is computed whole
+    )
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES

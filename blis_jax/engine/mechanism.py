@@ -111,6 +111,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         loses_index=config.prefix_index_loss > 0,
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
+        finds_prefixes=config.enable_prefix_caching,
         has_queue=config.flow_control,
         has_budgets=bool(config.tenant_budgets.strip()),
         evicts_in_flight=config.flow_control and config.in_flight_eviction,

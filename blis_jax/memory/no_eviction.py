@@ -22,7 +22,7 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, exact_quotient, full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST, pytree
-from blis_jax.memory.block_tables.contents import Found
+from blis_jax.memory.block_tables.contents import Found, nothing_found
 from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
 from blis_jax.tables.blocks import InstanceMemory
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, failing
@@ -207,6 +207,8 @@ class NoEviction(Memory[OnPath, PathRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
         """Count the leading blocks of the prompt that the instance's table names."""
+        if not ctx.mechanism.finds_prefixes:
+            return nothing_found()
         prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
         return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
 
@@ -300,7 +302,7 @@ class NoEviction(Memory[OnPath, PathRows]):
 
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Count the leading prompt blocks that the instance's table names."""
-        if ctx.shape.num_nodes == 0:
+        if ctx.shape.num_nodes == 0 or not ctx.mechanism.finds_prefixes:
             return jnp.zeros_like(slots.input_len)
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
         at = (slots.state[SharedBlocks], ctx.requests, slots.instance, slots.request)

@@ -107,6 +107,13 @@ _PREEMPTION_POLICY = Flag(
     "NAME",
     "priority: the same as --slo-preemption true, under the name of blis-2026-08; fcfs: false",
 )
+_NO_CACHING = Flag(
+    "no-enable-prefix-caching",
+    truth,
+    None,
+    "BOOL",
+    "the same as --enable-prefix-caching false, under vLLM's name",
+)
 FLOW_FLAGS = _flags(declared_in(FlowSettings))
 _GROUPS = (
     (
@@ -116,7 +123,7 @@ _GROUPS = (
             *MODEL_FLAGS,
         ),
     ),
-    ("KV memory", _flags(declared_in(MemorySettings))),
+    ("KV memory", (*_flags(declared_in(MemorySettings)), _NO_CACHING)),
     (
         "admission and routing",
         (

@@ -161,6 +161,8 @@ def found_blocks(
     is_old: jax.Array,
 ) -> Found:
     """Return the leading blocks, at most `most`, that the table names; if `is_old`, those that head the slot's list."""
+    if not ctx.mechanism.finds_prefixes:
+        return nothing_found()
     window = lax.iota(jnp.int32, LOOK_UP_BLOCKS)
     most = jnp.minimum(most, jnp.int32(ctx.shape.list_blocks))
 

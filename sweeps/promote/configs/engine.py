@@ -146,7 +146,7 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
         "max-num-batched-tokens": tokens,
         "enable-chunked-prefill": True,
         "long-prefill-token-threshold": prefill_threshold(promotion, config)[0],
-        "enable-prefix-caching": True,
+        "enable-prefix-caching": config.enable_prefix_caching,
         "scheduling-policy": "priority" if known_as(config.scheduler) in BY_PRIORITY else "fcfs",
     }
     if config.kv_cpu_blocks:

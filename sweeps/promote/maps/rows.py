@@ -16,7 +16,7 @@ from blis_jax.cluster.named_policies import policies_of as policies_in
 from blis_jax.core.kinds import KINDS, NONE
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.contract import Policy
-from blis_jax.policies.moved import known_as
+from blis_jax.policies.moved import known_as, today
 from blis_jax.policies.reading import NUM_KEYS
 from blis_jax.policies.reading import signals_of as signals_of_policy
 from blis_jax.policies.scenes import scene_of
@@ -155,6 +155,7 @@ def setting_row(name: str) -> SettingRow:
         ConfigError: no row has it.
     """
     known = {setting: row for row in setting_rows() for setting in row.settings}
+    name = today(name)
     if name.startswith(SCORER_WEIGHT):
         return known["routing_scorers"]
     if name not in known and "." in name:
