@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from typing import Self, TypeVar
 
-import jax
+from blis_jax.lazy import jax
 
 T = TypeVar("T")
 
@@ -17,7 +18,8 @@ class Parts:
     __slots__ = ("_of",)
 
     def __init__(self, *parts: object) -> None:
-        """No two of them are of one class."""
+        """No two of them are of one class. JAX learns of the class with the first of it that is made."""
+        _register()
         self._of = {type(part): part for part in parts}
 
     def __getitem__(self, kind: type[T]) -> T:
@@ -58,11 +60,21 @@ def _made(of: dict[type, object]) -> Parts:
     return made
 
 
-jax.tree_util.register_pytree_node(
-    Parts,
-    lambda parts: (tuple(parts._of.values()), tuple(parts._of)),
-    lambda kinds, parts: _made(dict(zip(kinds, parts, strict=True))),
-)
+_REGISTERED: list[type] = []
+_REGISTERING = threading.Lock()
+
+
+def _register() -> None:
+    if _REGISTERED:
+        return
+    with _REGISTERING:
+        if not _REGISTERED:
+            jax.tree_util.register_pytree_node(
+                Parts,
+                lambda parts: (tuple(parts._of.values()), tuple(parts._of)),
+                lambda kinds, parts: _made(dict(zip(kinds, parts, strict=True))),
+            )
+            _REGISTERED.append(Parts)
 
 
 class HasParts:

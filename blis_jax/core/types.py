@@ -1,7 +1,7 @@
 """What the engine's parts hand to each other: sentinels, views and contracts.
 
-When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy and `lazy`; what it
-imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
+When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy, sub-trees and `lazy`;
+what it imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, d
 import numpy as np
 
 from blis_jax.core.kinds import GATEWAY, INSTANCE, NumbersOfEachKind, OfEachKind, at_place
+from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
 from blis_jax.lazy import jax
 
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
     from jax.typing import DTypeLike
     from jaxtyping import Array, Bool, Float, Int, Num
 
-    from blis_jax.core.views import FleetParams
     from blis_jax.engine.phases.policy_calls import Router, RouterParams
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
-    from blis_jax.tables.gateways import QueueParams, TenantBudgets
     from blis_jax.tables.router import SignalParams
 
 T = TypeVar("T")
@@ -293,8 +292,34 @@ class PolicyParams(NumbersOfEachKind):
 
 
 @pytree
-class ClusterParams:
-    """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
+class ContextLimits:
+    """Tokens that a request may have, where the profile has a limit: one number, or one of each instance."""
+
+    most: Int[Array, "..."]
+
+
+@pytree
+class AnswerCuts:
+    """Tokens at which a request's prompt and answer end, where decode pools may cut answers short."""
+
+    at: Int[Array, "instance"]
+
+
+@pytree
+class AfterDecode:
+    """Time that is added to E2E alone, where the profile has it, µs."""
+
+    us: Int[Array, "instance"]
+
+
+@pytree
+class ClusterParams(HasParts):
+    """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included.
+
+    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts`, `AfterDecode`, and where requests
+    wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy places
+    instances `FleetParams`.
+    """
 
     alpha: Float[Array, "instance 3"]  # µs, µs per prompt token, µs per output token
     # µs, µs per prefill token, µs per decode token, and what a latency model adds; or its numbers from sizes
@@ -314,15 +339,7 @@ class ClusterParams:
     roles: Int[Array, "instance"]  # index into ROLES
     infinity: Float[Array, ""]  # +inf at run time; see exact.py
     signals: SignalParams
-    # tokens of a request, where the profile has a limit
-    max_model_len: Int[Array, "..."] | Absent = None
-    # tokens of a request whose prompt and answer end there, where decode pools may cut answers short
-    cuts_at: Int[Array, "instance"] | Absent = None
-    queue: QueueParams | Absent = None  # where requests wait at the gateway
-    budgets: TenantBudgets | Absent = None  # where tenants have some
-    # added to E2E alone, where the profile has it
-    post_decode_us: Int[Array, "instance"] | Absent = None
-    fleet: FleetParams | Absent = None  # where the cluster policy places instances
+    own: Parts
 
 
 @pytree

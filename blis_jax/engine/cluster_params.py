@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,16 @@ from blis_jax.cluster.router import (
     tenant_budgets,
 )
 from blis_jax.cluster.settings import LARGEST_COUNT
-from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
+from blis_jax.core.parts import Parts
+from blis_jax.core.types import (
+    IDLE,
+    NO_HORIZON,
+    SLO_CLASSES,
+    AfterDecode,
+    AnswerCuts,
+    ClusterParams,
+    ContextLimits,
+)
 from blis_jax.core.views import FleetParams
 from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
@@ -49,6 +58,13 @@ def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) ->
     return threshold
 
 
+def _padded(
+    config: ClusterConfig, values: Sequence[Any], rows: int, dtype: DTypeLike
+) -> np.ndarray:
+    values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
+    return np.asarray(values, dtype)
+
+
 def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     """The numbers of every instance; rows beyond the cluster's have the last instance's."""
 
@@ -56,8 +72,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         return list(zip(*(per_instance(config, name) for name in settings), strict=True))
 
     def array(values: Sequence[Any], dtype: DTypeLike) -> np.ndarray:
-        values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
-        return np.asarray(values, dtype)
+        return _padded(config, values, rows, dtype)
 
     def own(setting: str, dtype: DTypeLike) -> np.ndarray:
         return array(per_instance(config, setting), dtype)
@@ -80,11 +95,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     thresholds = own("kv_offload_threshold", np.float64)
     if config.is_august:  # its tier acts from the first step on
         thresholds = np.full_like(thresholds, -1.0)
-    after_decode = {}
-    if config.is_august:
-        times = step_times.times_after_decode(config)
-        after_decode = {"post_decode_us": array(times, np.int64)}
-    return after_decode | {
+    return {
         "alpha": alpha,
         "beta": array(step_times.vectors(config), np.float64),
         "total_kv_blocks": blocks,
@@ -125,11 +136,11 @@ def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
     return dataclasses.replace(signals, phase=phase)
 
 
-def cluster_params(config: ClusterConfig, rows: int, more: dict[str, Any]) -> ClusterParams:
+def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterParams:
     """Return the numbers of a cluster whose instance table has `rows` rows; `more` are those of
     mechanisms at the gateway.
     """
-    arrays: dict[str, Any] = more | {
+    arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
         "routing_latency_us": np.int64(config.routing_latency),
@@ -138,15 +149,21 @@ def cluster_params(config: ClusterConfig, rows: int, more: dict[str, Any]) -> Cl
         "infinity": np.float64(np.inf),
         "signals": _signal_params(config, rows),
     }
-    if config.is_august:
-        limits = per_instance(config, "max_model_len")
-        spare = [limits[row_to_copy(config)]] * (rows - len(limits))
-        limits = limits + spare if len(set(limits)) > 1 else limits[:1]
-        each = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
-        arrays["max_model_len"] = each if len(each) > 1 else each[0]
-        if disaggregation.cuts_answers(config):
-            arrays["cuts_at"] = each - 1
-    return ClusterParams(**arrays, **_instance_numbers(config, rows))
+    own = Parts(*more, *(_of_august(config, rows) if config.is_august else ()))
+    return ClusterParams(**arrays, **_instance_numbers(config, rows), own=own)
+
+
+def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:
+    """The limits of requests, and what E2E has in it behind the last token."""
+    limits = per_instance(config, "max_model_len")
+    spare = [limits[row_to_copy(config)]] * (rows - len(limits))
+    limits = limits + spare if len(set(limits)) > 1 else limits[:1]
+    each: Any = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
+    yield ContextLimits(each if len(each) > 1 else each[0])
+    if disaggregation.cuts_answers(config):
+        yield AnswerCuts(each - 1)
+    times: Any = _padded(config, step_times.times_after_decode(config), rows, np.int64)
+    yield AfterDecode(times)
 
 
 NO_TARGET = np.iinfo(np.int64).max

@@ -13,6 +13,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.named_policies import Chosen, ChosenRouter, made_once, numbered
 from blis_jax.core.kinds import KINDS, ROUTER, Kind
+from blis_jax.core.parts import Parts
 from blis_jax.core.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -261,7 +262,8 @@ def params(
     if config.snapshot_phases == "drawn":
         cluster["signals"] = drawn_phases(made.cluster.signals, rows, policy_seed)
     if functions.places_instances:
-        cluster["fleet"] = fleet_params(config, rows, num_changes, policy_seed)
+        fleet = fleet_params(config, rows, num_changes, policy_seed)
+        cluster["own"] = Parts(*made.cluster.own, fleet)
     if functions.reads("draws"):
         policy |= _router_draws(config, made.policy, policy_seed, num_requests)
     return Params(
@@ -274,12 +276,12 @@ def params(
 def _of_all_seeds(config: ClusterConfig, policies: Policies | None, rows: int) -> Params:
     """The numbers of a run but for those that its seed decides."""
     policy = _policy_params(chosen(config, policies))
-    more: dict[str, Any] = {}
+    more: list[object] = []
     if config.flow_control:
-        more["queue"] = queue_params(config, policy.priority)
+        more.append(queue_params(config, policy.priority))
     if config.tenant_budgets.strip():
-        more["budgets"] = budgets(config, policy.priority)
-    return Params(cluster_params(config, rows, more), policy)
+        more.append(budgets(config, policy.priority))
+    return Params(cluster_params(config, rows, *more), policy)
 
 
 def _router_draws(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.arrays import maxima, sums
+from blis_jax.core.types import AfterDecode
 from blis_jax.records import latencies, stays
 from blis_jax.records.latencies import latency_sums, num_resumed
 from blis_jax.records.record import (
@@ -136,8 +137,8 @@ def _e2e(seen: Observation, ttft: np.ndarray, steps: Values, output_time: np.nda
     earlier = lives.past_itl_us + lives.past_num_itl * output_time
     again = np.int64(seen.defects.double_last_latency) * (last + output_time)
     e2e = ttft + earlier + total + steps * output_time + again
-    if seen.cluster.post_decode_us is not None:
-        after = xp.asarray(seen.cluster.post_decode_us)[xp.maximum(seen.instance, 0)]
+    if AfterDecode in seen.cluster:
+        after = xp.asarray(seen.cluster[AfterDecode].us)[xp.maximum(seen.instance, 0)]
         e2e = e2e + xp.where(seen.output_len > 0, after, 0) - lives.passed_over_us
     if Journey in seen and Reservation not in seen:  # else see `with_parts`
         # steps on two instances, or attempts that count no more

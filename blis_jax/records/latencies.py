@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.arrays import clipped, sums
+from blis_jax.core.types import AfterDecode
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.records.splits import has_moved
@@ -210,9 +211,9 @@ def latency_sums(
 
 
 def _after_decode(seen: Observation) -> Values | int:
-    after = seen.cluster.post_decode_us
-    if after is None:
+    if AfterDecode not in seen.cluster:
         return 0
+    after = seen.cluster[AfterDecode].us
     return np.where(seen.output_len > 0, np.asarray(after)[np.maximum(seen.instance, 0)], 0)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.core.types import never
+from blis_jax.core.types import AnswerCuts, never
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.records.stays import Timeouts
@@ -103,10 +103,9 @@ def answer_lens(seen: Observation) -> Values | None:
 
     None where no instance does.
     """
-    cuts_at, xp = seen.cluster.cuts_at, seen.xp
-    if cuts_at is None or Reservation not in seen:
+    if AnswerCuts not in seen.cluster or Reservation not in seen:
         return None
-    reserved = seen[Reservation]
+    reserved, cuts_at, xp = seen[Reservation], seen.cluster[AnswerCuts].at, seen.xp
     room = xp.asarray(cuts_at)[xp.maximum(reserved.target, 0)] - seen.input_len + 1
     most = xp.where(reserved.target >= 0, xp.maximum(room, 2), seen.output_len)
     return xp.minimum(seen.output_len, most)

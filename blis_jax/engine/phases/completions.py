@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import get
-from blis_jax.core.types import NO_REQUEST
+from blis_jax.core.types import NO_REQUEST, AfterDecode
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.writing import no_news, no_writes
@@ -74,9 +74,9 @@ def _completion(
     e2e = (completed - arrival).astype(jnp.float64) + each
     if ctx.mechanism.defects.double_last_latency:
         e2e = e2e + duration.astype(jnp.float64) + output_time
-    post_decode_us = ctx.params.cluster.post_decode_us
-    if post_decode_us is not None:
-        e2e = e2e + jnp.where(num_tokens > 0, post_decode_us[instance], 0).astype(jnp.float64)
+    if AfterDecode in ctx.params.cluster:
+        after = ctx.params.cluster[AfterDecode].us[instance]
+        e2e = e2e + jnp.where(num_tokens > 0, after, 0).astype(jnp.float64)
     return Completion(
         request=view,
         instance=instance,

@@ -67,8 +67,7 @@ class QueueEntry(NamedTuple):
 
 
 def _params(ctx: Context) -> QueueParams:
-    queue: QueueParams = ctx.params.cluster.queue
-    return queue
+    return ctx.params.cluster[QueueParams]
 
 
 def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.types import SLO_CLASSES, EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET, queue_params
@@ -42,6 +43,13 @@ SETTINGS = (
 )
 
 
+class Numbers(HasParts):
+    """Those of a cluster that the queue reads."""
+
+    def __init__(self, *own):
+        self.own, self.admission_latency_us = Parts(*own), jnp.int64(0)
+
+
 def plain_of(config):
     targets = None
     if config.dispatch_order == "slo-deadline":
@@ -67,9 +75,7 @@ def decide():
 
     def both(params, arrival, slo_class, tenant, tables, newcomer, asks, saturation):
         ctx = SimpleNamespace(
-            params=SimpleNamespace(
-                cluster=SimpleNamespace(queue=params, admission_latency_us=jnp.int64(0))
-            ),
+            params=SimpleNamespace(cluster=Numbers(params)),
             requests=Fields(arrival=arrival),
             shape=SimpleNamespace(num_requests=SIZE),
         )

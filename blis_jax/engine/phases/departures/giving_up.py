@@ -321,7 +321,7 @@ def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Ar
     """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
     place, rows = state[Dispatches].place, ctx.shape.num_instances
     spare = jnp.int32(ctx.shape.num_requests)
-    params: QueueParams = ctx.params.cluster.queue
+    params = ctx.params.cluster[QueueParams]
     is_there = standing(ctx, state, now)
     band = params.priority[state.slot.numbers[Slot.SLO_CLASS, :rows]]
     request = jnp.where(is_there, state.slot.numbers[Slot.REQUEST, :rows], spare)

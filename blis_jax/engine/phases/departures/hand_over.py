@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
+from blis_jax.core.types import AnswerCuts
 from blis_jax.engine.phases.policy_calls import request_view
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.memory.block_tables.contents import nothing_found
@@ -242,7 +243,7 @@ class Splitting(HandingOver):
         journey = state[Journeys].of(one.request)
         has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
         makes_one = has_joined & (one.fixed.output_len <= 1)
-        if ctx.params.cluster.cuts_at is not None:
+        if AnswerCuts in ctx.params.cluster:
             answer = answer_len(ctx, one.fixed, one.instance)
             makes_one = makes_one | (answer < one.fixed.output_len)
         return is_short | makes_one
@@ -269,9 +270,9 @@ def answer_len(ctx: Context, fixed: Request, instance: jax.Array) -> jax.Array:
 
     The token of the step in which a request joins with its KV is never cut.
     """
-    cuts_at = ctx.params.cluster.cuts_at
-    if cuts_at is None:
+    if AnswerCuts not in ctx.params.cluster:
         return fixed.output_len
+    cuts_at = ctx.params.cluster[AnswerCuts].at
     return jnp.minimum(fixed.output_len, jnp.maximum(cuts_at[instance] - fixed.input_len + 1, 2))
 
 

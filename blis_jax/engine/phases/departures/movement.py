@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import as_int, choose
-from blis_jax.core.views import FleetView
+from blis_jax.core.views import FleetParams, FleetView
 from blis_jax.engine.phases.departures.stops import (
     begun,
     forgotten,
@@ -235,7 +235,7 @@ def fleet_view(ctx: Context, state: State, now: jax.Array) -> FleetView:
     is_there = state.slot.numbers[Slot.OVERSIZED, :rows] == 0  # others never enter the queue
     following = jnp.min(jnp.where(is_coming & is_there, queued, ctx.never), axis=1)
     return FleetView(
-        params=cluster.fleet,
+        params=cluster[FleetParams],
         total_kv_blocks=cluster.total_kv_blocks[:rows],
         block_size=jnp.int32(ctx.shape.block_size),
         has_more=jnp.any((ctx.requests.arrival > now) & (ctx.requests.arrival < ctx.never)),

@@ -38,7 +38,7 @@ from blis_jax.engine.phases.router_view.snapshot import (
 from blis_jax.policies.reading import seen_by
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.context import Context
-from blis_jax.tables.gateways import Dispatches, GatewayQueue, LatestTick, Place
+from blis_jax.tables.gateways import Dispatches, GatewayQueue, LatestTick, Place, TenantBudgets
 from blis_jax.tables.joined import lane_of, places_of, queued_times
 from blis_jax.tables.journeys import Exits, Journey, Journeys, Reservation, Reservations
 from blis_jax.tables.requests import PartRank, PartRanks, Req
@@ -298,7 +298,7 @@ def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Arra
     A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
     between the end of its prompt and the end of its transfer.
     """
-    budgets = ctx.params.cluster.budgets
+    budgets = ctx.params.cluster[TenantBudgets]
     fixed = ctx.request(request)
     is_there = (places_of(state) >= 0) & (state.past.rows[:, Dyn.FINISH_RECORD] == 0)
     is_there = is_there & (state.past.rows[:, Dyn.NUM_SCHEDULED] >= 0)

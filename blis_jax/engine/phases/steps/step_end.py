@@ -14,7 +14,7 @@ from jax import lax
 from blis_jax.core.columns import Vector, as_int
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import pytree
+from blis_jax.core.types import ContextLimits, pytree
 from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_start import members_of, step_time
@@ -298,8 +298,8 @@ def is_unservable(ctx: Context, state: State, request: jax.Array, instance: jax.
     input_len = fixed.input_len
     stored = ctx.memory.preempted.stored_len(state, request, input_len)
     is_oversized = ceil_div(stored, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
-    if cluster.max_model_len is not None:
-        limit = cluster.max_model_len
+    if ContextLimits in cluster:
+        limit = cluster[ContextLimits].most
         limit = limit[instance] if jnp.ndim(limit) else limit
         longest = input_len + fixed.output_len
         is_oversized = is_oversized | (input_len >= limit)
