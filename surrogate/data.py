@@ -139,8 +139,8 @@ def _dataset_at(paths: Sequence[Path]) -> xr.Dataset:
         return as_points(paths, datasets)
     if len(paths) > 1:
         raise ConfigError(
-            f"{paths[kinds.index(KIND)]} was made by sweeps.dataset, and such a dataset is learned from alone; give only it, or "
-            "sweeps of blis_jax.sweep only"
+            f"{paths[kinds.index(KIND)]} was made by sweeps.dataset, and such a dataset is learned from alone; give "
+            "only it, or sweeps of blis_jax.sweep only"
         )
     return datasets[0]
 

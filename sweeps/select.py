@@ -200,8 +200,8 @@ def finalist_texts(path: str, count: int) -> list[str]:
     strategy = document.get("strategy")
     if strategy not in list_library():
         raise ConfigError(
-            f"--search: {path} is the search of strategy {strategy!r}, which is not in the library; give its points as arms, "
-            "FILE.yaml:NAME=VALUE;…"
+            f"--search: {path} is the search of strategy {strategy!r}, which is not in the library; give its "
+            "points as arms, FILE.yaml:NAME=VALUE;…"
         )
     whole = [point for point in points if not point.get("is_estimate")]
     good = [point for point in whole if not point["failures"] and point["score"] is not None]

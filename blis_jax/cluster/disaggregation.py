@@ -146,8 +146,8 @@ def check(config: ClusterConfig) -> None:
         return
     if not config.is_august:
         raise ConfigError(
-            f"{given[0]} exists only in the revision blis-2026-08; take the profile blis-2026-08, or use instances with "
-            "roles and hand_over_policy pools"
+            f"{given[0]} exists only in the revision blis-2026-08; take the profile blis-2026-08, or use instances "
+            "with roles and hand_over_policy pools"
         )
     if not has_pools(config):
         raise ConfigError(

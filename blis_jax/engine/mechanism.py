@@ -94,7 +94,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     used = chosen(config, policies)
     if used.victim is not None and config.slo_preemption:
         raise ConfigError(
-            f"the victim policy {used.victim.name} and slo_preemption both choose the request to evict; leave one of them out"
+            f"the victim policy {used.victim.name} and slo_preemption both choose the request to evict; leave one "
+            "of them out"
         )
     _check_offload(config, used.offload)
     read: dict[str, Any] = {"num_instances": config.num_instances, "absent": _absent(config)}
@@ -128,8 +129,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
 def _check_source(made: Mechanism) -> None:
     if made.source is not None and made.source.gives_up and made.moves_requests:
         raise ConfigError(
-            f"the event source {made.source.name} gives up requests, for which there is no rule where requests move; leave out "
-            "cluster_policy, hand_over_policy and pools, or gives_up=True"
+            f"the event source {made.source.name} gives up requests, for which there is no rule where requests move; leave "
+            "out cluster_policy, hand_over_policy and pools, or gives_up=True"
         )
 
 
