@@ -129,8 +129,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
 def _check_source(made: Mechanism) -> None:
     if made.source is not None and made.source.gives_up and made.moves_requests:
         raise ConfigError(
-            f"the event source {made.source.name} gives up requests, for which there is no rule where requests move; leave "
-            "out cluster_policy, hand_over_policy and pools, or gives_up=True"
+            f"the event source {made.source.name} gives up requests, for which there is no rule where requests move; "
+            "leave out cluster_policy, hand_over_policy and pools, or gives_up=True"
         )
 
 
