@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, word
-from blis_jax.commands.options.outputs import OutputPaths, ReportOptions, outputs_of
+from blis_jax.commands.options.outputs import ReportOptions, outputs_of
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
 from sweeps.compare.ablation.factorial import masks_of
@@ -95,7 +95,8 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.compare.ablation.document import Ablation, default_metrics, to_document
-    from sweeps.compare.result import setting_of
+    from sweeps.compare.ablation.study import findings_of, write_reports
+    from sweeps.compare.result import setting_of, write_result
     from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
 
     if options.block_s is not None:
@@ -118,11 +119,12 @@ def _ablate(arguments: Sequence[str] | None) -> int:
             document = to_document(setting, ablation)
 
         def write_more() -> None:
-            from sweeps.compare.ablation.study import write_reports
-
             write_reports(document, ablation, bench, paths, cli.command_text(NAME, arguments))
 
-        return _written(document, paths, write_more, options, time.monotonic() - began)
+        has_figures = any(one["num_pairs"] for one in document["contributions"])
+        lacking = None if has_figures else "on no seed did two combinations finish"
+        seconds = time.monotonic() - began
+        return write_result(document, paths, options, findings_of, write_more, seconds, lacking)
 
 
 def _run(
@@ -150,25 +152,6 @@ def _run(
                 continue
             found.append(Combination(mask, kept.of(config, name)))
     return tuple(found), kept.bench
-
-
-def _written(
-    document: dict[str, Any],
-    paths: OutputPaths,
-    write_reports: Callable[[], None],
-    options: AblateOptions,
-    seconds: float,
-) -> int:
-    """The files and the words; the exit code."""
-    from sweeps.compare.ablation.study import findings_of
-    from sweeps.compare.result import write_result
-
-    has_figures = any(one["num_pairs"] for one in document["contributions"])
-    write_result(document, paths, options, findings_of, write_reports, has_figures, seconds)
-    if has_figures:
-        return 0
-    cli.say(NAME, "on no seed did two combinations finish; see the outcomes in the result")
-    return cli.EXIT_UNSUPPORTED
 
 
 if __name__ == "__main__":

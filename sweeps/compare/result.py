@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
@@ -74,10 +75,14 @@ def write_result(
     options: ComparisonOptions,
     findings_of: Callable[..., Findings],
     write_reports: Callable[[], None],
-    has_figures: bool,
     seconds: float,
-) -> None:
-    """Write and print a result that took so many seconds; only the document if there is nothing to draw."""
+    lacking: str | None,
+) -> int:
+    """Write and print a result that took so many seconds; return the exit code.
+
+    `lacking` says what is missing of runs where there are no figures; then the document alone is written.
+    """
+    has_figures = lacking is None
     found = findings_of(document, seconds)
     document["answer"] = findings_of(document).answer.to_json()
     figure = paths.figure if has_figures and found.pictures else None
@@ -94,3 +99,7 @@ def write_result(
         return [*written, *paths.pages]
 
     outputs.show(found, write, options)
+    if has_figures:
+        return 0
+    cli.say(options.command, f"{lacking}; see the outcomes in the result")
+    return cli.EXIT_UNSUPPORTED
