@@ -220,6 +220,8 @@ def _next(study: Study) -> str:
     unclear = [one for one in study.differences if one.metric == metric and one.verdict == UNCLEAR]
     if any(one.num_pairs == 0 for one in unclear):
         return "see which runs have no figure and why, with --all."
+    if unclear and study.pairs:  # one trace, of which there is no other run
+        return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     if unclear:
         many = study.runs.many
         return f"more {many} tell more: --decide adds them until the verdicts are safe."

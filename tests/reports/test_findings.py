@@ -102,3 +102,11 @@ def test_a_long_word_is_never_cut_inside_a_number() -> None:
         found = Findings(FOUND.answer, (Remarks((f"The arm {path} is inert.",), is_brief=True),))
         assert_all_forms_agree(found)
         assert path in "".join(line.strip() for line in text(found).splitlines())
+
+
+def test_one_trace_has_no_further_runs_to_propose() -> None:
+    unclear = difference(slo_class="all", metric="ttft_mean_ms", verdict="unclear", num_pairs=40)
+    of_seeds = findings(study(differences=(unclear,))).answer.next
+    assert "--decide adds them" in str(of_seeds)
+    of_trace = findings(study(differences=(unclear,), pairs="blocks")).answer.next
+    assert "--trace-windows N" in str(of_trace)
