@@ -20,6 +20,7 @@ import sys
 import zlib
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from operator import methodcaller
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -69,6 +70,10 @@ def name_of(value: Any) -> str:
         return f"method:{name_of(value.__func__)}:{name_of(value.__self__)}"
     if isinstance(value, functools.partial):
         return f"partial:{name_of([value.func, value.args, value.keywords])}"
+    if isinstance(value, methodcaller):
+        made, given = tuple(value.__reduce__())
+        bound = [getattr(made, "args", ()), getattr(made, "keywords", {})]  # where it has keywords
+        return f"methodcaller:{name_of([*bound, given])}"
     return _defined(type(value)) + _members(value)
 
 
