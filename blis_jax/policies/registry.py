@@ -17,75 +17,42 @@ from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
 
+
+def _of(module: str, names: str) -> dict[str, str]:
+    """Return where policies are whose names are those of their functions, with dashes."""
+    return {name: f"{module}.{name.replace('-', '_')}" for name in names.split()}
+
+
 ADMISSION = {
-    "always-admit": "admission.always_admit",
-    "reject-all": "admission.reject_all",
-    "token-bucket": "admission.token_bucket",
-    "slo-gated": "admission.slo_gated",
-    "slo-queue-gated": "admission.slo_queue_gated",
-    "predictive-slo": "admission.predictive_slo",
-    "tier-shed": "classes.tier_shed",
-    "gaie-legacy": "classes.gaie_legacy",
-    "stale-gated": "classes.stale_gated",
+    **_of("admission", "always-admit reject-all token-bucket slo-gated slo-queue-gated"),
+    **_of("admission", "predictive-slo"),
+    **_of("classes", "tier-shed gaie-legacy stale-gated"),
 }
 ROUTING = {
-    "round-robin": "routing.by_load.round_robin",
-    "least-loaded": "routing.by_load.least_loaded",
-    "weighted": "routing.by_score.weighted",
-    "prefix-affinity": "routing.by_load.prefix_affinity",
-    "always-busiest": "routing.by_load.always_busiest",
-    "least-loaded-drawn": "routing.pickers.least_loaded_drawn",
-    "adaptive-weighted": "routing.by_score.adaptive_weighted",
-    "kv-adaptive": "routing.by_score.kv_adaptive",
-    "epoch-adaptive": "routing.by_score.epoch_adaptive",
-    "power-of-two": "routing.by_load.power_of_two",
-    "length-buckets": "routing.by_load.length_buckets",
+    **_of("routing.by_load", "round-robin least-loaded"),
+    **_of("routing.by_score", "weighted"),
+    **_of("routing.by_load", "prefix-affinity always-busiest"),
+    **_of("routing.pickers", "least-loaded-drawn"),
+    **_of("routing.by_score", "adaptive-weighted kv-adaptive epoch-adaptive"),
+    **_of("routing.by_load", "power-of-two length-buckets"),
 }
 SCORERS = {
-    "prefix-affinity": "scorers.prefix_affinity",
-    "queue-depth": "scorers.queue_depth",
-    "kv-utilization": "scorers.kv_utilization",
-    "load-balance": "scorers.load_balance",
-    "kv-pressure": "scorers.kv_pressure",
-    "cost-benefit": "scorers.cost_benefit",
-    "slo-headroom": "scorers.slo_headroom",
-    "slo-priority": "scorers.slo_priority",
-    "precise-prefix-cache": "scorers.precise_prefix_cache",
-    "no-hit-lru": "scorers.no_hit_lru",
-    "waiting-requests": "scorers.waiting_requests",
-    "running-requests": "scorers.running_requests",
-    "active-requests": "scorers.active_requests",
-    "load-aware": "scorers.load_aware",
-    "vllm-dp": "scorers.vllm_dp",
-    "capability-load": "scorers.capability_load",
+    **_of("scorers", "prefix-affinity queue-depth kv-utilization load-balance kv-pressure"),
+    **_of("scorers", "cost-benefit slo-headroom slo-priority precise-prefix-cache no-hit-lru"),
+    **_of("scorers", "waiting-requests running-requests active-requests load-aware vllm-dp"),
+    **_of("scorers", "capability-load"),
     "length-buckets": "routing.by_load.in_bucket",
 }
-PICKERS = {
-    "first-best": "routing.pickers.first_best",
-    "random-best": "routing.pickers.random_best",
-    "weighted-random": "routing.pickers.weighted_random",
-    "drawn-best": "routing.pickers.drawn_best",
-}
+PICKERS = _of("routing.pickers", "first-best random-best weighted-random drawn-best")
 PRIORITY = {
-    "constant": "queue_order.constant",
-    "slo-based": "queue_order.slo_based",
-    "inverted-slo": "queue_order.inverted_slo",
-    "slo-tiered": "queue_order.slo_tiered",
-    "load-adaptive": "queue_order.load_adaptive",
-    "slo-class": "queue_order.slo_class",
-    "gateway-class": "classes.gateway_class",
+    **_of("queue_order", "constant slo-based inverted-slo slo-tiered load-adaptive slo-class"),
+    **_of("classes", "gateway-class"),
 }
-SCHEDULERS = {
-    "fcfs": "queue_order.fcfs",
-    "priority-fcfs": "queue_order.priority_fcfs",
-    "sjf": "queue_order.sjf",
-    "reverse-priority": "queue_order.reverse_priority",
-}
+SCHEDULERS = _of("queue_order", "fcfs priority-fcfs sjf reverse-priority")
 CLUSTER = {
-    "outages": "movement.outages.outages",
-    "outage-at": "movement.outages.outage_at",
-    "autoscaler": "movement.autoscaler.autoscaler",
-    "saturation-autoscaler": "movement.saturation_autoscaler.saturation_autoscaler",
+    **_of("movement.outages", "outages outage-at"),
+    **_of("movement.autoscaler", "autoscaler"),
+    **_of("movement.saturation_autoscaler", "saturation-autoscaler"),
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 NAMES: dict[str, dict[str, str]] = {
