@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.machines import ENCODE_DECIDERS, PoolSettings, blocks_of, deployment
-from blis_jax.cluster.settings import declared_in
+from blis_jax.cluster.settings import declared_in, demand
 from blis_jax.core.types import ENCODE, IDLE, ROLES
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import kv_bytes_per_token
@@ -194,16 +194,10 @@ def _check_pools(config: ClusterConfig) -> None:
 
 def _check_latency_models(config: ClusterConfig) -> None:
     for name in ("prefill_latency_model", "decode_latency_model"):
-        of_pool = getattr(config, name)
-        if of_pool:
-            _demand(config, name, of_pool in SIZED, f"one of {', '.join(SIZED)}")
-        if of_pool == "trained-physics" and config.latency_model == "roofline":
+        if getattr(config, name):
+            demand(config, name, SIZED.__contains__, f"one of {', '.join(SIZED)}")
+        if getattr(config, name) == "trained-physics" and config.latency_model == "roofline":
             raise ConfigError(
                 f"{name} is trained-physics, but latency_model roofline has no coefficients for it; give latency_model "
                 "trained-physics, and roofline to the other pool"
             )
-
-
-def _demand(config: ClusterConfig, name: str, is_allowed: bool, words: str) -> None:
-    if not is_allowed:
-        raise ConfigError(f"{name} must be {words}, got {getattr(config, name)}")

@@ -172,13 +172,13 @@ def kv_bytes_per_token(deployment: Deployment) -> float:
             * (model.kv_lora_rank + model.qk_rope_head_dim)
             * model.activation_bytes
         )
-    whole = model.num_layers * 2.0 * _head_dim(model) * model.num_kv_heads * model.activation_bytes
+    whole = model.num_layers * 2.0 * model.head_size * model.num_kv_heads * model.activation_bytes
     return whole / deployment.tp
 
 
 def num_parameters(model: ModelDescription) -> int:
     """Return the weights of the model."""
-    d, kv = model.hidden_size, model.num_kv_heads * _head_dim(model)
+    d, kv = model.hidden_size, model.num_kv_heads * model.head_size
     layer = d * (d + 2 * kv) + d * d + 2 * d
     head = 0 if model.tie_word_embeddings else model.vocab_size * d
     return model.vocab_size * d + model.num_layers * layer + _feed_forward(model) + head + d
@@ -223,10 +223,6 @@ def kv_blocks(
             f"{available - overhead:.2f} GiB that are left; use a larger tp or smaller blocks"
         )
     return blocks * deployment.dp if model.is_moe and deployment.dp > 1 else blocks
-
-
-def _head_dim(model: ModelDescription) -> int:
-    return model.head_dim or model.hidden_size // model.num_heads
 
 
 def _feed_forward(model: ModelDescription) -> int:

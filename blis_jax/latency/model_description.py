@@ -103,6 +103,11 @@ class ModelDescription:
         return self.num_layers
 
     @property
+    def head_size(self) -> int:
+        """Return the width of one attention head; that which the file names, if it does."""
+        return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
     def expert_size(self) -> int:
         """Return the width of one expert."""
         return self.moe_intermediate_size or self.intermediate_size

@@ -77,7 +77,7 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
     flop_us = arithmetic / (deployment.peak_tflops * 1e6)
     sizes = sizes_of(deployment)
     chosen = model.num_experts_per_tok / model.num_experts if model.is_moe else 1.0
-    attention = float(model.num_layers * model.num_heads * _head_dim(deployment))
+    attention = float(model.num_layers * model.num_heads * model.head_size)
     wide = float(model.num_layers * model.hidden_size)
     num_moe = float(sizes.num_moe_layers)
     layers_us = (layer + sharing * (deployment.tp - 1)) * model.num_layers
@@ -109,8 +109,8 @@ def sizes_of(deployment: Deployment) -> Sizes:
     """Return weights and KV cache on one GPU; the head of the vocabulary keeps the activations' precision."""
     model, gpus = deployment.model, float(deployment.tp * deployment.dp)
     d, layers, each = model.hidden_size, model.num_layers, model.weight_bytes
-    kv_dim = model.num_kv_heads * _head_dim(deployment)
-    query = model.num_heads * _head_dim(deployment)
+    kv_dim = model.num_kv_heads * model.head_size
+    query = model.num_heads * model.head_size
     num_moe = _num_moe_layers(deployment)
     fixed = float(layers * d * (2 * query + 2 * kv_dim))
     fixed += float((layers - num_moe) * 3 * d * model.dense_size)
@@ -146,10 +146,6 @@ def _shared_size(model: ModelDescription) -> int:
     return model.shared_expert_size or (
         model.expert_size if model.interleave_moe_layer_step > 0 else 0
     )
-
-
-def _head_dim(deployment: Deployment) -> int:
-    return deployment.model.head_dim or deployment.model.hidden_size // deployment.model.num_heads
 
 
 @latency_model(
