@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from blis_jax.cluster import disaggregation
-from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, closest, shortened
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, shortened
+from blis_jax.files.input_files import mapping
 from blis_jax.latency.model_description import usual_tp
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def settings_of_fleet(
         ConfigError: a key or value is not allowed, or pools have more instances than there are.
         UnsupportedError: the nodes have too few GPUs, and tenants have budgets.
     """
-    _mapping(sections, SECTIONS, source)
+    mapping(sections, source, SECTIONS)
     if not config.is_august:
         name = next(name for name in SECTIONS if name in sections)
         raise ConfigError(
@@ -135,7 +136,7 @@ def _groups_of_pools(
     memory: dict[str, float] = {}
     for number, entry in enumerate(pools, 1):
         place = f"{source}: pool {number}"
-        pool = _mapping(entry, _POOL_KEYS, place)
+        pool = mapping(entry, place, _POOL_KEYS)
         made = _pool(pool, place)
         name = str(pool.get("name", made.gpu_type))
         if name in names:
@@ -177,7 +178,7 @@ def _pool(pool: Mapping[str, Any], place: str) -> NodePool:
 
 def _lifecycle(section: object, place: str) -> dict[str, float]:
     """Return how long instances load, and whether the first ones do."""
-    values = _mapping(section, _LIFECYCLE_KEYS, place)
+    values = mapping(section, place, _LIFECYCLE_KEYS)
     warm = values.get("warm_start_initial_instances", False)
     if not isinstance(warm, bool):
         raise ConfigError(
@@ -190,12 +191,12 @@ def _lifecycle(section: object, place: str) -> dict[str, float]:
 
 def _autoscaler(section: object, place: str) -> dict[str, float]:
     """Return the numbers of the autoscaler; without an interval it never acts."""
-    values = _mapping(section, _AUTOSCALER_KEYS, place)
+    values = mapping(section, place, _AUTOSCALER_KEYS)
     found = {name: _number(values, name, place) for name in ("interval_us", *_WINDOWS)}
     delay = _delay(values, "hpa_scrape_delay", place)
     found |= {f"scrape_delay_{name}_s": value for name, value in delay.items()}
     place = f"{place}.analyzer"
-    analyzer = _mapping(values.get("analyzer") or {}, tuple(_ANALYZER), place)
+    analyzer = mapping(values.get("analyzer") or {}, place, _ANALYZER)
     for name, default in _ANALYZER.items():
         found[name] = _number(analyzer, name, place) or default
     if found["kv_cache_threshold"] > 1:
@@ -232,22 +233,9 @@ def check(config: ClusterConfig) -> None:
         raise ConfigError(f"{_PREFIX}interval_us must be 0 or at least 1 µs")
 
 
-def _mapping(value: object, allowed: tuple[str, ...], place: str) -> Mapping[str, Any]:
-    """Return the value if it is a mapping with some of these keys alone."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
-    for key in value:
-        if key not in allowed:
-            raise ConfigError(
-                f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(allowed)}"
-                f"{closest(str(key), allowed)}"
-            )
-    return value
-
-
 def _delay(section: Mapping[str, Any], key: str, place: str) -> dict[str, float]:
     """Mean and standard deviation, s."""
-    delay = _mapping(section.get(key) or {}, _DELAY_KEYS, f"{place}.{key}")
+    delay = mapping(section.get(key) or {}, f"{place}.{key}", _DELAY_KEYS)
     return {name: _number(delay, name, f"{place}.{key}") for name in _DELAY_KEYS}
 
 

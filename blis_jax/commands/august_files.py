@@ -21,7 +21,7 @@ from blis_jax.errors import (
     closest,
     shortened,
 )
-from blis_jax.files.input_files import read_text
+from blis_jax.files.input_files import mapping, read_text
 
 _NUMBERS = {  # keys of `admission`: the options that they stand for
     "token_bucket_capacity": "token_bucket_capacity",
@@ -57,13 +57,12 @@ def options_of(path: str) -> dict[str, Any]:
 
     place = f"--policy-config {path}"
     sections = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}
-    _refuse_unknown(_mapping(sections, place), _KNOWN, place)
+    mapping(sections, place, _KNOWN)
     sections = {name: _as_fields(value, name) for name, value in sections.items()}
-    shares = _mapping(sections.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
+    shares = mapping(sections.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
     parts = {}
     for name, keys in _KEYS.items():
-        parts[name] = _mapping(sections.get(name) or {}, f"{place}: {name}")
-        _refuse_unknown(parts[name], keys, f"{place}: {name}")
+        parts[name] = mapping(sections.get(name) or {}, f"{place}: {name}", keys)
     options = _of_admission(parts["admission"], f"{place}: admission")
     options |= _of_routing(parts["routing"], f"{place}: routing")
     # `priority` is without effect there, too
@@ -126,7 +125,7 @@ def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     pairs = []
     for number, one in enumerate(section.get("scorers") or (), 1):
         at = f"{place}: scorer {number}"
-        _refuse_unknown(_mapping(one, at), ("name", "weight"), at)
+        mapping(one, at, ("name", "weight"))
         weight = _number(one.get("weight"), f"{at}: weight")
         pairs.append(f"{_text(one.get('name'), f'{at}: name')}:{weight:g}")
     return found | ({"routing_scorers": ",".join(pairs)} if pairs else {})
@@ -135,7 +134,7 @@ def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
 def _by_class(section: Any, place: str) -> dict[str, int]:
     numbers = {
         name: int(_number(value, f"{place}: {name}", True))
-        for name, value in _mapping(section, place).items()
+        for name, value in mapping(section, place).items()
     }
     for name in numbers:
         if name not in SLO_CLASSES[1:]:
@@ -146,21 +145,6 @@ def _by_class(section: Any, place: str) -> dict[str, int]:
                 stacklevel=2,
             )
     return {name: value for name, value in numbers.items() if name in SLO_CLASSES[1:]}
-
-
-def _mapping(value: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
-    return value
-
-
-def _refuse_unknown(section: Mapping[str, Any], allowed: tuple[str, ...], place: str) -> None:
-    for key in section:
-        if key not in allowed:
-            raise ConfigError(
-                f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(allowed)}"
-                f"{closest(str(key), allowed)}"
-            )
 
 
 def _text(value: Any, place: str) -> str:
@@ -229,7 +213,7 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
     from blis_jax.files.strict_yaml import read_yaml
 
     text = read_text(path, "a defaults.yaml of BLIS")
-    found = _mapping(read_yaml(text, str(path)) or {}, str(path))
+    found = mapping(read_yaml(text, str(path)) or {}, str(path))
     for name in found:
         if name not in _SECTIONS:
             hint = " (of February?)" if name == "models" else closest(str(name), _SECTIONS)
@@ -248,7 +232,7 @@ def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | N
     if defaults_filepath is None:
         return None
     path = Path(defaults_filepath)
-    presets = _mapping(read_defaults(path).get("workloads") or {}, f"{path}: workloads")
+    presets = mapping(read_defaults(path).get("workloads") or {}, f"{path}: workloads")
     if mode not in presets:
         raise ConfigError(f"{path}: workloads has no {mode!r}; {choices(mode, list(presets))}")
     place = f"{path}: workloads.{mode}"
@@ -256,7 +240,7 @@ def preset_of(defaults_filepath: str | None, mode: str) -> Mapping[str, int] | N
     known += [
         f"{name}{end}" for name in _LENGTHS.values() for end in ("", "_stdev", "_min", "_max")
     ]
-    preset = _mapping(presets[mode], place)
+    preset = mapping(presets[mode], place)
     for name, value in preset.items():
         if name not in known:
             raise ConfigError(f"{place}: {shortened(name)} is unknown; {choices(str(name), known)}")
@@ -270,9 +254,9 @@ def _of_defaults(
 ) -> dict[str, Any]:
     """GPU and TP of the model, its description beside the file, and the coefficients of trained-physics."""
     found, model = dict(settings), str(settings.get("model", "")).lower()
-    models = _mapping(document.get("defaults") or {}, f"{path}: defaults")
+    models = mapping(document.get("defaults") or {}, f"{path}: defaults")
     if model in models:
-        usual = _mapping(models[model], f"{path}: defaults.{model}")
+        usual = mapping(models[model], f"{path}: defaults.{model}")
         if not found.get("hardware") and usual.get("GPU"):
             found["hardware"] = str(usual["GPU"])
         if not found.get("tp") and usual.get("tensor_parallelism"):
@@ -283,7 +267,7 @@ def _of_defaults(
     if found.get("latency_model", "trained-physics") != "trained-physics":
         return found
     name = "trained_physics_coefficients"
-    fit = _mapping(document.get(name) or {}, f"{path}: {name}")
+    fit = mapping(document.get(name) or {}, f"{path}: {name}")
     for key in ("alpha_coeffs", "beta_coeffs"):
         if "alpha_coeffs" in settings or "beta_coeffs" in settings:
             break

@@ -12,12 +12,12 @@ import stat
 import sys
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.lazy import yaml
 
 # bytes of one packed file: far more than a recorded trace, less than a memory
@@ -194,6 +194,23 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
     raise ConfigError(
         f"{wanted}: {attribute!r} is none in the file; {there}{closest(attribute, known)}"
     )
+
+
+def mapping(value: object, place: str, known: Collection[str] | None = None) -> Mapping[Any, Any]:
+    """Return what a file has at a place, if that is a mapping, of these keys alone where they are given.
+
+    Raises:
+        ConfigError: it is none, or has another key.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
+    for key in value:
+        if known is not None and key not in known:
+            raise ConfigError(
+                f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(known)}"
+                f"{closest(str(key), known)}"
+            )
+    return value
 
 
 def _path_of(text: str) -> Path:

@@ -263,7 +263,7 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
         input_files.read_text(Path(path), "a YAML file with detectors' numbers"), path
     )
     found: dict[str, float] = {}
-    for block, numbers in _mapping(document or {}, path).items():
+    for block, numbers in input_files.mapping(document or {}, path).items():
         if block not in _BLOCKS:
             raise ConfigError(
                 f"{path}: {shortened(block)} is not known; {choices(str(block), _BLOCKS)}"
@@ -272,7 +272,7 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
             raise ConfigError(
                 f"{path}: {block} has no meaning without that detector; add it to --detectors"
             )
-        for key, value in _mapping(numbers or {}, f"{path}: {block}").items():
+        for key, value in input_files.mapping(numbers or {}, f"{path}: {block}").items():
             found[key] = _checked(f"{path}: {block}", key, value, _BLOCKS[block])
     low, high = (
         found.get(name, usual) for name, usual in zip(_UP_TO_ONE, (0.95, 0.98), strict=True)
@@ -298,12 +298,6 @@ def _checked(
         limits += "" if high >= 2**43 else ", at most 1" if key in _UP_TO_ONE else ", below 1"
         raise ConfigError(f"{place}.{key}: got {shortened(value)}, allowed is {words} {limits}")
     return float(value)
-
-
-def _mapping(value: Any, place: str) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a mapping")
-    return value
 
 
 def _number(option: str, name: str, text: str) -> float:
