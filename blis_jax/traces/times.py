@@ -17,6 +17,7 @@ TIME_UNITS = (*UNITS_US, AUTO)
 MOST_PER_S, MOST_TOKENS_PER_S = 500.0, 1e6
 MOST_OF_FRACTIONS_PER_S = 20.0  # where times in ms or below have fractions
 LEAST_PER_S, FEWEST_SLOW = 5e-3, 10  # so slow, and so many requests
+FEWEST_NAMED = 10  # whose column says µs: a few may come so fast
 USUAL_PER_S = 3.0  # the unit whose rate lies nearest to it is proposed
 FIRST_UNIX_S, LAST_UNIX_S = 1e9, 5e9  # seconds since 1970, of 2001 to 2128
 LATE_US = 86_400 * 10**6  # a first arrival later than a day
@@ -75,7 +76,8 @@ def read_in_unit(
 
 def remark(rows: TraceRows, unit: str | None) -> str | None:
     """Return a sentence on times that cannot be true, None for others and where the format says the unit."""
-    why = None if unit is None else why_odd(rows, unit)
+    is_named = unit == "us" and len(rows) < FEWEST_NAMED
+    why = None if unit is None or is_named else why_odd(rows, unit)
     if unit is None or why is None:
         return None
     pace = _Pace.of(rows, unit)

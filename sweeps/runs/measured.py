@@ -211,7 +211,7 @@ def metric_values(runs: Sequence[RunSummary], name: str) -> np.ndarray:
 # --- failures --------------------------------------------------------------------------------------
 
 _WHAT_TO_DO = {
-    Outcome.LIVELOCK.name: "BLIS itself would run for ever here; give more KV blocks, fewer requests a "
+    Outcome.LIVELOCK.name: "the run would go on for ever; give more KV blocks, fewer requests a "
     "second, or another preemption",
     Outcome.REFERENCE_CRASH.name: "BLIS itself crashes here; leave the CPU KV tier out, give more KV "
     "blocks, or set corrected to true",

@@ -57,6 +57,13 @@ def test_times_that_can_be_true_are_not_noted(tmp_path, moments):
     assert read_text(tmp_path, mooncake(moments)).report.notes == []
 
 
+@pytest.mark.parametrize(("num_rows", "num_notes"), [(4, 0), (40, 1)])
+def test_a_few_rows_of_a_column_that_says_its_unit_may_be_fast(tmp_path, num_rows, num_notes):
+    rows = "".join(f"{at},900,20\n" for at in range(0, 100 * num_rows, 100))
+    text = "arrival_us,input_tokens,output_tokens\n" + rows
+    assert len(read_text(tmp_path, text).report.notes) == num_notes
+
+
 def test_times_since_1970_begin_at_0(tmp_path):
     text = mooncake([1.79e9 + at for at in IN_SECONDS])
     (odd, moved) = read_text(tmp_path, text).report.notes
