@@ -8,7 +8,7 @@ from blis_jax.cluster.instance_groups import per_instance, roles
 from blis_jax.cluster.step_times import alphas, times_after_decode, vectors
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
-from blis_jax.core.types import ENCODE, IDLE
+from blis_jax.core.types import ENCODE, IDLE, AnswerCuts, ContextLimits
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
 
@@ -29,7 +29,7 @@ def test_a_pool_on_other_gpus_has_other_blocks_and_nothing_else():
     assert per_instance(config, "tp") == [1, 2]
     assert per_instance(config, "hardware") == ["H100", "H100"]
     assert per_instance(config, "max_model_len") == [131_072, 131_072]
-    assert params(config).cluster.max_model_len.ndim == 0
+    assert params(config).cluster[ContextLimits].most.ndim == 0
     longer = config.replace(decode_tp=1, decode_hardware="L40S", max_model_len=400_000)
     blocks = per_instance(longer, "total_kv_blocks")
     assert blocks[1] < blocks[0]
@@ -58,9 +58,9 @@ def test_a_decode_pool_for_shorter_requests_cuts_their_answers(settings, cuts):
     """BLIS ends one at 899 tokens in all: `sim/simulator.go`, behind the end of a step."""
     config = ClusterConfig(**({"revision": AUGUST, "pd_decider": "always"} | POOLS | settings))
     assert cuts_answers(config) is cuts
-    cuts_at = params(config).cluster.cuts_at
-    assert cuts_at is None or cuts_at.tolist() == [131_071, 899]
-    assert (cuts_at is not None) is cuts
+    numbers_of = params(config).cluster
+    assert (AnswerCuts in numbers_of) is cuts
+    assert not cuts or numbers_of[AnswerCuts].at.tolist() == [131_071, 899]
 
 
 def test_a_pool_has_a_latency_model_of_its_own():

@@ -7,6 +7,7 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance, roles
 from blis_jax.core.types import IDLE
+from blis_jax.core.views import FleetParams
 from blis_jax.engine.mechanism import params
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 
@@ -112,7 +113,7 @@ def test_without_nodes_no_instance_is_there() -> None:
     """A fleet of nobody, with which the router turns all requests away."""
     with pytest.warns(ConfigWarning, match="room for 0 instances"):
         none = cluster([pool("h", "H100", 80.0, initial_nodes=0)])
-    assert params(none, num_rows=8).cluster.fleet.num_first == 0
+    assert params(none, num_rows=8).cluster[FleetParams].num_first == 0
     with pytest.raises(UnsupportedError, match="room for 9 instances"):
         cluster(POOLS, num_instances=10, tenant_budgets="0=0.5")
 
@@ -132,7 +133,7 @@ def test_pools_on_other_gpus_are_of_other_kinds_where_no_nodes_are() -> None:
     """The autoscaler tells those go first whose kind is the first by name; nothing has a price there."""
     pools = {"prefill_instances": 1, "decode_instances": 1, "prefill_hardware": "A100-80"}
     config = cluster({"autoscaler": {"interval_us": 500_000}}, num_instances=3, **pools)
-    assert params(config).cluster.fleet.row_kind.tolist() == [0, 1, 1]
+    assert params(config).cluster[FleetParams].row_kind.tolist() == [0, 1, 1]
 
 
 def test_pools_are_placed_first_to_last():

@@ -10,7 +10,7 @@ from blis_jax.core.types import EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET
 from blis_jax.errors import ConfigError
-from blis_jax.tables.gateways import LatestTick
+from blis_jax.tables.gateways import LatestTick, QueueParams, TenantBudgets
 from tests.support.scenes import first_state_of
 
 
@@ -39,7 +39,7 @@ def test_options_have_the_names_of_blis():
     line += ["--flow-control", "--slo-targets", "critical=9,batch=4"]
     line += ["--fairness-policy", "round-robin", "--request-ttl", "7", "--queue-shedding"]
     config = cluster_config(make_parser().given([*line, "--dispatch-tick-interval", "0"]))
-    queue = mechanism.params(config).cluster.queue
+    queue = mechanism.params(config).cluster[QueueParams]
     assert (
         mechanism.mechanism(config).has_queue and not mechanism.mechanism(config).evicts_in_flight
     )
@@ -54,11 +54,11 @@ def test_classes_have_the_priorities_of_the_bundle():
         flow_control=True,
         policy_numbers={"priority.sheddable": 10, "priority.critical": -5},
     )
-    queue = mechanism.params(config).cluster.queue
+    queue = mechanism.params(config).cluster[QueueParams]
     assert queue.priority.tolist() == [3, -5, 3, 10, -1, -3]
     ours = mechanism.params(ClusterConfig(flow_control=True, priority_policy="slo-class"))
-    assert ours.cluster.queue.priority.tolist() == [3, 4, 3, -2, -1, -3]
-    assert ours.cluster.queue.priority.dtype == np.int32
+    assert ours.cluster[QueueParams].priority.tolist() == [3, 4, 3, -2, -1, -3]
+    assert ours.cluster[QueueParams].priority.dtype == np.int32
 
 
 def test_in_august_the_queue_takes_the_place_of_admission():
@@ -71,7 +71,7 @@ def test_in_august_the_queue_takes_the_place_of_admission():
 
 def test_without_the_queue_nothing_of_it_is_handed_on():
     config = ClusterConfig(saturation_detector="concurrency", request_ttl=5)
-    assert mechanism.params(config).cluster.queue is None
+    assert QueueParams not in mechanism.params(config).cluster
     assert mechanism.mechanism(config) == mechanism.mechanism(ClusterConfig())
 
 
@@ -94,7 +94,7 @@ def test_only_where_kv_is_reserved_the_queue_remembers_its_ticks():
 
 def test_budgets_are_shares_of_all_batches():
     config = ClusterConfig(num_instances=2, max_num_running_reqs=64, tenant_budgets="0=0.02, 2=0.5")
-    limit = mechanism.params(config).cluster.budgets.limit
+    limit = mechanism.params(config).cluster[TenantBudgets].limit
     assert limit[:4].tolist() == [0.02 * 128, np.inf, 64.0, np.inf]
     assert mechanism.mechanism(config).has_budgets
-    assert mechanism.params(ClusterConfig()).cluster.budgets is None
+    assert TenantBudgets not in mechanism.params(ClusterConfig()).cluster
