@@ -292,33 +292,12 @@ class PolicyParams(NumbersOfEachKind):
 
 
 @pytree
-class ContextLimits:
-    """Tokens that a request may have, where the profile has a limit: one number, or one of each instance."""
-
-    most: Int[Array, "..."]
-
-
-@pytree
-class AnswerCuts:
-    """Tokens at which a request's prompt and answer end, where decode pools may cut answers short."""
-
-    at: Int[Array, "instance"]
-
-
-@pytree
-class AfterDecode:
-    """Time that is added to E2E alone, where the profile has it, µs."""
-
-    us: Int[Array, "instance"]
-
-
-@pytree
 class ClusterParams(HasParts):
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included.
 
-    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts`, `AfterDecode`, and where requests
-    wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy places
-    instances `FleetParams`.
+    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of views.py; where
+    requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy
+    places instances `FleetParams`.
     """
 
     alpha: Float[Array, "instance 3"]  # µs, µs per prompt token, µs per output token

@@ -1,6 +1,6 @@
-"""What a cluster policy that places instances knows of machines, and what a latency model is told of a step's batch.
+"""What a cluster policy that places instances knows of machines, what a latency model is told of a step's batch, limits.
 
-The first is there only where a cluster policy reads it. Instances have a row each in the order in which they were made;
+The first is there only where a cluster policy reads it, limits of requests where a profile has them. Instances have a row each in the order in which they were made;
 a row is never used again.
 """
 
@@ -13,6 +13,30 @@ from blis_jax.core.types import Absent, pytree
 if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Bool, Float, Int
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@pytree
+class ContextLimits:
+    """Tokens that a request may have, where the profile has a limit: one number, or one of each instance."""
+
+    most: Int[Array, "..."]
+
+
+@pytree
+class AnswerCuts:
+    """Tokens at which a request's prompt and answer end, where decode pools may cut answers short."""
+
+    at: Int[Array, "instance"]
+
+
+@pytree
+class AfterDecode:
+    """Time that is added to E2E alone, where the profile has it, µs."""
+
+    us: Int[Array, "instance"]
+
 
 # --- machines -------------------------------------------------------------------------------------
 

@@ -28,16 +28,8 @@ from blis_jax.cluster.router import (
 )
 from blis_jax.cluster.settings import LARGEST_COUNT
 from blis_jax.core.parts import Parts
-from blis_jax.core.types import (
-    IDLE,
-    NO_HORIZON,
-    SLO_CLASSES,
-    AfterDecode,
-    AnswerCuts,
-    ClusterParams,
-    ContextLimits,
-)
-from blis_jax.core.views import FleetParams
+from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
+from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits, FleetParams
 from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
 from blis_jax.tables.gateways import QueueParams, TenantBudgets

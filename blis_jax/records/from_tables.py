@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.arrays import maxima, sums
-from blis_jax.core.types import AfterDecode
+from blis_jax.core.views import AfterDecode
 from blis_jax.records import latencies, stays
 from blis_jax.records.latencies import latency_sums, num_resumed
 from blis_jax.records.record import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.arrays import clipped, sums
-from blis_jax.core.types import AfterDecode
+from blis_jax.core.views import AfterDecode
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.records.splits import has_moved

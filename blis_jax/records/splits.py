@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.core.types import AnswerCuts, never
+from blis_jax.core.types import never
+from blis_jax.core.views import AnswerCuts
 from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.records.stays import Timeouts

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import get
-from blis_jax.core.types import NO_REQUEST, AfterDecode
+from blis_jax.core.types import NO_REQUEST
+from blis_jax.core.views import AfterDecode
 from blis_jax.engine.phases.departures.hand_over import answer_len
 from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.writing import no_news, no_writes

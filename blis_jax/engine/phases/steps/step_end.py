@@ -14,8 +14,8 @@ from jax import lax
 from blis_jax.core.columns import Vector, as_int
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import ContextLimits, pytree
-from blis_jax.core.views import StepBatch
+from blis_jax.core.types import pytree
+from blis_jax.core.views import ContextLimits, StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_start import members_of, step_time
 from blis_jax.memory.block_tables.contents import nothing_found
