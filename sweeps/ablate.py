@@ -140,7 +140,7 @@ def _run(
     from sweeps.compare.ablation.document import Combination
 
     base, arm = (one.config for one in arms)
-    found = []
+    findings = []
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(NAME, journal, len(masks), classes, is_one) as kept:
         for mask in masks:
@@ -148,10 +148,10 @@ def _run(
             try:
                 config = config_at(base, arm, components, mask)
             except ConfigError as error:
-                found.append(Combination(mask, error=str(error)))
+                findings.append(Combination(mask, error=str(error)))
                 continue
-            found.append(Combination(mask, kept.of(config, name)))
-    return tuple(found), kept.bench
+            findings.append(Combination(mask, kept.of(config, name)))
+    return tuple(findings), kept.bench
 
 
 if __name__ == "__main__":

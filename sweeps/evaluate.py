@@ -100,7 +100,7 @@ def evaluate(
     Times are in ms, rates per second. Requests drawn and programs compiled are kept for later calls;
     where JAX is not imported yet, it is set up as for the command.
     """
-    given = {
+    request = {
         "strategy": str(strategy) if isinstance(strategy, Path) else strategy,
         "parameters": dict(parameters or {}),
         "arm": arm,
@@ -114,7 +114,7 @@ def evaluate(
         "metrics": list(metrics) if metrics is not None else None,
         "targets": {name: dict(one) for name, one in targets.items()} if targets else None,
     }
-    (answer,) = _evaluator().answers([given], ["request"])
+    (answer,) = _evaluator().answers([request], ["request"])
     if answer["error"] is not None:
         raise ConfigError(answer["error"])
     return answer

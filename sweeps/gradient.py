@@ -96,7 +96,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         options, NAME, lambda: workload_of_arms(options, [arm]), [arm.config], NUM_SEEDS
     ).at_least(2, "to have a spread")
     bench = Experiment(requests, DEFAULT_TARGETS, tuple(metrics)).bench(2 * options.pairs)
-    found = smoothed_gradients(
+    gradients = smoothed_gradients(
         bench,
         arm.config,
         parameters,
@@ -104,9 +104,9 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         options.random_state,
         options.law,
     )
-    render.show_answer(answer(arm.name, requests.seeds, found), table(found))
+    render.show_answer(answer(arm.name, requests.seeds, gradients), table(gradients))
     if output is not None:
-        write_json(output, document(arm.name, requests.seeds, found))
+        write_json(output, document(arm.name, requests.seeds, gradients))
     return 0
 
 
@@ -116,7 +116,7 @@ def _widths(text: str | None) -> list[tuple[str, float, bool]]:
         raise ConfigError(
             "--perturb: nothing to perturb; give for instance max_num_scheduled_tokens=64"
         )
-    found = []
+    widths = []
     for part in text.split(","):
         name, equals, rest = part.partition("=")
         number, colon, scale = rest.partition(":")
@@ -126,8 +126,8 @@ def _widths(text: str | None) -> list[tuple[str, float, bool]]:
             equals = ""
         if not equals or (colon and scale != "log"):
             raise ConfigError(f"--perturb: {part!r} is not NAME=WIDTH or NAME=WIDTH:log")
-        found.append((name.strip(), width, bool(colon)))
-    return found
+        widths.append((name.strip(), width, bool(colon)))
+    return widths
 
 
 def _unit(parameter: Perturbed) -> str:

@@ -226,17 +226,17 @@ def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPa
     """The files and the words; the exit code."""
     from sweeps.search.report import findings_of
 
-    found = findings_of(document, paths.result)
+    findings = findings_of(document, paths.result)
     document["answer"] = findings_of(document).answer.to_json()
-    document["picture"] = found.pictures[0].to_json() if found.pictures else None
+    document["picture"] = findings.pictures[0].to_json() if findings.pictures else None
     files: outputs.Files = [
         (paths.result, lambda path: write_json(path, document)),
         (
-            paths.figure if found.pictures else None,
-            lambda path: outputs.draw(found.pictures[0], path),
+            paths.figure if findings.pictures else None,
+            lambda path: outputs.draw(findings.pictures[0], path),
         ),
     ]
-    outputs.show(found, lambda: outputs.write_files(files), options)
+    outputs.show(findings, lambda: outputs.write_files(files), options)
     if document["best_score"] is None:
         cli.say(NAME, "every point failed; see the outcomes in the result")
         return cli.EXIT_UNSUPPORTED

@@ -133,10 +133,10 @@ def _select(arguments: Sequence[str] | None) -> int:
             if chosen.winner:
                 fresh = stage.afresh(chosen.winner, options.fresh_seeds)
         document = document_of(setting, choice, arms, chosen, fresh)
-        found = findings_of(document)
-        document["answer"] = found.answer.to_json()
+        findings = findings_of(document)
+        document["answer"] = findings.answer.to_json()
         files: outputs.Files = [(paths.result, lambda path: write_json(path, document))]
-        outputs.show(found, lambda: outputs.write_files(files), options)
+        outputs.show(findings, lambda: outputs.write_files(files), options)
         return 0
 
 

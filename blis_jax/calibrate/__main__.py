@@ -241,13 +241,13 @@ def _predict(options: CalibrateOptions, trace: Path) -> int:
 
 
 def _refuse_beside_prediction(options: CalibrateOptions) -> None:
-    given = options.given()
-    idle = {"figure", *_Fit.of(given).given()}
+    given_options = options.given()
+    idle = {"figure", *_Fit.of(given_options).given()}
     if options.predicted is not None:
         idle |= {"coefficients_from", *_server(options)}
     first = "coefficients-from" if options.predicted is None else "predicted"
     for name in sorted(idle):
-        if name in given:
+        if name in given_options:
             raise ConfigError(
                 f"--{name.replace('_', '-')} has no meaning beside --{first}; leave one of them out"
             )

@@ -158,12 +158,12 @@ def is_genai_perf(document: object) -> bool:
 
 def read_genai_perf(document: object, source: str) -> list[Benchmark]:
     """Return the experiments, each with figures of its requests."""
-    found = []
+    runs = []
     for place, experiment in enumerate(at(document, "experiments")):
         mode, value = (at(experiment, "experiment", name) for name in ("mode", "value"))
         read = partial(_genai_perf_figures, experiment, f"{source}: experiment {place}")
-        found.append(Benchmark(f"{mode} {value}", read))
-    return found
+        runs.append(Benchmark(f"{mode} {value}", read))
+    return runs
 
 
 def _genai_perf_figures(experiment: object, source: str) -> Summary:

@@ -80,9 +80,9 @@ class Simulator:
 
     def configured(self, values: np.ndarray) -> ClusterConfig:
         """Return the cluster with these coefficients."""
-        given = self._given(values)
-        alpha, beta = coefficients_of(given)
-        model = model_of(given)
+        coefficients = self._given(values)
+        alpha, beta = coefficients_of(coefficients)
+        model = model_of(coefficients)
         return self.config.replace(alpha_coeffs=alpha, beta_coeffs=beta, latency_model=model)
 
     def __call__(self, values: np.ndarray) -> Latencies:
@@ -170,19 +170,19 @@ def calibrate(
     is_fitted = np.arange(len(run)) < count
     simulator, target = Simulator(run, config, plan.terms), FitTarget(run, is_fitted)
     starts = starting_points(run, plan.terms, plan.num_starts, plan.seed, is_fitted)
-    found = fit(simulator, target, plan.terms, starts, on_start)
-    known, predictive = uncertainty(found), None
+    best = fit(simulator, target, plan.terms, starts, on_start)
+    known, predictive = uncertainty(best), None
     intervals: dict[tuple[str, str], Interval] | None = None
     if plan.explores:
-        found, known, wider, predictive = _explored(simulator, target, found, known, plan.seed)
+        best, known, wider, predictive = _explored(simulator, target, best, known, plan.seed)
         if not np.all(is_fitted):
             intervals = predictive.intervals(wider, run, ~is_fitted)
-    latencies = simulator(found.values)
+    latencies = simulator(best.values)
     return Calibration(
         run,
-        simulator.configured(found.values),
+        simulator.configured(best.values),
         plan,
-        found,
+        best,
         known,
         latencies,
         tuple(_errors(run, latencies, is_fitted, intervals)),

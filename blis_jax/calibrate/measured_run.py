@@ -108,14 +108,14 @@ def cluster_values(settings: ServerSettings, server: Mapping[str, Any]) -> dict[
 
 def completed(settings: ServerSettings, cluster: Mapping[str, Any]) -> ServerSettings:
     """Return the settings, with fields of a fitted cluster where they are silent."""
-    found = {
+    settings_by_name = {
         name: cluster.get(field)
         for name, field in _FIELDS.items()
         if getattr(settings, name) is None
     }
-    if found.get("total_kv_blocks") == UNKNOWN_KV_BLOCKS:
-        del found["total_kv_blocks"]
-    return dataclasses.replace(settings, **found)
+    if settings_by_name.get("total_kv_blocks") == UNKNOWN_KV_BLOCKS:
+        del settings_by_name["total_kv_blocks"]
+    return dataclasses.replace(settings, **settings_by_name)
 
 
 def routing_of(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,16 +218,16 @@ def parse(path: Path) -> Any:
 
 
 def _lines(text: str, path: Path) -> tuple[Any, ...]:
-    found = []
+    lines = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                found.append(json.loads(line))
+                lines.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise ConfigError(
                     f"{path}, line {number}: {error}; give JSON, or JSON with one object a line"
                 ) from None
-    return tuple(found)
+    return tuple(lines)
 
 
 TO_MS = {"s": 1e3, "sec": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}

@@ -124,11 +124,11 @@ def redrawn(
     num, mean = len(noise), noise.mean(axis=0)
     whole = noise - mean
     power = np.maximum(np.sum(whole**2, axis=0), 1e-300)
-    found = np.sum(whole[1:] * whole[:-1], axis=0) / power
-    steps = whole[1:] - found * whole[:-1] if num > 1 else whole
+    correlation = np.sum(whole[1:] * whole[:-1], axis=0) / power
+    steps = whole[1:] - correlation * whole[:-1] if num > 1 else whole
     steps = (steps - steps.mean(axis=0)) / np.maximum(steps.std(axis=0), 1e-300)
     # what was fitted hides some of it, as a line would (Marriott and Pope, 1954)
-    alike = found + (2 + 4 * found) / num
+    alike = correlation + (2 + 4 * correlation) / num
     error = np.sqrt(np.maximum(1 - alike**2, 0.0) / num)
     shape = NUM_DISTURBED, noise.shape[1]
     alike = np.clip(alike + error * random.standard_normal(shape), 0.0, MOST_ALIKE)
@@ -154,8 +154,8 @@ def _sizes(
     independent = np.maximum(num * (1 - alike) / (1 + alike), 2.0)
     freedom = num * (1 - alike**2) / (1 + alike**2) - NUM_FITTED
     freedom = np.maximum(freedom, LEAST_FREEDOM)
-    found: np.ndarray = np.sqrt(freedom / random.chisquare(freedom) / (1 - 1 / independent))
-    return found
+    sizes: np.ndarray = np.sqrt(freedom / random.chisquare(freedom) / (1 - 1 / independent))
+    return sizes
 
 
 def disturbed(
@@ -181,14 +181,16 @@ def _figures(
     has_gap = output_len > 1
     gaps = np.maximum(output_len[has_gap] - 1.0, 1.0)
     tpot = (e2e_us - ttft_us)[:, has_gap] / gaps
-    found = []
+    figures = []
     for values in (ttft_us, tpot, e2e_us):
         if not values.shape[1]:
-            found.append(np.full((len(STATISTICS), len(values)), np.nan))
+            figures.append(np.full((len(STATISTICS), len(values)), np.nan))
             continue
         ranks = [float(name[1:]) for name in STATISTICS[1:]]
-        found.append(np.vstack([values.mean(axis=1), *np.percentile(values, ranks, axis=1)]) / 1e3)
-    return np.stack(found)
+        figures.append(
+            np.vstack([values.mean(axis=1), *np.percentile(values, ranks, axis=1)]) / 1e3
+        )
+    return np.stack(figures)
 
 
 # --- a fit as a file, and coefficients drawn from what it leaves open -----------------------------
@@ -233,10 +235,10 @@ class Posterior:
         self, values: Float[np.ndarray, " term"] | None = None
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return α and β at the fit, or at one of its draws; β has a fourth term if the fit has it."""
-        given = {**self.fixed, **dict(zip(self.terms, self.values.tolist(), strict=True))}
+        values_by_term = {**self.fixed, **dict(zip(self.terms, self.values.tolist(), strict=True))}
         if values is not None:
-            given |= dict(zip(self.terms, np.asarray(values).tolist(), strict=True))
-        return coefficients_of(given)
+            values_by_term |= dict(zip(self.terms, np.asarray(values).tolist(), strict=True))
+        return coefficients_of(values_by_term)
 
     @property
     def server_settings(self) -> dict[str, Any]:

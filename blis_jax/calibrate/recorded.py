@@ -324,13 +324,13 @@ def read_result(
 def _rows_path(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [path / name for name in _FILES_OF_RUNS if (path / name).is_file()]
-    if not found:
+    paths = [path / name for name in _FILES_OF_RUNS if (path / name).is_file()]
+    if not paths:
         raise ConfigError(
             f"{path} holds neither {', '.join(_FILES_OF_RUNS[:-1])} nor {_FILES_OF_RUNS[-1]}; give the "
             "file of the requests"
         )
-    return found[0]
+    return paths[0]
 
 
 def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:

@@ -117,8 +117,8 @@ def _inverse(normal: np.ndarray) -> np.ndarray:
     size = np.sqrt(np.diag(normal))
     units = np.where(size > 0, size, 1.0)
     scaled = np.linalg.pinv(normal / np.outer(units, units), rcond=1e-12, hermitian=True)
-    found: np.ndarray = scaled / np.outer(units, units)
-    return found
+    inverse: np.ndarray = scaled / np.outer(units, units)
+    return inverse
 
 
 def _at_bound(fit: Fit) -> np.ndarray:
@@ -142,7 +142,7 @@ def _remarks(
 ) -> tuple[str, ...]:
     """Return what a reader of the numbers has to know."""
     is_at_bound = _at_bound(fit)
-    found = [
+    remarks = [
         f"{term} is not identifiable here: "
         + ("it ends at its bound of 0" if low else f"standard error {100 * e:.0f} % of its value")
         for term, known, low, e in zip(fit.terms, is_known, is_at_bound, error, strict=True)
@@ -152,15 +152,15 @@ def _remarks(
         for column in range(row):
             value = correlations[row, column]
             if abs(value) > 0.95 and not (is_at_bound[row] or is_at_bound[column]):
-                found.append(
+                remarks.append(
                     f"{fit.terms[column]} and {fit.terms[row]} are known only together "
                     f"(correlation {value:+.2f}): one can be traded for the other"
                 )
     diagonal = np.sqrt(np.maximum(np.diag(normal), 1e-300))
     condition = np.linalg.cond(normal / np.outer(diagonal, diagonal))
     if condition > WORST_CONDITION:
-        found.append(f"the normal matrix is nearly singular (condition {condition:.1e})")
-    return tuple(found)
+        remarks.append(f"the normal matrix is nearly singular (condition {condition:.1e})")
+    return tuple(remarks)
 
 
 # --- intervals from all fits that do nearly as well: other minima ---------------------------------
@@ -197,15 +197,15 @@ class Exploration:
     @property
     def best(self) -> Float[np.ndarray, " term"]:
         """Return the coefficients `[term]` with the least cost of all that were tried."""
-        found: np.ndarray = self.values[np.argmin(self.costs)]
-        return found
+        best: np.ndarray = self.values[np.argmin(self.costs)]
+        return best
 
     def near(self, fit: Fit) -> Float[np.ndarray, "near term"]:
         """Return the ends that the run does not exclude, each once, and the fit."""
         is_near = self.costs <= self.costs.min() + self.most_worse
         alone = np.pad(fit.values, (0, len(self.terms) - len(fit.terms)))
-        found: np.ndarray = np.unique(np.vstack([self.values[is_near], alone]), axis=0)
-        return found
+        distinct: np.ndarray = np.unique(np.vstack([self.values[is_near], alone]), axis=0)
+        return distinct
 
 
 def explore(

@@ -183,10 +183,13 @@ def table(rows: Sequence[ErrorRow]) -> str:
     keys = dict.fromkeys((row.part, row.metric) for row in rows)
     by_place = {(row.part, row.metric, row.statistic): row for row in rows}
     for part, metric in keys:
-        found = [by_place.get((part, metric, name)) for name in STATISTICS]
-        cells = [_cell(row) if row is not None and row.is_there else NO_CELL for row in found]
+        rows_of_statistics = [by_place.get((part, metric, name)) for name in STATISTICS]
+        cells = [
+            _cell(row) if row is not None and row.is_there else NO_CELL
+            for row in rows_of_statistics
+        ]
         lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
-        ends = [_interval(row) for row in found]
+        ends = [_interval(row) for row in rows_of_statistics]
         if any(ends):
             lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{one:>29}" for one in ends))
     return "\n".join(lines)

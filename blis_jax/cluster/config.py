@@ -301,10 +301,10 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         setting = moved.today(setting)
         if not is_policy_number(setting):
             return getattr(self, setting)
-        given = dict(self.policy_numbers)
+        numbers = dict(self.policy_numbers)
         declared = number_of(self, setting)
         assert declared is not None  # it is written as a policy's number
-        return given.get(setting, declared.default)
+        return numbers.get(setting, declared.default)
 
 
 def _take_vllm_names(make: Callable[..., None]) -> Callable[..., None]:

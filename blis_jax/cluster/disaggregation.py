@@ -35,13 +35,15 @@ def has_pools(config: ClusterConfig) -> bool:
 def roles(config: ClusterConfig) -> list[int]:
     """Return the role of every instance: an index into `ROLES`, `ENCODE`, or `IDLE` for those in no pool."""
     codes = [ROLES.index("prefill"), ROLES.index("decode"), ROLES.index("both"), ENCODE]
-    found = [
+    codes_of_instances = [
         code
         for code, name in zip(codes, _COUNTS, strict=True)
         for _ in range(getattr(config, name))
     ]
-    found += [IDLE] * (config.num_instances - len(found))
-    return found[: config.num_instances]  # those that no node has room for are never there
+    codes_of_instances += [IDLE] * (config.num_instances - len(codes_of_instances))
+    return codes_of_instances[
+        : config.num_instances
+    ]  # those that no node has room for are never there
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
@@ -75,9 +77,12 @@ def cuts_answers(config: ClusterConfig) -> bool:
         return False
     limits = [limit or math.inf for limit in per_instance(config, "max_model_len")]
     prefill, decode, both = (ROLES.index(name) for name in ("prefill", "decode", "both"))
-    own = list(zip(roles(config), limits, strict=True))
-    longest = max((limit for role, limit in own if role in (prefill, both)), default=0)
-    return min((limit for role, limit in own if role in (decode, both)), default=longest) < longest
+    role_limits = list(zip(roles(config), limits, strict=True))
+    longest = max((limit for role, limit in role_limits if role in (prefill, both)), default=0)
+    return (
+        min((limit for role, limit in role_limits if role in (decode, both)), default=longest)
+        < longest
+    )
 
 
 # an instance that does both has what the decode pool has
@@ -141,17 +146,17 @@ def check(config: ClusterConfig) -> None:
     Raises:
         ConfigError: the sentence begins with the setting.
     """
-    given = [name for name, none in SETTINGS.items() if getattr(config, name) != none]
-    if not given:
+    changed = [name for name, none in SETTINGS.items() if getattr(config, name) != none]
+    if not changed:
         return
     if not config.is_august:
         raise ConfigError(
-            f"{given[0]} exists only in the revision blis-2026-08; take the profile blis-2026-08, or use instances "
+            f"{changed[0]} exists only in the revision blis-2026-08; take the profile blis-2026-08, or use instances "
             "with roles and hand_over_policy pools"
         )
     if not has_pools(config):
         raise ConfigError(
-            f"{given[0]} is for prefill and decode pools; give prefill_instances and decode_instances too"
+            f"{changed[0]} is for prefill and decode pools; give prefill_instances and decode_instances too"
         )
     _check_pools(config)
 
@@ -180,10 +185,10 @@ def _check_pools(config: ClusterConfig) -> None:
         raise ConfigError(
             f"encode_decider {config.encode_decider} needs an encode pool; give encode_instances"
         )
-    own = [name for name in OF_ONE_POOL if getattr(config, name)]
-    if own and not config.prefill_instances:
+    changed = [name for name in OF_ONE_POOL if getattr(config, name)]
+    if changed and not config.prefill_instances:
         raise ConfigError(
-            f"{own[0]} has no effect without prefill_instances, as in BLIS; give some, or leave it out"
+            f"{changed[0]} has no effect without prefill_instances, as in BLIS; give some, or leave it out"
         )
     _check_latency_models(config)
     if config.instances and not config.node_pools:

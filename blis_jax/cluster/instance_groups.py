@@ -82,8 +82,8 @@ class InstanceGroup:
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that the group has of its own, by setting."""
-        given = {name: getattr(self, name) for name in NUMBERS}
-        return {name: value for name, value in given.items() if value is not None}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        return {name: value for name, value in numbers.items() if value is not None}
 
     def plain(self) -> dict[str, Any]:
         """Return what was given, as a file has it."""

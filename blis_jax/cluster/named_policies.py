@@ -314,11 +314,11 @@ def _by_owner(config: ClusterConfig, used: Chosen) -> dict[str, Policy]:
 
 
 def _numbers_by_owner(config: ClusterConfig) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    by_owner: dict[str, dict[str, float]] = {}
     for name, value in config.policy_numbers:
         owner, _, field = name.rpartition(".")
-        found.setdefault(owner, {})[field] = value
-    return found
+        by_owner.setdefault(owner, {})[field] = value
+    return by_owner
 
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def slo_targets(text: str) -> dict[str, int]:
     Raises:
         ConfigError: a pair is no class with a whole number above 0.
     """
-    found = {}
+    targets = {}
     for part in text.split(",") if text.strip() else ():
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in SLO_CLASSES[1:]:
@@ -93,8 +93,8 @@ def slo_targets(text: str) -> dict[str, int]:
             raise ConfigError(
                 f"slo_targets: {part.strip()!r} must be CLASS=N with whole µs above 0, such as critical=100000"
             )
-        found[name] = int(value)
-    return found
+        targets[name] = int(value)
+    return targets
 
 
 def tenant_budgets(text: str) -> dict[int, float]:
@@ -103,7 +103,7 @@ def tenant_budgets(text: str) -> dict[int, float]:
     Raises:
         ConfigError: a pair is no number of a tenant with a share from 0 to 1.
     """
-    found = {}
+    budgets = {}
     for part in text.split(",") if text.strip() else ():
         tenant, _, share = (word.strip() for word in part.partition("="))
         try:
@@ -115,8 +115,8 @@ def tenant_budgets(text: str) -> dict[int, float]:
                 f"tenant_budgets: {part.strip()!r} must be TENANT=SHARE with a number below {MOST_TENANTS}, in the "
                 "order of the tenants' names, and a share from 0 to 1, such as 0=0.02"
             )
-        found[int(tenant)] = value
-    return found
+        budgets[int(tenant)] = value
+    return budgets
 
 
 def check(config: ClusterConfig) -> None:

@@ -43,8 +43,8 @@ def all_values(config: ClusterConfig) -> dict[str, Any]:
     """Return all settings by name, groups of instances only where there are some."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     lists = ("instances", "node_pools")
-    given = {name: plain_value(values[name]) for name in lists if values[name]}
-    return {name: value for name, value in values.items() if name not in lists} | given
+    values_of_lists = {name: plain_value(values[name]) for name in lists if values[name]}
+    return {name: value for name, value in values.items() if name not in lists} | values_of_lists
 
 
 def values_for_hash(config: ClusterConfig) -> dict[str, Any]:

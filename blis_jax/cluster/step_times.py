@@ -195,10 +195,10 @@ _IDLE = {"dp": 1, "model_config": "", "moe_comm_backend": "", "gpu_memory_utiliz
 def _refuse_idle(config: ClusterConfig) -> None:
     """Refuse numbers of what is served where step times are fitted."""
     for name, usual in _IDLE.items():
-        given = getattr(config, name)
-        if given != usual:
+        value = getattr(config, name)
+        if value != usual:
             raise ConfigError(
-                f"{name} is {given}, but step times of latency_model {name_of(config)} are fitted and "
+                f"{name} is {value}, but step times of latency_model {name_of(config)} are fitted and "
                 f"do not depend on it; leave it out, or use latency_model {' or '.join(FROM_SIZES)}"
             )
 

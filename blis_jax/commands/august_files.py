@@ -102,21 +102,21 @@ def _share(value: Any, place: str) -> float:
 
 def _of_admission(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     policy = _text(section.get("policy", ""), f"{place}: policy")
-    found: dict[str, Any] = {"admission_policy": policy} if policy else {}
+    settings: dict[str, Any] = {"admission_policy": policy} if policy else {}
     for key, option in _NUMBERS.items():
         if key in section:
-            found[option] = _number(section[key], f"{place}: {key}", key in _WHOLE)
+            settings[option] = _number(section[key], f"{place}: {key}", key in _WHOLE)
     if policy == "tier-shed":
-        found.setdefault("tier_shed_min_priority", 3)
+        settings.setdefault("tier_shed_min_priority", 3)
     priorities = _by_class(section.get("slo_priorities") or {}, f"{place}: slo_priorities")
     owners = ("priority", *(("admission",) if policy in _GATES else ()))
     numbers = {f"{owner}.{name}": value for owner in owners for name, value in priorities.items()}
     targets = _by_class(section.get("slo_targets") or {}, f"{place}: slo_targets")
     if numbers:
-        found["policy_numbers"] = tuple(numbers.items())
+        settings["policy_numbers"] = tuple(numbers.items())
     if targets:
-        found["slo_targets"] = ",".join(f"{name}={value}" for name, value in targets.items())
-    return found
+        settings["slo_targets"] = ",".join(f"{name}={value}" for name, value in targets.items())
+    return settings
 
 
 def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -176,9 +176,12 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         ConfigError: a file cannot be used.
         UnsupportedError: it is one of the first revision.
     """
-    found = dict(settings)
-    defaults, folder = found.pop("defaults_filepath", None), found.pop("model_config_folder", None)
-    hardware = found.pop("hardware_config", None)
+    changed = dict(settings)
+    defaults, folder = (
+        changed.pop("defaults_filepath", None),
+        changed.pop("model_config_folder", None),
+    )
+    hardware = changed.pop("hardware_config", None)
     if not is_august:
         for name, value in (("defaults-filepath", defaults), ("hardware-config", hardware)):
             if value is not None:
@@ -187,21 +190,21 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
                     "blis-2026-08, or --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
                 )
     if folder is not None:
-        if "model_config" in found:
+        if "model_config" in changed:
             raise ConfigError(
                 "--model-config: --model-config-folder is given too; give one of them"
             )
-        found["model_config"] = str(Path(folder) / "config.json")
+        changed["model_config"] = str(Path(folder) / "config.json")
     if defaults is not None:
         path = Path(defaults)
-        found = _of_defaults(path, read_defaults(path), found)
+        changed = _of_defaults(path, read_defaults(path), changed)
         beside = path.parent / "hardware_config.json"
         hardware = hardware or (str(beside) if beside.is_file() else None)
     if hardware is None:
-        return found
+        return changed
 
-    found["hardware"] = f"{hardware}:{found.get('hardware') or ClusterConfig.hardware}"
-    return found | {part: f"{hardware}:{found[part]}" for part in _PARTS if found.get(part)}
+    changed["hardware"] = f"{hardware}:{changed.get('hardware') or ClusterConfig.hardware}"
+    return changed | {part: f"{hardware}:{changed[part]}" for part in _PARTS if changed.get(part)}
 
 
 def read_defaults(path: Path) -> Mapping[str, Any]:

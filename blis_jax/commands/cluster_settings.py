@@ -165,30 +165,37 @@ def with_shares(
 
 def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with those of a revision, and of a policy file, under the names that settings have."""
-    found = dict(settings)
-    if found.get("variant") in REVISIONS:
-        found["revision"] = found.pop("variant")
-    if found.get("revision") == AUGUST:
-        found.setdefault("latency_model", "trained-physics")
-    found = with_files(found, found.get("revision") == AUGUST)
-    path = found.pop("policy_config", None)
-    if path is not None and found.get("revision") != AUGUST:
+    resolved_settings = dict(settings)
+    if resolved_settings.get("variant") in REVISIONS:
+        resolved_settings["revision"] = resolved_settings.pop("variant")
+    if resolved_settings.get("revision") == AUGUST:
+        resolved_settings.setdefault("latency_model", "trained-physics")
+    resolved_settings = with_files(resolved_settings, resolved_settings.get("revision") == AUGUST)
+    path = resolved_settings.pop("policy_config", None)
+    if path is not None and resolved_settings.get("revision") != AUGUST:
         raise ConfigError(
             "--policy-config is read with --profile blis-2026-08; give that profile, or options"
         )
     if path is not None:
-        found = options_of(path) | found
-    interval = found.pop("model_autoscaler_interval_us", None)
+        resolved_settings = options_of(path) | resolved_settings
+    interval = resolved_settings.pop("model_autoscaler_interval_us", None)
     if interval is not None:
-        found |= {"cluster_policy": POLICY, f"{POLICY.replace('-', '_')}_interval_us": interval}
-    found = _without_pools(found) if found.get("revision") == AUGUST else found
-    is_uncached = found.pop("no_enable_prefix_caching", None)
+        resolved_settings |= {
+            "cluster_policy": POLICY,
+            f"{POLICY.replace('-', '_')}_interval_us": interval,
+        }
+    resolved_settings = (
+        _without_pools(resolved_settings)
+        if resolved_settings.get("revision") == AUGUST
+        else resolved_settings
+    )
+    is_uncached = resolved_settings.pop("no_enable_prefix_caching", None)
     if is_uncached is not None:
-        found["enable_prefix_caching"] = not is_uncached
-    policy = found.pop("preemption_policy", None)
+        resolved_settings["enable_prefix_caching"] = not is_uncached
+    policy = resolved_settings.pop("preemption_policy", None)
     if policy is not None:
-        found["slo_preemption"] = policy == "priority"
-    return found
+        resolved_settings["slo_preemption"] = policy == "priority"
+    return resolved_settings
 
 
 def _without_pools(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,13 +89,13 @@ class Store:
             check(dataset)
             manifest.seal(self.path, _filled(dataset))
             return dataset
-        found = manifest.damages(self.path, record)
-        if not all(manifest.is_in_a_part(one, record) for one in found):
-            raise manifest.refusal(self.path, found, record)
+        damages = manifest.damages(self.path, record)
+        if not all(manifest.is_in_a_part(one, record) for one in damages):
+            raise manifest.refusal(self.path, damages, record)
         dataset = datasets.open_unchecked(self.path)
         check(dataset)
-        self._drop(found)
-        concerned = self._rows_of(found)
+        self._drop(damages)
+        concerned = self._rows_of(damages)
         if empty is not None:
             for array, rows in concerned:
                 names = (array, OUTCOME)

@@ -132,8 +132,8 @@ class Outlook:
         """Return `function(self)`, computed where it is asked for first."""
         if function not in self._seen:
             self._seen[function] = function(self)
-        found: T = self._seen[function]
-        return found
+        value: T = self._seen[function]
+        return value
 
 
 class EventSource(StepHooks):

@@ -171,20 +171,20 @@ def _of_each(
     used: Chosen | ChosenRouter, kinds: Iterable[Kind], part: Callable[[Policy], Any]
 ) -> dict[str, Any]:
     """A part of each policy by field, None where there is none; scorers without their weights."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for kind in kinds:
         policy = getattr(used, kind.field)
         if kind.is_list:
-            found[kind.field] = tuple(part(one) for one, _ in policy)
+            parts[kind.field] = tuple(part(one) for one, _ in policy)
         else:
-            found[kind.field] = None if policy is None else part(policy)
-    return found
+            parts[kind.field] = None if policy is None else part(policy)
+    return parts
 
 
 def _routers(used: Chosen, made: Callable[[ChosenRouter], Any]) -> dict[str, Any]:
     """What is made for the router of each pool that has one of its own; there are pools where requests move on."""
-    own = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
-    return {pool: made(router) for pool, router in own.items() if router is not None}
+    router_by_pool = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
+    return {pool: made(router) for pool, router in router_by_pool.items() if router is not None}
 
 
 def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:

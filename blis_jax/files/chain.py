@@ -123,11 +123,11 @@ _NO_TORN = "it speaks of an unfinished line before it, but there is none"
 def _parsed(line: bytes) -> tuple[Record, bytes] | None:
     """Return the record in a line and its canonical text; None if it is no whole JSON object."""
     try:
-        found = json.loads(line.decode(), parse_constant=_refuse_constant)
-        text = canonical(found).encode()
+        record = json.loads(line.decode(), parse_constant=_refuse_constant)
+        text = canonical(record).encode()
     except (ValueError, RecursionError):
         return None
-    return (found, text) if isinstance(found, dict) else None
+    return (record, text) if isinstance(record, dict) else None
 
 
 def _refuse_constant(name: str) -> None:
@@ -149,8 +149,8 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
 
 def whole_records(data: bytes) -> list[Record]:
     """Return every line that holds what its own hash was taken of, wherever it stands."""
-    found = (_parsed(line) for line in data.split(b"\n"))
-    return [one[0] for one in found if one and hash_of(one[0]) == one[0].get("hash")]
+    records = (_parsed(line) for line in data.split(b"\n"))
+    return [one[0] for one in records if one and hash_of(one[0]) == one[0].get("hash")]
 
 
 def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Record:

@@ -185,9 +185,9 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
         stamp = path.stat().st_mtime_ns
     except OSError as error:
         raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
-    found = vars(_module(path.resolve(), stamp))
-    known = [name for name, value in found.items() if isinstance(value, kind)]
-    value = found.get(attribute)
+    values = vars(_module(path.resolve(), stamp))
+    known = [name for name, value in values.items() if isinstance(value, kind)]
+    value = values.get(attribute)
     if isinstance(value, kind):
         return value
     there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"

@@ -98,14 +98,14 @@ def read(folder: Path, advice: str = AGAIN) -> Manifest | None:
 def damages(folder: Path, record: Manifest) -> list[Damage]:
     """Return the pieces of a folder that are not as its manifest says."""
     present = set(_pieces(folder))
-    found = []
+    damaged = []
     for piece, checksum in record.files.items():
         if piece not in present:
-            found.append(Damage(piece, MISSING))
+            damaged.append(Damage(piece, MISSING))
         elif not _holds(folder / piece, checksum):
-            found.append(Damage(piece, CHANGED))
+            damaged.append(Damage(piece, CHANGED))
     foreign = [piece for piece in present - set(record.files) if _READ_BY_ZARR.search(piece)]
-    return found + [Damage(piece, FOREIGN) for piece in sorted(foreign)]
+    return damaged + [Damage(piece, FOREIGN) for piece in sorted(foreign)]
 
 
 def check(folder: Path, advice: str = AGAIN) -> bool:
@@ -116,9 +116,9 @@ def check(folder: Path, advice: str = AGAIN) -> bool:
     record = read(folder, advice) if folder.is_dir() else None
     if record is None:
         return False
-    found = damages(folder, record)
-    if found:
-        raise refusal(folder, found, record, advice)
+    damage = damages(folder, record)
+    if damage:
+        raise refusal(folder, damage, record, advice)
     return True
 
 
@@ -160,11 +160,11 @@ def _name(folder: Path) -> str:
 
 def _pieces(folder: Path) -> list[str]:
     """Return the files of a folder but its manifest, hidden ones and those half written, in order."""
-    found = []
+    pieces = []
     for root, _, names in os.walk(folder):
         start = root[len(os.fspath(folder)) :].replace(os.sep, "/").lstrip("/")
-        found += [f"{start}/{name}" if start else name for name in names]
-    kept = (name for name in found if not _IS_PASSED_OVER.search(name))
+        pieces += [f"{start}/{name}" if start else name for name in names]
+    kept = (name for name in pieces if not _IS_PASSED_OVER.search(name))
     return sorted(name for name in kept if name not in (IN_ZARR, IN_FOLDER))
 
 
@@ -227,10 +227,10 @@ def check_file(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         file.seek(size)
-        found = _LAST_LINE.fullmatch(file.read())
-        if found is None:
+        last_line = _LAST_LINE.fullmatch(file.read())
+        if last_line is None:
             return False
         file.seek(0)
-        if _digest(file, size) != found[1].decode():
+        if _digest(file, size) != last_line[1].decode():
             raise ConfigError(f"{path} is damaged: its content has changed; make it again")
     return True

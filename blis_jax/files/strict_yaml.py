@@ -165,7 +165,7 @@ def _path(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
 
 
 def _problem(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
-    kind, given, context = details["type"], details.get("input"), details.get("ctx", {})
+    kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if kind == "missing":
         return "missing, but it must be given"
     if kind == "union_tag_not_found":
@@ -175,14 +175,14 @@ def _problem(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
         return f"type {shortened(tag)} is unknown, allowed is one of {allowed}{closest(tag, law_types)}"
     if kind == "literal_error":
         options = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"got {shortened(given)}, allowed is {context['expected']}{closest(given, options)}"
+        return f"got {shortened(value)}, allowed is {context['expected']}{closest(value, options)}"
     if kind in _BOUNDS:
         words, limit = _BOUNDS[kind]
-        return f"got {shortened(given)}, allowed is a number {words} {context[limit]:g}"
+        return f"got {shortened(value)}, allowed is a number {words} {context[limit]:g}"
     if kind == "too_short":
         return "the list is empty, allowed is one entry or more"
     if kind in _EXPECTED:
-        return f"got {shortened(given)} ({_kind(given)}), allowed is {_EXPECTED[kind]}"
+        return f"got {shortened(value)} ({_kind(value)}), allowed is {_EXPECTED[kind]}"
     return str(context["error"]) if "error" in context else details["msg"]
 
 

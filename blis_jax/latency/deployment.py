@@ -129,13 +129,17 @@ _KEYS = {  # of BLIS's files, in any case
 
 def _of_file(path: Path, name: str) -> GpuDescription:
     """Return a GPU as a JSON file of BLIS describes it; keys that BLIS does not know are left out, as there."""
-    found = read_json(path, "a JSON file that describes GPUs, as BLIS's hardware_config.json")
-    if not isinstance(found, Mapping) or not isinstance(found.get(name, {}), Mapping):
+    descriptions = read_json(
+        path, "a JSON file that describes GPUs, as BLIS's hardware_config.json"
+    )
+    if not isinstance(descriptions, Mapping) or not isinstance(descriptions.get(name, {}), Mapping):
         raise ConfigError(f"{path}: allowed is an object of GPUs, each of them an object")
-    if name not in found:
-        raise ConfigError(f"{path} has no GPU {name!r}; {choices(name, list(found))}")
+    if name not in descriptions:
+        raise ConfigError(f"{path} has no GPU {name!r}; {choices(name, list(descriptions))}")
     numbers = {
-        _KEYS[key.lower()]: value for key, value in found[name].items() if key.lower() in _KEYS
+        _KEYS[key.lower()]: value
+        for key, value in descriptions[name].items()
+        if key.lower() in _KEYS
     }
     for field, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -293,9 +293,9 @@ def _shipped() -> dict[str, Any]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     path = path / "config.json" if path.is_dir() else path
-    found = read_json(path, "a model's config.json")
-    if not isinstance(found, Mapping):
+    description = read_json(path, "a model's config.json")
+    if not isinstance(description, Mapping):
         raise ConfigError(
-            f"{path}: got {shortened(found)}, allowed is an object; give a model's config.json"
+            f"{path}: got {shortened(description)}, allowed is an object; give a model's config.json"
         )
-    return found
+    return description

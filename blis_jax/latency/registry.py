@@ -108,8 +108,10 @@ def lookup(
     if entry is None:
         raise ConfigError(_unknown_model(model))
     default = entry.get("default", {})
-    given = {"gpu": gpu, "tp": tp, "vllm_version": vllm_version}
-    wanted = {key: default.get(key) if value is None else value for key, value in given.items()}
+    conditions = {"gpu": gpu, "tp": tp, "vllm_version": vllm_version}
+    wanted = {
+        key: default.get(key) if value is None else value for key, value in conditions.items()
+    }
     for fit in entry["fits"]:
         if all(fit[key] == value for key, value in wanted.items()):
             return Coefficients(

@@ -108,8 +108,8 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         ConfigError: the model cannot be shared out evenly.
     """
     deployment.refuse_uneven()
-    given = [float(one) for one in beta[: len(COEFFICIENTS)]]
-    b = given + [0.0] * (10 - len(given)) if len(given) < 10 else given
+    coefficients = [float(one) for one in beta[: len(COEFFICIENTS)]]
+    b = coefficients + [0.0] * (10 - len(coefficients)) if len(coefficients) < 10 else coefficients
     b11 = b[10] if len(b) > 10 else b[3]
     model, tp = deployment.model, float(deployment.tp)
     layers, moe_layers = float(model.num_layers), float(model.num_moe_layers)
@@ -121,10 +121,10 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         every_step_us=weights_us + b[4] * layers + b[6] + expert_layers_us,
         prefill_compute=b[0],
         prefill_memory=b[8],
-        splits_prefill=float(len(given) >= 9),
+        splits_prefill=float(len(coefficients) >= 9),
         decode_compute=b[1],
         decode_memory=b[9],
-        splits_decode=float(len(given) >= 10),
+        splits_decode=float(len(coefficients) >= 10),
         exchange=b[3],
         expert_exchange=b11,
         weights_us=weights_us,

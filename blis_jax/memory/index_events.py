@@ -185,11 +185,11 @@ def _removal(
     number, request, position = contents.number, contents.request, contents.position
     last = jnp.minimum(instance, jnp.int32(shape.num_instances - 1))
     node = ctx.requests[BlockNodes].node[number]
-    own = own_row(ctx, request, instance)
+    row = own_row(ctx, request, instance)
     private, gaps = router[PrivateBlocks], router[Gaps]
-    touched = jnp.where(is_own, private.touched[own], router.touched[node, last])
+    touched = jnp.where(is_own, private.touched[row], router.touched[node, last])
     removed = gaps.shared[instance, number]
-    removed = jnp.where(is_own, gaps.private[own, position], removed)
+    removed = jnp.where(is_own, gaps.private[row, position], removed)
     is_there = (touched >= router.oldest[last]) & (touched > removed) & (touched <= stamp)
     is_there = is_there & (is_own | (number < spare_number))
     for is_heard in heard:
@@ -218,8 +218,8 @@ def without(ctx: Context, router: RouterIndex, instance: jax.Array, gone: Remova
     left = gone.contents
     stamps = jnp.broadcast_to(gone.stamp, left.number.shape)
     shared = ctx.write(router[Gaps].shared, (instance,), left.number, stamps)
-    own = own_row(ctx, left.request, instance)
-    private = ctx.write_pairs(router[Gaps].private, own, left.position, stamps)
+    row = own_row(ctx, left.request, instance)
+    private = ctx.write_pairs(router[Gaps].private, row, left.position, stamps)
     return dataclasses.replace(router.having(Gaps(shared, private)), num_blocks=gone.num_blocks)
 
 

@@ -241,6 +241,6 @@ def worst_p99_ms(
     places = xp.stack([below, xp.minimum(below + 1, last)], axis=1)
     low, high = xp.take_along_axis(ranked, places, axis=1).T
     gap, part = high - low, rank - below
-    found = xp.where(part >= 0.5, high - gap * (1 - part), low + gap * part)  # as numpy has it
-    worst = xp.where(is_empty, -np.inf, found).max()
+    p99 = xp.where(part >= 0.5, high - gap * (1 - part), low + gap * part)  # as numpy has it
+    worst = xp.where(is_empty, -np.inf, p99).max()
     return choose(xp.isfinite(worst), worst / 1000, np.nan)

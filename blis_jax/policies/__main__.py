@@ -67,17 +67,17 @@ def number_row(kind: str, name: str, field: str, one: Number) -> str:
     """Return the row of one number of a policy; of one from a file with what gives the number."""
     searched = one.searched
     bounds = f"{searched[0]:g} to {searched[1]:g}, {one.prior}" if searched else ""
-    own = name.rpartition(":")[2]
-    if own == name:
+    short_name = name.rpartition(":")[2]
+    if short_name == name:
         setting = registry.setting_of(name, field, one)
     elif one.setting in registry.settings():
         setting = one.setting
     else:
-        setting = f"{f'{kind}.{own}' if kind == 'scorer' else kind}.{field}"
+        setting = f"{f'{kind}.{short_name}' if kind == 'scorer' else kind}.{field}"
     where = "fixed by BLIS" if one.setting == FIXED else f"`{setting}`"
     allowed = one.allowed + ", whole" * one.is_whole
     cells = (one.meaning, one.unit, f"{one.default:g}", allowed, bounds, where)
-    return " | ".join([f"| `{own}`", f"`{field}`", *cells]) + " |"
+    return " | ".join([f"| `{short_name}`", f"`{field}`", *cells]) + " |"
 
 
 if __name__ == "__main__":

@@ -192,9 +192,9 @@ class Policy:
         Raises:
             ConfigError: the policy has no such number, or the value is not allowed.
         """
-        given = checked(self.params, numbers, f"{self.kind} policy {self.name}")
+        checked_numbers = checked(self.params, numbers, f"{self.kind} policy {self.name}")
         return dataclasses.replace(
-            self, numbers=tuple(sorted((dict(self.numbers) | given).items()))
+            self, numbers=tuple(sorted((dict(self.numbers) | checked_numbers).items()))
         )
 
     def values(self) -> Any:

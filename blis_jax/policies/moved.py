@@ -103,10 +103,10 @@ def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
         return _SETTINGS[setting]
     for kind, paths in PATHS.items():
         for name in paths:
-            own = name.replace("-", "_")
-            if setting.startswith(f"{own}_"):
-                owner = f"scorer.{own}" if kind == "scorer" else kind
-                return f"{owner}.{setting.removeprefix(f'{own}_')}", (name,)
+            with_underscores = name.replace("-", "_")
+            if setting.startswith(f"{with_underscores}_"):
+                owner = f"scorer.{with_underscores}" if kind == "scorer" else kind
+                return f"{owner}.{setting.removeprefix(f'{with_underscores}_')}", (name,)
     return None
 
 

@@ -107,15 +107,15 @@ def numbers_of(params: type) -> dict[str, Number]:
     Raises:
         ConfigError: a field was declared without `number`.
     """
-    found = {}
+    numbers = {}
     for field in dataclasses.fields(params):
         if "number" not in field.metadata:
             raise ConfigError(
                 f"{params.__name__}.{field.name} is no number of a policy; "
                 'declare it as `number(default, "unit", "meaning")`'
             )
-        found[field.name] = field.metadata["number"]
-    return found
+        numbers[field.name] = field.metadata["number"]
+    return numbers
 
 
 def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, float]:

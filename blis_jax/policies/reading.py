@@ -237,9 +237,9 @@ def looked_at(
     """Return the signals that a policy looks at and computes nothing from, such as those that it only counts."""
     numbers, instance, asked = arguments
     guarded = {signal for name in asked for signal in _signals(function, name)} - {*read, *missing}
-    found: set[str] = set()
+    signals: set[str] = set()
     while True:
-        hidden = {signal: Unread(signal, "") for signal in guarded - found} | dict(missing)
+        hidden = {signal: Unread(signal, "") for signal in guarded - signals} | dict(missing)
         try:
             jax.eval_shape(
                 functools.partial(_answers, function, shape),
@@ -248,9 +248,9 @@ def looked_at(
         except UnreadSignal as error:
             if error.signal in missing:
                 raise
-            found.add(error.signal)
+            signals.add(error.signal)
         else:
-            return found
+            return signals
 
 
 def _without(

@@ -202,9 +202,9 @@ def _decision(policy: Policy, context: Context, decision: object) -> object:
 
 
 def _array(policy: Policy, context: Context, value: object, form: str, what: str = "") -> ArrayLike:
-    found = _FORM.fullmatch(form)
-    assert found is not None
-    dtype, place = found.groups()
+    match = _FORM.fullmatch(form)
+    assert match is not None
+    dtype, place = match.groups()
     shape = _size(context) if place else ()
     if not (
         _is_array(value)

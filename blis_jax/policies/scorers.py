@@ -312,8 +312,8 @@ def slo_headroom(
     # background does not count
     budget = of_class(params, slo_class, "budget_{}_us", 1.0)
     input_len = context.request.input_len.astype(jnp.float64)
-    own = params.step_us + exact_product(params.prefill_us, input_len)
+    service_us = params.step_us + exact_product(params.prefill_us, input_len)
     ahead = params.step_us + exact_product(params.prefill_us, params.tokens_ahead)
-    expected = exact_product(load.astype(jnp.float64), ahead) + own
+    expected = exact_product(load.astype(jnp.float64), ahead) + service_us
     headroom = jnp.clip(1.0 - exact_quotient(expected, budget), 0.0, 1.0)
     return jnp.where(slo_class == BACKGROUND, jnp.float64(1.0), headroom), state

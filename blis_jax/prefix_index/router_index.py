@@ -137,19 +137,19 @@ def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
     depth = ctx.shape.path_depth
     first = router.num_sent * jnp.int32(depth + 1) + 1
     numbers = first + lax.iota(jnp.int32, depth)
-    own: list[object] = []
+    parts: list[object] = []
     if PrivateBlocks in router:
         number, at = first + jnp.int32(depth), own_row(ctx, done.request, done.instance)
         touched = lax.dynamic_update_slice(router[PrivateBlocks].touched, number[None], (at,))
-        own.append(PrivateBlocks(touched))
+        parts.append(PrivateBlocks(touched))
     on_path = _put_on_path(ctx, router.touched, done, numbers)
     if Routings in router:
-        own.append(_with_routing(router, done))
+        parts.append(_with_routing(router, done))
     if Entrances in router:
         since = _put_on_path(ctx, router[Entrances].at, done, done[Entrances].at)
-        own.append(Entrances(since))
+        parts.append(Entrances(since))
     return dataclasses.replace(
-        router.having(*own),
+        router.having(*parts),
         touched=on_path,
         num_blocks=done.num_blocks,
         oldest=done.oldest,
@@ -238,9 +238,9 @@ def _without_oldest(
     goes = up_to - sizes < excess  # the leading entries: as many as must
     private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
     if PrivateBlocks in router:
-        own = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
+        num_private = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
         latest = router[PrivateBlocks].touched[own_row(ctx, request, instance)]
-        private = jnp.where(latest == (number + 1) * stride, own, 0)
+        private = jnp.where(latest == (number + 1) * stride, num_private, 0)
     all_go = up_to[-1] < excess
     gone = jnp.where(
         all_go, up_to[-1] + private, jnp.sum(jnp.where(goes, sizes, 0), dtype=jnp.int32)

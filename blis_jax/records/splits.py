@@ -204,13 +204,13 @@ def with_parts(seen: Observation, columns: Columns, splits: SplitRecords) -> Col
     is_split, joined = splits.is_split, has_joined(seen.dyn, journey) & seen.lives.in_batch
     has_left = splits.transfer_at_us >= 0
     dropped = reserved.is_dropped == 1
-    own = splits.decode_e2e_us
-    e2e = xp.where(splits.decode_ttft_us >= 0, own, own + splits.decode_sched_delay_us)
+    decode_us = splits.decode_e2e_us
+    e2e = xp.where(splits.decode_ttft_us >= 0, decode_us, decode_us + splits.decode_sched_delay_us)
     e2e = xp.where(dropped, _dropped_at_us(seen, splits) - seen.arrival, e2e)
-    is_late = has_left & splits.is_ended & ~dropped & (own < 0)
+    is_late = has_left & splits.is_ended & ~dropped & (decode_us < 0)
     if Timeouts in seen:
         e2e = xp.where(is_late, seen[Timeouts].timeout_us, e2e)
-    has_e2e = dropped | is_late | (own >= 0)
+    has_e2e = dropped | is_late | (decode_us >= 0)
     first = first_latencies(seen, joined)
     output = seen.output_time[xp.maximum(seen.instance, 0)]
     has_first = has_left & (first >= 0) & (splits.decode_sched_delay_us >= 0)

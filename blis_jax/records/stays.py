@@ -289,9 +289,9 @@ def _ended(evictions: Values, log: Values, log_time: Values, xp: ModuleType) -> 
     began = clipped(decode_record - 1, last)
     ended = xp.minimum(evictions[:, Eviction.RECORD], last)
     total = log_time[:, LogTime.TOTAL_DURATION]
-    own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
+    step_us = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
     count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
-    spent = total[ended] - own - total[began]
+    spent = total[ended] - step_us - total[began]
     return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)
 
 

@@ -254,10 +254,10 @@ def _blocks_taken(
     span = int(max(step_index.max(), last_step.max(initial=0))) + 2
     key_of_step = step_instance.astype(np.int64) * span + step_index
     key_taken = np.repeat(instance, count) * span + taken_at
-    found = np.searchsorted(key_of_step, key_taken)
-    found = np.minimum(found, len(key_of_step) - 1)
-    is_step = key_of_step[found] == key_taken
-    return np.bincount(found[is_step], minlength=len(key_of_step))
+    step_of_taken = np.searchsorted(key_of_step, key_taken)
+    step_of_taken = np.minimum(step_of_taken, len(key_of_step) - 1)
+    is_step = key_of_step[step_of_taken] == key_taken
+    return np.bincount(step_of_taken[is_step], minlength=len(key_of_step))
 
 
 # --- tables of a run as pandas data frames --------------------------------------------------------

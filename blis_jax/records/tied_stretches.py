@@ -83,13 +83,13 @@ def histories(
         num_instances: of the cluster.
     """
     routed_us, queued_us = entries
-    preempted, found = np.bincount(evicted, minlength=len(log)), []
+    preempted, histories_of_instances = np.bincount(evicted, minlength=len(log)), []
     for place in range(num_instances):
         mine = np.flatnonzero(log[:, Log.INSTANCE] == place)
         rows, times = log[mine], log_time[mine]
         left = rows[:, Log.RUNNING] - rows[:, Log.NUM_COMPLETED] + rows[:, Log.WAITING]
         chosen = np.flatnonzero(instance == place)
-        found.append(
+        histories_of_instances.append(
             InstanceHistory(
                 requests=chosen,
                 routed_us=routed_us[chosen],
@@ -103,7 +103,7 @@ def histories(
                 continues=left > 0,
             )
         )
-    return found
+    return histories_of_instances
 
 
 NONE = np.zeros(0, np.int64)

@@ -230,10 +230,10 @@ def _handle(mark: Mark) -> Any:
 
 def _at(axis: Axis, values: Sequence[Number]) -> np.ndarray:
     """Return where values stand on matplotlib's axis, NaN where there are none."""
-    found = np.array([np.nan if one is None else one for one in values], np.float64)
+    heights = np.array([np.nan if one is None else one for one in values], np.float64)
     if axis.scale == "percent":
-        return np.clip(1 + found / 100, LEAST_RATIO, GREATEST_RATIO)
-    return np.maximum(1 - found / 100, LEAST_GAP) if axis.scale == "share" else found
+        return np.clip(1 + heights / 100, LEAST_RATIO, GREATEST_RATIO)
+    return np.maximum(1 - heights / 100, LEAST_GAP) if axis.scale == "share" else heights
 
 
 def _ends(

@@ -166,9 +166,12 @@ def _span_events(
 
 
 def _evictions(run: TracedRun, gateway: int) -> Iterator[Event]:
-    found = run.record.preemptions
+    preemptions = run.record.preemptions
     columns = zip(
-        found.request.tolist(), found.instance.tolist(), found.time_us.tolist(), strict=True
+        preemptions.request.tolist(),
+        preemptions.instance.tolist(),
+        preemptions.time_us.tolist(),
+        strict=True,
     )
     for request, instance, time in columns:
         yield {"ph": "i", "s": "p", "name": f"request {request} preempted", "cat": "preemption",

@@ -116,7 +116,7 @@ def _client_latencies(
 ) -> dict[int, dict[str, float]]:
     """Latencies at the client by request, ours, in ms, where a client has a network; 0 for what did not happen."""
     requests = record.requests
-    found: dict[int, dict[str, float]] = {}
+    latencies: dict[int, dict[str, float]] = {}
     for index, one in enumerate(clients):
         if one.network is None:
             continue
@@ -128,8 +128,8 @@ def _client_latencies(
         ttft_ms = np.where(ttft_us >= 0, seen_ttft, 0.0).tolist()
         e2e_ms = np.where(e2e_us >= 0, seen_e2e, 0.0).tolist()
         for row, ttft, e2e in zip(rows.tolist(), ttft_ms, e2e_ms, strict=True):
-            found[row] = {"client_ttft_ms": ttft, "client_e2e_ms": e2e}
-    return found
+            latencies[row] = {"client_ttft_ms": ttft, "client_e2e_ms": e2e}
+    return latencies
 
 
 REQUEST_DTYPES = {

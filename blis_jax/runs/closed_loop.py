@@ -209,15 +209,15 @@ def _other_answers(
     if run.record.outcome not in WHOLE:
         return {}
     followed = set(loop.parent[run.rows].tolist())
-    found = {}
+    answers = {}
     for at, row in enumerate(run.rows.tolist()):
         request = loop.requests[row]
         if row in followed and loop.is_growing[row]:
             place = request.session, request.round_index
             count = int(requests.progress_index[at] - requests.input_len[at])
             if count != known.get(place, generated(request)):
-                found[place] = count
-    return found
+                answers[place] = count
+    return answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,8 +312,8 @@ def _last_step_starts(
     place = np.asarray(steps.instance, np.int64) * span + steps.last_index
     by_place = np.argsort(place, kind="stable")
     wanted = requests.instance[rows].astype(np.int64) * span + requests.finished_step_idx[rows]
-    found = by_place[np.searchsorted(place[by_place], wanted)]
-    return np.asarray(requests.left_us[rows], np.int64) - steps.duration_us[found]
+    latest_step = by_place[np.searchsorted(place[by_place], wanted)]
+    return np.asarray(requests.left_us[rows], np.int64) - steps.duration_us[latest_step]
 
 
 def _table(

@@ -83,10 +83,10 @@ def _is_kept(dataset: xr.Dataset, metric: str) -> bool:
 
 def _contributions(dataset: xr.Dataset, metric: str) -> xr.DataArray:
     tails = _KeptTails(dataset, metric)
-    found = np.full(tails.shape, np.nan)
+    contributions = np.full(tails.shape, np.nan)
     for at in np.ndindex(*tails.shape[:-1]):
-        found[at] = contributions_ms(tails.of(at))
-    return tails.labelled(found)
+        contributions[at] = contributions_ms(tails.of(at))
+    return tails.labelled(contributions)
 
 
 class _KeptTails:

@@ -145,13 +145,13 @@ def estimate(values: Values, confidence: float = CONFIDENCE, is_anytime: bool = 
 
 def interval_of(statistic: Statistic, samples: Sequence[Values], inference: Inference) -> Estimate:
     """Return a statistic of samples that are paired by seed: bootstrap of the pairs, of few Student's t."""
-    found = student_interval(statistic, samples, inference.confidence, inference.is_anytime)
+    interval = student_interval(statistic, samples, inference.confidence, inference.is_anytime)
     if inference.is_anytime:
-        return found
+        return interval
     few = len(samples[0]) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples
-    if few or found.method == NO_SPREAD or not math.isfinite(found.mean):
-        return found
-    return _bootstrap(statistic, samples, found.mean, inference)
+    if few or interval.method == NO_SPREAD or not math.isfinite(interval.mean):
+        return interval
+    return _bootstrap(statistic, samples, interval.mean, inference)
 
 
 def student_interval(
@@ -251,14 +251,14 @@ def relative_change(
     first: Values, second: Values, confidence: float = CONFIDENCE, is_anytime: bool = False
 ) -> Estimate:
     """Return the same with an interval of the logarithm of the ratio; symmetric if a figure is below 0."""
-    found = linear_change(first, second, confidence, is_anytime)
-    if not math.isfinite(found.low):
-        return found
-    if found.high - found.low <= SAME_BUT_FOR_ROUNDING * abs(found.mean):
-        return Estimate(found.mean, found.mean, found.mean, found.num_seeds, NO_SPREAD)
-    if found.mean <= -100 or min(first.min(), second.min()) < 0:
-        return found
-    return on_logarithm(found)
+    change = linear_change(first, second, confidence, is_anytime)
+    if not math.isfinite(change.low):
+        return change
+    if change.high - change.low <= SAME_BUT_FOR_ROUNDING * abs(change.mean):
+        return Estimate(change.mean, change.mean, change.mean, change.num_seeds, NO_SPREAD)
+    if change.mean <= -100 or min(first.min(), second.min()) < 0:
+        return change
+    return on_logarithm(change)
 
 
 def on_logarithm(percent: Estimate) -> Estimate:

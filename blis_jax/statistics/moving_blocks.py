@@ -338,12 +338,12 @@ def _student_percent(pair: ResampledPair, num_blocks: int, confidence: float) ->
     if not (1 + percent.value / 100 > 0 and np.isfinite(ratios).all() and (ratios > 0).all()):
         return _student(percent, num_blocks, confidence)
     ratio = Resampled(math.log1p(percent.value / 100), np.log(ratios))
-    found = _student(ratio, num_blocks, confidence)
-    if found.method == NO_INTERVAL:
+    interval = _student(ratio, num_blocks, confidence)
+    if interval.method == NO_INTERVAL:
         return Estimate(percent.value, math.nan, math.nan, num_blocks, NO_INTERVAL)
     with np.errstate(over="ignore"):
-        low, high = 100 * np.expm1([found.low, found.high])
-    return Estimate(percent.value, float(low), float(high), num_blocks, found.method)
+        low, high = 100 * np.expm1([interval.low, interval.high])
+    return Estimate(percent.value, float(low), float(high), num_blocks, interval.method)
 
 
 def _verdict(change: Resampled, is_clear: bool, direction: str) -> str:

@@ -177,8 +177,10 @@ def own_verdict(pair: Pair) -> str:
     change = second - first
     if len(change) and not change.any():
         return SAME
-    own = estimate(change)
-    return verdict_on(own.mean, own.low > 0 or own.high < 0, pair.direction)
+    change_of_mean = estimate(change)
+    return verdict_on(
+        change_of_mean.mean, change_of_mean.low > 0 or change_of_mean.high < 0, pair.direction
+    )
 
 
 def verdict_on(change: float, is_clear: bool, direction: str) -> str:

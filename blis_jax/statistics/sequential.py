@@ -114,10 +114,10 @@ def look(
     pairs: Sequence[Pair], rule: StoppingRule, confidence: float = CONFIDENCE
 ) -> Look[tuple[Difference, ...]]:
     """Return the differences that the rule asks for, judged together, and whether they are enough."""
-    found = tuple(differences(pairs, rule.inference(confidence)))
+    intervals = tuple(differences(pairs, rule.inference(confidence)))
     count = max((len(pair.first) for pair in pairs), default=0)
-    seen = tuple(map(_seen, found))
-    return Look(count, found, seen, rule.end(count, seen))
+    seen = tuple(map(_seen, intervals))
+    return Look(count, intervals, seen, rule.end(count, seen))
 
 
 class Schedule(Protocol):

@@ -94,20 +94,20 @@ def steady_percentile(
 
 
 def _after_warm_up(values: np.ndarray) -> tuple[np.ndarray, int]:
-    given = np.asarray(values, float)
-    if len(given) < LEAST_REQUESTS:
+    series = np.asarray(values, float)
+    if len(series) < LEAST_REQUESTS:
         raise ConfigError(
-            f"a steady state: got {len(given)} requests; {LEAST_REQUESTS} or more are needed, so run longer"
+            f"a steady state: got {len(series)} requests; {LEAST_REQUESTS} or more are needed, so run longer"
         )
-    left_out = num_warm_up(given)
-    return given[left_out:], left_out
+    left_out = num_warm_up(series)
+    return series[left_out:], left_out
 
 
 def _batches(kept: np.ndarray) -> np.ndarray:
     """Means of `NUM_BATCHES` batches of neighbours; what is over is left out at the start."""
     size = len(kept) // NUM_BATCHES
-    found: np.ndarray = kept[len(kept) - size * NUM_BATCHES :].reshape(NUM_BATCHES, size).mean(1)
-    return found
+    means: np.ndarray = kept[len(kept) - size * NUM_BATCHES :].reshape(NUM_BATCHES, size).mean(1)
+    return means
 
 
 def _widening(batches: np.ndarray) -> float:

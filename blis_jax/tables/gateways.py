@@ -111,9 +111,9 @@ class Gateways:
 
     def own_states(self, states: States, request: jax.Array) -> States:
         """Return the states of the gateways' policies as the request's gateway has them."""
-        own = functools.partial(self.own, gateway=self.of(request))
+        of_gateway = functools.partial(self.own, gateway=self.of(request))
         return tuple(
-            state if place in self.common else jax.tree.map(own, state)
+            state if place in self.common else jax.tree.map(of_gateway, state)
             for place, state in enumerate(states)
         )
 

@@ -238,22 +238,22 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex:
     requests = (shape.num_requests + 1) * (shape.num_instances if mechanism.moves_requests else 1)
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
-    own: list[object] = []
+    parts: list[object] = []
     if shape.has_router_eviction:
-        own.append(Routings(jnp.full((2, size), -1, i32)))
+        parts.append(Routings(jnp.full((2, size), -1, i32)))
     if mechanism.is_precise:
-        own.append(PrivateBlocks(jnp.zeros((requests,), i32)))
+        parts.append(PrivateBlocks(jnp.zeros((requests,), i32)))
         if shape.num_blocks > 0:
             gaps = jnp.zeros((rows + 1, shared), i32), jnp.zeros((requests, positions), i32)
-            own.append(Gaps(*gaps))
+            parts.append(Gaps(*gaps))
     elif mechanism.delays_index:
-        own.append(Entrances(jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)))
+        parts.append(Entrances(jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)))
     return RouterIndex(
         touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
         num_blocks=jnp.zeros((rows,), i32),
         oldest=jnp.ones((rows,), i32),
         num_sent=jnp.int32(0),
-        own=Parts(*own),
+        own=Parts(*parts),
     )
 
 

@@ -255,13 +255,13 @@ def _first_view(
 ) -> View:
     if not mechanism.ages_signals:
         return View(kv, Parts())
-    own: list[object] = []
+    parts: list[object] = []
     if mechanism.reads(CACHES):
         empty = jnp.zeros((shape.num_instances, shape.num_nodes + 1), jnp.int32)
-        own.append(CopiedCaches(empty, jnp.zeros((), jnp.float64)))
+        parts.append(CopiedCaches(empty, jnp.zeros((), jnp.float64)))
     if mechanism.reads("outstanding"):
-        own.append(_no_prompts(shape))
-    return first_view(params.cluster, kv, Parts(*own))
+        parts.append(_no_prompts(shape))
+    return first_view(params.cluster, kv, Parts(*parts))
 
 
 def _no_prompts(shape: EngineShape) -> SeenPrompts:

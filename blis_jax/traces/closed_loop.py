@@ -104,11 +104,11 @@ def _rows_of(path: Path, report: Report) -> list[dict[str, Any]]:
 
 def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
     """Return the rounds of every session in their order, sessions by first appearance."""
-    found: dict[str, list[Row]] = {}
+    sessions: dict[str, list[Row]] = {}
     for row in rows:
         if row["session_id"]:
-            found.setdefault(row["session_id"], []).append(row)
-    for name, rounds in found.items():
+            sessions.setdefault(row["session_id"], []).append(row)
+    for name, rounds in sessions.items():
         rounds.sort(key=lambda row: row["round_index"])
         numbers = [row["round_index"] for row in rounds]
         if numbers != list(range(len(rounds))):
@@ -117,7 +117,7 @@ def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
                 f"{data}: session {name!r} has round {numbers[place]} in place of round {place}; number its rounds "
                 "from 0 on, or leave --session-mode out"
             )
-    return found
+    return sessions
 
 
 def _input_len(row: Row) -> int:
@@ -214,22 +214,22 @@ def parse_think_time(text: str) -> ThinkTime:
     """
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(",")] if rest.strip() else []
-    given = {key.strip(): value.strip() for key, _, value in pairs}
+    numbers = {key.strip(): value.strip() for key, _, value in pairs}
     needed, allowed = _LAWS.get(name, ((), ()))
-    is_odd = len(given) < len(pairs) or not all(equals for _, equals, _ in pairs)
-    if not colon or not needed or is_odd or not set(needed) <= set(given) <= set(allowed):
+    is_odd = len(numbers) < len(pairs) or not all(equals for _, equals, _ in pairs)
+    if not colon or not needed or is_odd or not set(needed) <= set(numbers) <= set(allowed):
         raise ConfigError(
             f"--think-time-dist: got {text!r}, allowed is lognormal:mu=M,sigma=S with min and max if wanted, or "
             "constant:value=TIME; times are such as 3s, 500ms or 20us"
         )
     if name == "constant":
-        value = {"value": _time_us(given["value"], text)}
+        value = {"value": _time_us(numbers["value"], text)}
         return length_law(RevisedConstantLaw.model_validate({"type": name, "params": value}))
-    params: dict[str, Any] = {key: _number(given[key], text) for key in needed}
+    params: dict[str, Any] = {key: _number(numbers[key], text) for key in needed}
     if not params["sigma"] > 0:
         raise ConfigError(f"--think-time-dist: sigma of {text!r} must be above 0")
     params["mu"] += math.log(1e6)
-    params |= {key: _time_us(given[key], text) for key in ("min", "max") if key in given}
+    params |= {key: _time_us(numbers[key], text) for key in ("min", "max") if key in numbers}
     if 0 < params.get("max", 0) < params.get("min", 0):
         raise ConfigError(f"--think-time-dist: min of {text!r} is above max")
     return length_law(LognormalLaw.model_validate({"type": name, "params": params}))

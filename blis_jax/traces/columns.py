@@ -148,15 +148,15 @@ def read_frames(
     checks: Sequence[Check] = (),
 ) -> dict[str, np.ndarray]:
     """Return the columns of all good rows; the report gets the others."""
-    found = _Found(columns, places, reading, checks)
+    columns_read = _Found(columns, places, reading, checks)
     for frame in frames:
         is_blank = frame.cells.isna().all(axis=1).to_numpy()
         if is_blank.any():
             frame = Frame(frame.cells[~is_blank].reset_index(drop=True), frame.lines[~is_blank])
-        found.add(frame)
-        if found.num_good == reading.limit:
+        columns_read.add(frame)
+        if columns_read.num_good == reading.limit:
             break
-    return found.close()
+    return columns_read.close()
 
 
 @dataclass
@@ -262,13 +262,13 @@ def _parsed(
         if key not in places:
             values[key] = np.full(len(cells), column.default)
             continue
-        found = cells[places[key]]
+        cell = cells[places[key]]
         if column.is_text:
-            found = found.fillna("").str.strip()
+            cell = cell.fillna("").str.strip()
         if column.parse is None:
-            values[key] = found.to_numpy(object)
+            values[key] = cell.to_numpy(object)
             continue
-        values[key], is_good = column.parse(found)
+        values[key], is_good = column.parse(cell)
         faults = np.where((faults == 0) & ~is_good, number, faults)
     if EXTRA in cells:
         faults[cells[EXTRA].notna().to_numpy()] = -1

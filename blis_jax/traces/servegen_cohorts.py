@@ -93,7 +93,7 @@ def _of_periods(clients: Sequence[Client], window_s: int, drain_s: int) -> Itera
 
 
 def _active(client: Client) -> _Active:
-    found = []
+    active = []
     for window in client.windows:
         lengths = _lengths_at(client, int(window.start_s))
         if window.rate <= 0 or lengths is None:
@@ -102,8 +102,8 @@ def _active(client: Client) -> _Active:
             raise ConfigError(
                 f"chunk {client.number}: the lengths from {lengths.start_s:g} s on fit no lognormal law; leave it out"
             )
-        found.append(window)
-    return _Active(client, tuple(found))
+        active.append(window)
+    return _Active(client, tuple(active))
 
 
 def _of_period(name: str, members: Sequence[_Active], start_s: int) -> Document | None:

@@ -204,9 +204,9 @@ def write_first_rounds(
     begins = np.full(len(rows.session_names) + 1, len(rows))  # the last place is of NO_CODE
     np.minimum.at(begins, rows.session[in_session], rows.file_row[in_session])
     first = np.flatnonzero(~in_session | (rows.round_index == 0))
-    own = ~in_session[first]  # after all sessions
-    begin = np.where(own, rows.file_row[first], begins[rows.session[first]])
-    written = rows.take(first[np.lexsort((begin, own))])
+    is_alone = ~in_session[first]  # after all sessions
+    begin = np.where(is_alone, rows.file_row[first], begins[rows.session[first]])
+    written = rows.take(first[np.lexsort((begin, is_alone))])
     taken = np.empty(len(first), np.int64)
     taken[np.argsort(written.arrival_us, kind="stable")] = places
     outcome = _revised_outcome(record, len(record.requests.arrival_us))

@@ -94,10 +94,10 @@ def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:
     shared["lifecycle"] = RevisedLifecycle(windows=windows) if windows else None
     shared["rate_fraction"] = cohort.rate_fraction / cohort.population
     for member in range(cohort.population):
-        own = {"id": f"{cohort.id}-{member}"}
+        names = {"id": f"{cohort.id}-{member}"}
         if cohort.prefix_sharing == "per_member":
-            own["prefix_group"] = f"{cohort.prefix_group}-{member}"
-        yield _client(place, shared | own)
+            names["prefix_group"] = f"{cohort.prefix_group}-{member}"
+        yield _client(place, shared | names)
 
 
 def _windows(cohort: CohortSpec, place: str) -> tuple[RevisedWindow, ...]:

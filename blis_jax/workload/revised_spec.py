@@ -182,8 +182,8 @@ class RevisedWindow(ActiveWindow):
     @property
     def has_own_laws(self) -> bool:
         """Return whether the window replaces something of the client's: its rate, arrivals or lengths."""
-        own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
-        return any(value is not None for value in own)
+        laws = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
+        return any(value is not None for value in laws)
 
     @model_validator(mode="after")
     def _ordered(self) -> RevisedWindow:

@@ -205,9 +205,9 @@ def from_golden(
 
 def _tenants(arrays: Mapping[str, Any]) -> np.ndarray:
     """Tenants numbered by name; the file numbers them by first use."""
-    given = np.asarray(arrays["tenant"], np.int32)
+    tenants = np.asarray(arrays["tenant"], np.int32)
     code, _ = tenants_in_order(arrays.get("tenant_names", ()))
-    return code[given] if len(code) > given.max(initial=-1) else given
+    return code[tenants] if len(code) > tenants.max(initial=-1) else tenants
 
 
 def load_table(

@@ -104,7 +104,7 @@ def _ordered(mapping: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the mapping with the keys that BLIS writes, in its order."""
     if kind == "params":
         return {str(name): float(mapping[name]) for name in sorted(mapping, key=_natural)}
-    found: dict[str, Any] = {}
+    ordered: dict[str, Any] = {}
     for key in _KINDS[kind]:
         value: Any = mapping.get(key.name)
         if value is None or (key.default is None and key.name not in _POINTERS and not value):
@@ -115,8 +115,8 @@ def _ordered(mapping: Mapping[str, Any], kind: str) -> dict[str, Any]:
             value = _ordered(value, key.below)
         elif key.below:
             value = [_ordered(one, key.below) for one in value]
-        found[key.name] = float(value) if key.is_float else value
-    return found
+        ordered[key.name] = float(value) if key.is_float else value
+    return ordered
 
 
 def _natural(name: object) -> tuple[int, float, str]:
@@ -169,11 +169,11 @@ def _text(value: str) -> str:
 
 
 def _is_date(value: str) -> bool:
-    found = _DATE.fullmatch(value)
-    if found is None:
+    match = _DATE.fullmatch(value)
+    if match is None:
         return False
     try:
-        return bool(datetime.date(*map(int, found.groups())))
+        return bool(datetime.date(*map(int, match.groups())))
     except ValueError:
         return False  # no day of the calendar
 

@@ -157,8 +157,8 @@ def _capacity(arguments: Sequence[str] | None) -> int:
     journal = _journal(question, paths.beside(".jsonl"))
     with cli.resumable(NAME, journal.path), journal.held(options.resume):
         runs = _runs(question, journal)
-        found = [_found(question, runs, arm, family) for arm, family in question.clusters]
-        return _written(question, runs, found, setting, paths, options)
+        answers = [_found(question, runs, arm, family) for arm, family in question.clusters]
+        return _written(question, runs, answers, setting, paths, options)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _gpus(options: CapacityOptions, arms: Sequence[Arm]) -> tuple[str, ...]:
 
 
 def _prices(text: str | None) -> dict[str, float]:
-    found = {}
+    prices = {}
     for part in filter(None, (part.strip() for part in (text or "").split(","))):
         name, equals, value = part.partition("=")
         try:
@@ -273,8 +273,8 @@ def _prices(text: str | None) -> dict[str, float]:
             raise ConfigError(
                 f"--prices: {part!r} is not GPU=PRICE with a price above 0, such as H100=3.0"
             )
-        found[name.strip()] = price
-    return found
+        prices[name.strip()] = price
+    return prices
 
 
 def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:

@@ -142,11 +142,11 @@ class Decision:
 
 def looks(num_seeds: int) -> tuple[int, ...]:
     """Return after how many seeds one looks: 32, 64, … and all."""
-    found, count = [], FIRST_LOOK
+    counts, count = [], FIRST_LOOK
     while count < num_seeds:
-        found.append(count)
+        counts.append(count)
         count *= 2
-    return (*found, num_seeds)
+    return (*counts, num_seeds)
 
 
 def num_tries(most: int) -> int:

@@ -139,8 +139,8 @@ def _compare(arguments: Sequence[str] | None) -> int:
     check_block(options.block_s, requests.trace)
     enough = None
     if rule is not None:
-        asked = stopping_flags.names_of(options.deciding, setting.classes)
-        enough = EnoughSeeds(rule, asked, setting.inference.confidence)
+        deciding = stopping_flags.names_of(options.deciding, setting.classes)
+        enough = EnoughSeeds(rule, deciding, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
     experiment = Experiment(requests, setting.targets, names)
     journal = experiment.journal(paths.beside(".jsonl"), "comparison")

@@ -114,12 +114,12 @@ def to_document(
 ) -> dict[str, Any]:
     """Write a comparison as plain data; the others are compared with the first arm."""
     reference, *others = compared
-    asked = [(other, name) for other in others for name in setting.metrics]
+    pairs = [(other, name) for other in others for name in setting.metrics]
     judge = judge_of(setting, [one.runs for one in compared])
-    found = judge.differences([(reference.runs, other.runs, name) for other, name in asked])
+    differences = judge.differences([(reference.runs, other.runs, name) for other, name in pairs])
     comparisons = [
         _comparison(reference, other, name, difference)
-        for (other, name), difference in zip(asked, found, strict=True)
+        for (other, name), difference in zip(pairs, differences, strict=True)
     ]
     return plain(
         {
@@ -127,7 +127,7 @@ def to_document(
             "kind": "comparison",
             "versions": versions(),
             **setting_json(setting),
-            "inference": _inference(setting, len(asked), found, judge),
+            "inference": _inference(setting, len(pairs), differences, judge),
             "cluster": cluster_line({one.arm.name: one.arm.config for one in compared}),
             "reference": reference.arm.name,
             "arms": [_arm(setting, one, compared, judge) for one in compared],
@@ -253,7 +253,7 @@ def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
 def _figures(
     setting: ComparedSetting, runs: Sequence[RunSummary], judge: Judge
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for name in setting.metrics:
         metric, slo_class = lookup(name)
         values = metric_values(runs, name)
@@ -263,26 +263,26 @@ def _figures(
             "num_seeds": int(np.isfinite(values).sum()),
             "per_seed": values.tolist(),
         }
-        found.setdefault(slo_class or ALL, {})[metric.name] = entry
-    return found
+        figures.setdefault(slo_class or ALL, {})[metric.name] = entry
+    return figures
 
 
 def _parts(runs: Sequence[RunSummary], slo_class: str) -> dict[str, Any]:
     """Per view of the TTFT the mean over the seeds of each part, ms, and of their sum."""
-    found = {}
+    parts = {}
     for view in VIEWS:
         table = part_table(runs, slo_class, view)
         table = table[np.isfinite(table).all(axis=1)]
         if not len(table):
             continue
         means = table.mean(axis=0)
-        found[view] = {
+        parts[view] = {
             "total": float(means.sum()),
             "num_seeds": len(table),
             "parts": dict(zip(TTFT_PARTS, means.tolist(), strict=True)),
             "groups": {name: float(value) for name, value in grouped(means).items()},
         }
-    return found
+    return parts
 
 
 def part_table(runs: Sequence[RunSummary], slo_class: str, view: str) -> np.ndarray:
@@ -346,7 +346,7 @@ def _part_changes(
     setting: ComparedSetting, reference: Compared, other: Compared
 ) -> list[dict[str, Any]]:
     """Where a class's TTFT changed: by group of parts, mean over the seeds that both have."""
-    found = []
+    changes = []
     for slo_class in (ALL, *setting.classes):
         for view in VIEWS:
             change = part_table(other.runs, slo_class, view)
@@ -354,7 +354,7 @@ def _part_changes(
             change = change[np.isfinite(change).all(axis=1)]
             if len(change):
                 groups = grouped(change)
-                found.append(
+                changes.append(
                     {
                         "arm": other.arm.name,
                         "class": slo_class,
@@ -364,7 +364,7 @@ def _part_changes(
                         "groups": {name: float(values.mean()) for name, values in groups.items()},
                     }
                 )
-    return found
+    return changes
 
 
 def _judged(arm: str, entry: CriterionVerdict[SuccessCriterion]) -> dict[str, Any]:

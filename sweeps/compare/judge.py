@@ -174,7 +174,7 @@ def _series(
     first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], num_bins: int
 ) -> list[np.ndarray]:
     """What differs from the reference by bin of time: latencies, and requests beyond the P99 of each arm."""
-    found: list[np.ndarray] = [np.zeros(num_bins)]
+    series: list[np.ndarray] = [np.zeros(num_bins)]
     for arm in arms[1:]:
         other = arm[0].requests
         if first is None or other is None or len(first) != len(other):
@@ -184,8 +184,8 @@ def _series(
             before, after = first.column(name, None), other.column(name, None)
             for change in (after - before, _beyond(after) - _beyond(before)):
                 change = np.nan_to_num(change - np.nanmean(change))
-                found.append(np.bincount(bins.place, change, num_bins))
-    return found
+                series.append(np.bincount(bins.place, change, num_bins))
+    return series
 
 
 def _beyond(values: np.ndarray) -> np.ndarray:

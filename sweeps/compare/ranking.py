@@ -29,13 +29,13 @@ def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge
     name = next((one for one in USUAL if one in setting.metrics), setting.metrics[0])
     metric, slo_class = lookup(name)
     places = list(combinations(range(len(compared)), 2))
-    found = judge.differences(
+    differences = judge.differences(
         [(compared[one].runs, compared[other].runs, name) for one, other in places]
     )
     values = np.array([judge.interval(one.runs, name).mean for one in compared])
     sign = 1.0 if metric.direction == LOWER else -1.0
     order = [at for at in np.argsort(sign * values, kind="stable") if np.isfinite(values[at])]
-    by_pair = dict(zip(places, found, strict=True))
+    by_pair = dict(zip(places, differences, strict=True))
     arms = [one.arm.name for one in compared]
     return {
         "metric": metric.name,

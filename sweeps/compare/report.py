@@ -79,9 +79,9 @@ def _part_rows(
     document: Mapping[str, Any], slo_class: str, view: str, names: Sequence[str]
 ) -> Iterator[list[Cell]]:
     for arm in document["arms"]:
-        found = arm["ttft_parts"].get(slo_class, {}).get(view)
-        total = None if found is None else found["total"]
-        parts = [None if found is None else found["groups"][name] for name in names]
+        views = arm["ttft_parts"].get(slo_class, {}).get(view)
+        total = None if views is None else views["total"]
+        parts = [None if views is None else views["groups"][name] for name in names]
         yield [arm["name"], Quantity(total), *(Quantity(part, like=total) for part in parts)]
 
 

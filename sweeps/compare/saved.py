@@ -82,7 +82,7 @@ class SavedSweep:
         written, axes = json.loads(self.dataset.attrs["config"]), list(self.axes.items())
         shape = (len(names), *(len(values) for _, values in axes))
         fingerprints = self.dataset["fingerprint"].transpose("strategy", *self.axes).values
-        found = []
+        arms = []
         for at in np.ndindex(*shape):
             place = {name: values[i] for (name, values), i in zip(axes, at[1:], strict=True)}
             where = ", ".join(f"{name}={value}" for name, value in place.items())
@@ -92,10 +92,10 @@ class SavedSweep:
             except ConfigError as error:
                 raise ConfigError(f"{self.path}: {names[at[0]]}: {error}") from None
             label = " at ".join(filter(None, (names[at[0]], where)))
-            found.append(
+            arms.append(
                 (Arm(where if where and len(names) == 1 else label, config), str(fingerprints[at]))
             )
-        return found
+        return arms
 
     def column(self, name: str) -> np.ndarray | None:
         """Return a metric of single runs `[point, seed]`; None if the Dataset has not kept it."""
@@ -140,13 +140,13 @@ class SavedSweep:
         """Count and largest latencies, µs, `[point, seed, rank]`, by class."""
         if f"{latency}_top_us" not in self.dataset:
             return {}
-        found = {}
+        tails = {}
         for name in (ALL, *self.classes):
             row = {"slo_class": self._row(name)}
             count = self._by_point(self.dataset[f"{latency}_count"].isel(row))
             largest = self._by_point(self.dataset[f"{latency}_top_us"].isel(row), "rank")
-            found[name] = np.concatenate([count[..., None], largest], axis=-1)
-        return found
+            tails[name] = np.concatenate([count[..., None], largest], axis=-1)
+        return tails
 
     def _row(self, slo_class: str) -> int:
         return [str(name) for name in self.dataset["slo_class"].values].index(slo_class)
@@ -192,10 +192,10 @@ def setting_of(
             "resamples; sweep with --trace-windows, or compare with --trace"
         )
     classes = () if is_trace and len(classes) == 1 else classes
-    asked = metrics_for(options.metrics, classes)
-    names = asked or default_metrics(classes, [arm.config for arm in arms])
+    metrics = metrics_for(options.metrics, classes)
+    names = metrics or default_metrics(classes, [arm.config for arm in arms])
     lacking = [name for name in names if not all(_has(sweep, name) for sweep in sweeps)]
-    if asked and lacking:
+    if metrics and lacking:
         raise ConfigError(
             f"--metrics: {first.path} does not contain {lacking[0]}; leave it out, or name the arms to run them"
         )
@@ -225,7 +225,7 @@ def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep
     Raises:
         ConfigError: there is only one arm, or two different ones have a name.
     """
-    found: dict[str, tuple[SavedSweep, int, Arm]] = {}
+    arm_by_name: dict[str, tuple[SavedSweep, int, Arm]] = {}
     fingerprints: dict[str, str] = {}
     for sweep in sweeps:
         with refusing_damage(sweep.path, "sweep again"):
@@ -233,22 +233,22 @@ def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep
         for place, (arm, fingerprint) in enumerate(arms):
             if fingerprints.setdefault(arm.name, fingerprint) != fingerprint:
                 raise ConfigError(
-                    f"{sweep.path} and {found[arm.name][0].path} have different arms named {arm.name!r}; "
+                    f"{sweep.path} and {arm_by_name[arm.name][0].path} have different arms named {arm.name!r}; "
                     "rename one strategy and sweep it again"
                 )
-            if arm.name in found:
+            if arm.name in arm_by_name:
                 cli.say(
                     command,
                     f"note: {sweep.path} has {arm.name} too; the runs of the first are taken",
                 )
             else:
-                found[arm.name] = sweep, place, arm
-    if len(found) < 2:
+                arm_by_name[arm.name] = sweep, place, arm
+    if len(arm_by_name) < 2:
         raise ConfigError(
-            f"{sweeps[0].path} has one arm, {next(iter(found))}, and nothing to compare it with; give another "
+            f"{sweeps[0].path} has one arm, {next(iter(arm_by_name))}, and nothing to compare it with; give another "
             "sweep of the same requests beside it"
         )
-    return list(found.values())
+    return list(arm_by_name.values())
 
 
 def bench_of(setting: ComparedSetting, sweep: SavedSweep) -> Bench | None:

@@ -273,15 +273,15 @@ def _own_seeds(
 
 def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator) -> list[list[int]]:
     """Seeds of every point, shuffled; every seed comes as often, and none twice at a point."""
-    found, deck = [], []  # type: tuple[list[list[int]], list[int]]
+    dealt, deck = [], []  # type: tuple[list[list[int]], list[int]]
     for _ in range(num_points):
         if len(deck) < each:
             kept = deck
             fresh = [seed for seed in rng.permutation(num_seeds).tolist() if seed not in kept]
             deck = kept + fresh + kept
-        found.append(deck[:each])
+        dealt.append(deck[:each])
         deck = deck[each:]
-    return found
+    return dealt
 
 
 def _baseline_rows(num_seeds: int, width: int) -> tuple[np.ndarray, np.ndarray]:

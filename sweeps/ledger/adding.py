@@ -236,24 +236,24 @@ def planned_row(ledger: Ledger, values: Mapping[str, Any]) -> LedgerRow:
 def _defaults(row: LedgerRow) -> dict[str, Any]:
     """What was planned, as options."""
     hypothesis = row.hypothesis
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "hypothesis": hypothesis.statement,
         "predict": hypothesis.predictions,
         "published": hypothesis.published,
         "over": hypothesis.over,
     }
     same = ("family", "vvuq", "type", "diagnostic", "name", "mechanism", "origin")
-    found |= {name: getattr(hypothesis, name) for name in (*same, "preconditions", "registered")}
+    defaults |= {name: getattr(hypothesis, name) for name in (*same, "preconditions", "registered")}
     if not hypothesis.is_simulated:
-        found["evidence"] = hypothesis.evidence
+        defaults["evidence"] = hypothesis.evidence
     elif hypothesis.workload is not None:
-        found["rng"] = "jax" if hypothesis.evidence == JAX_RUNS else "reference"
-        found |= {role: arm.text for role, arm in hypothesis.arms.items() if "=" not in role}
-        found |= {"workload": hypothesis.workload.name, "seeds": hypothesis.seeds}
-        found |= values_of(hypothesis.stopping)
+        defaults["rng"] = "jax" if hypothesis.evidence == JAX_RUNS else "reference"
+        defaults |= {role: arm.text for role, arm in hypothesis.arms.items() if "=" not in role}
+        defaults |= {"workload": hypothesis.workload.name, "seeds": hypothesis.seeds}
+        defaults |= values_of(hypothesis.stopping)
         if hypothesis.workload.rate is not None:
-            found["rate"] = hypothesis.workload.rate
-    return found
+            defaults["rate"] = hypothesis.workload.rate
+    return defaults
 
 
 def _check_same(row: LedgerRow, now: Hypothesis) -> None:

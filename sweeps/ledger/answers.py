@@ -71,10 +71,10 @@ def standing(rows: Sequence[LedgerRow], objective: str) -> Standing:
 
 
 def _iterations(rows: Sequence[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    found: dict[str, list[LedgerRow]] = {}
+    by_iteration: dict[str, list[LedgerRow]] = {}
     for row in rows:
-        found.setdefault(row.hypothesis.iteration, []).append(row)
-    return found
+        by_iteration.setdefault(row.hypothesis.iteration, []).append(row)
+    return by_iteration
 
 
 def _share(row: LedgerRow, rows: Sequence[LedgerRow], objective: str) -> float | None:

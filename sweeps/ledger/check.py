@@ -284,10 +284,12 @@ def _differences(
     recorded: Mapping[str, Any], again: Mapping[str, Any], redefined: Collection[str]
 ) -> tuple[list[str], int, float]:
     """What differs, how many figures were compared, and the largest relative difference."""
-    found, count, largest = [], 0, 0.0
+    differences, count, largest = [], 0, 0.0
     for role, arm in recorded.items():
         if arm["outcomes"] != again[role]["outcomes"]:
-            found.append(f"{role}: outcomes {again[role]['outcomes']} instead of {arm['outcomes']}")
+            differences.append(
+                f"{role}: outcomes {again[role]['outcomes']} instead of {arm['outcomes']}"
+            )
             largest = float("inf")
         for metric, values in arm["figures"].items():
             if metric in redefined:
@@ -298,8 +300,8 @@ def _differences(
                 continue
             size = _relative(values, now)
             largest = max(largest, size)
-            found.append(f"{role}: {metric} is {now} instead of {values}")
-    return found, count, largest
+            differences.append(f"{role}: {metric} is {now} instead of {values}")
+    return differences, count, largest
 
 
 def _relative(values: list[float | None], now: list[float | None] | None) -> float:

@@ -171,10 +171,12 @@ def _along(row: LedgerRow, result: Record) -> str:
 def _classes(result: Record) -> list[tuple[str, Mapping[str, Any]]]:
     """The classes that have a tail, or all requests where there are no classes."""
     comparison = result.get("comparison", {})
-    found = [(name, figures) for name, figures in comparison.items() if "ttft_p99_ms" in figures]
-    named = [(name, figures) for name, figures in found if name != "all"]
+    figures_by_class = [
+        (name, figures) for name, figures in comparison.items() if "ttft_p99_ms" in figures
+    ]
+    named = [(name, figures) for name, figures in figures_by_class if name != "all"]
     order = {"critical": 0, "standard": 1, "sheddable": 2}
-    return sorted(named, key=lambda pair: order.get(pair[0], 3)) or found
+    return sorted(named, key=lambda pair: order.get(pair[0], 3)) or figures_by_class
 
 
 def _throughput(row: LedgerRow, result: Record) -> str:
@@ -308,10 +310,10 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 def _failures(result: Record) -> list[str]:
     """Runs that did not come to their end, by arm."""
-    found = []
+    failures = []
     for role, arm in result.get("runs", {}).items():
         bad = [name for name in arm["outcomes"] if name not in WHOLE_NAMES]
         if bad:
             names = ", ".join(dict.fromkeys(bad))
-            found.append(f"{len(bad)} of {len(arm['outcomes'])} runs of the {role}: {names}")
-    return found
+            failures.append(f"{len(bad)} of {len(arm['outcomes'])} runs of the {role}: {names}")
+    return failures

@@ -97,8 +97,8 @@ def _candidates(
 
 def _decimals(claim: Claim) -> int:
     """Digits behind the point in the figure as published."""
-    found = re.search(r"=\s*[+-]?\d+(?:\.(\d+))?", claim.text)
-    return len(found[1] or "") if found else 6
+    match = re.search(r"=\s*[+-]?\d+(?:\.(\d+))?", claim.text)
+    return len(match[1] or "") if match else 6
 
 
 def _percent(value: Any, base: float) -> float:
@@ -242,7 +242,7 @@ def _comparison(
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     relative = RELATIVE[number]
     inference = replace(BY_STUDENT, is_anytime=is_anytime)
-    found: dict[str, dict[str, Any]] = {}
+    comparison: dict[str, dict[str, Any]] = {}
     pairs = {
         name: Pair(baseline[name], values, lookup(name)[0].direction)
         for name, values in strategy.items()
@@ -251,7 +251,7 @@ def _comparison(
     together = differences(list(pairs.values()), inference)
     for (name, pair), change in zip(pairs.items(), together, strict=True):
         metric, slo_class = lookup(name)
-        found.setdefault(slo_class or "all", {})[metric.name] = {
+        comparison.setdefault(slo_class or "all", {})[metric.name] = {
             "value": _interval(estimate(pair.second, is_anytime=is_anytime)),
             "change": _interval(change.absolute),
             "percent": _interval(relative(*pair.common(), is_anytime=is_anytime)),
@@ -259,8 +259,8 @@ def _comparison(
         }
     if all(name in strategy for name in GAP_OF):
         gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative, is_anytime=is_anytime)
-        found["all"][GAP] = {"value": _interval(gap.mean)}
-    return found
+        comparison["all"][GAP] = {"value": _interval(gap.mean)}
+    return comparison
 
 
 def _interval(value: Estimate) -> list[float | None]:
@@ -309,7 +309,7 @@ def _other_pairs(
 ) -> dict[str, FigurePair]:
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
-    found = {}
+    pairs = {}
     for name, condition in problem.conditions.items():
         workload = condition.workload or problem.workload
         rate = condition.rate or (None if condition.workload else problem.rate)
@@ -326,8 +326,8 @@ def _other_pairs(
         }
         arms = run_arms(bench, [config.replace(**settings) for config in configs])
         figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
-        found[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
-    return found
+        pairs[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
+    return pairs
 
 
 def judgement_content(judgements: Sequence[CriterionVerdict[Criterion]]) -> list[dict[str, Any]]:

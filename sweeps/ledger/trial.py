@@ -258,7 +258,7 @@ def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:
 
 def versions() -> dict[str, str]:
     """Return versions of the packages, the backend, and the commit of the code if it is in a repository."""
-    found = {
+    version_by_package = {
         "blis_jax": version_of("blis-jax"),
         "jax": jax.__version__,
         "numpy": np.__version__,
@@ -266,7 +266,7 @@ def versions() -> dict[str, str]:
         "backend": jax.default_backend(),
     }
     commit = _commit()
-    return found | ({"commit": commit} if commit else {})
+    return version_by_package | ({"commit": commit} if commit else {})
 
 
 def _commit() -> str:

@@ -54,14 +54,14 @@ def advise(
     on = _seeds(arm, seeds)
     case = case_of(arm, on[0])
     wanted = {entry.id: entry for entry in entries}
-    found = [touch for touch in touches(case) if touch.principle in wanted]
+    touched = [touch for touch in touches(case) if touch.principle in wanted]
     verdicts = _verdicts(stream)
-    measured: list[list[dict[str, Any]]] = [[] for _ in found]
+    measured: list[list[dict[str, Any]]] = [[] for _ in touched]
     if is_measured:
-        measured = _measured(stream, case, found, on)
+        measured = _measured(stream, case, touched, on)
     documents = [
         _document(touch, wanted[touch.principle], verdicts, rows)
-        for touch, rows in zip(found, measured, strict=True)
+        for touch, rows in zip(touched, measured, strict=True)
     ]
     render.show(findings_of(arm.name, documents, on, is_measured))
     if path is not None:
@@ -98,12 +98,12 @@ def _verdicts(stream: str) -> dict[str, str]:
     except ConfigError:  # of another version, so none of its checks is of this code
         return {}
     catalogue, code = load_catalogue(), code_hash()
-    found = {}
+    verdicts = {}
     for entry in catalogue.entries.values():
         key = identity(catalogue, entry, entry.seeds, stream, False, code)
         if key in checks:
-            found[entry.id] = str(checks[key]["verdict"])
-    return found
+            verdicts[entry.id] = str(checks[key]["verdict"])
+    return verdicts
 
 
 def _document(

@@ -72,8 +72,8 @@ def pooled_figures(
 
 
 def _value(record: RunRecord, metric: str) -> float:
-    found, slo_class = metric_of(metric)
-    return float(found.compute(select(record, TRACK_TARGETS).of_name(slo_class or ALL)))
+    metric_found, slo_class = metric_of(metric)
+    return float(metric_found.compute(select(record, TRACK_TARGETS).of_name(slo_class or ALL)))
 
 
 def reported_names(spec: WorkloadSpec) -> tuple[str, ...]:
@@ -183,8 +183,8 @@ def _shuffled_information(record: RunRecord) -> float:
     """The same with the classes shuffled, the largest of 200: what chance alone reaches."""
     codes, instance = _routed(record)
     generator = np.random.default_rng(SHUFFLE_SEED)
-    found = [information(generator.permutation(codes), instance) for _ in range(NUM_SHUFFLES)]
-    return max(bits for bits, _ in found) / found[0][1] if found[0][1] else math.nan
+    shuffled = [information(generator.permutation(codes), instance) for _ in range(NUM_SHUFFLES)]
+    return max(bits for bits, _ in shuffled) / shuffled[0][1] if shuffled[0][1] else math.nan
 
 
 def _own() -> Iterator[Metric]:

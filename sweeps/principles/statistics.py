@@ -81,13 +81,13 @@ def compute(bound: Bound) -> ClaimReading:
 
 
 def _failures(runs: Runs, arms: Sequence[str]) -> str:
-    found = []
+    failures = []
     for arm in arms:
         outcomes = [run.outcome.name for run in runs[arm] if not run.is_whole]
         counts = [f"{outcomes.count(name)} × {name}" for name in dict.fromkeys(outcomes)]
         if counts:
-            found.append(f"{arm} did not end ({', '.join(counts)})")
-    return "; ".join(found)
+            failures.append(f"{arm} did not end ({', '.join(counts)})")
+    return "; ".join(failures)
 
 
 def _of_seeds(

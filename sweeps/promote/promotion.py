@@ -103,13 +103,13 @@ def identity_of(promotion: Promotion) -> dict[str, Any]:
 
 def policy_files(promotion: Promotion) -> dict[str, str]:
     """Return the texts of users' files that the arms name, by the file's name."""
-    found = {}
+    files = {}
     for arm in (promotion.arm, promotion.baseline):
         for field in dataclasses.fields(arm.config):
             value = getattr(arm.config, field.name)
             for path in re.findall(r"([^\s,]+\.py):", value) if isinstance(value, str) else ():
-                found[Path(path).name] = input_files.read_text(Path(path), "a policy")
-    return found
+                files[Path(path).name] = input_files.read_text(Path(path), "a policy")
+    return files
 
 
 def place_of(promotion: Promotion, setting: str) -> str:
@@ -120,9 +120,9 @@ def place_of(promotion: Promotion, setting: str) -> str:
     text = _text(strategy)
     names = [one.name for one in space_of(strategy).dimensions if one.target == setting]
     for word in (setting, *names, setting.rpartition(".")[2]):
-        found = re.search(rf"(?m)^.*\b{re.escape(word)}\b\s*[:,}}].*$", text)
-        if found:
-            return f"{strategy.source}, line {text[: found.start()].count(chr(10)) + 1}"
+        match = re.search(rf"(?m)^.*\b{re.escape(word)}\b\s*[:,}}].*$", text)
+        if match:
+            return f"{strategy.source}, line {text[: match.start()].count(chr(10)) + 1}"
     return f"strategy {promotion.given}"
 
 

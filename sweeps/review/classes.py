@@ -89,20 +89,20 @@ def _on_class(exhibit: Exhibit, slo_class: str) -> tuple[dict[str, Any], list[tu
         "TTFT P99, ms": finite(tail),
         "TTFT P99 of the baseline, ms": finite(before),
     }
-    found = []
+    parts = []
     let_in = 1 - rejected
     if let_in > 0 and done < 0.9 * let_in:
         words = f"{done / let_in:.0%} of the {slo_class} requests that were let in complete"
-        found.append((REJECT if done < 0.5 * let_in else CONCERN, words))
+        parts.append((REJECT if done < 0.5 * let_in else CONCERN, words))
     if rejected > MANY_REJECTED:
         words = f"{rejected:.0%} of the {slo_class} requests are turned away"
-        found.append((REJECT if rejected > MOST_REJECTED else CONCERN, words))
+        parts.append((REJECT if rejected > MOST_REJECTED else CONCERN, words))
     if ratio > CEILING:
         words = (
             f"{slo_class} TTFT P99 is {ratio:.2f} times the baseline's, the ceiling is {CEILING:g}"
         )
-        found.append((CONCERN, words))
-    return figures, found
+        parts.append((CONCERN, words))
+    return figures, parts
 
 
 STARVATION = Judge(
@@ -147,14 +147,14 @@ def look_at_mechanisms(exhibit: Exhibit) -> Looked:
     made = without_mechanisms(candidate)
     shares = {name: exhibit.differing(config) for name, config in made.items()}
     idle = [name for name, share in shares.items() if share == 0 and name != BASELINE]
-    found = []
+    parts = []
     if shares[BASELINE] == 0 and candidate.config != made[BASELINE]:
         words = "every request fares as under the baseline: nothing that the strategy adds has an effect"
-        found.append((REJECT, words))
+        parts.append((REJECT, words))
     for name in idle:
         words = ", which the strategy requires," if name in required else ""
-        found.append((CONCERN, f"{name}{words} changes no request on this workload"))
-    return found, {f"requests that differ without {name}": share for name, share in shares.items()}
+        parts.append((CONCERN, f"{name}{words} changes no request on this workload"))
+    return parts, {f"requests that differ without {name}": share for name, share in shares.items()}
 
 
 INERT = Judge(
@@ -255,13 +255,13 @@ def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, fl
 def _distance(values: np.ndarray, codes: np.ndarray) -> dict[str, float]:
     """Return the statistic between every two classes, with Bonferroni's p."""
     pairs = list(combinations(np.unique(codes), 2))
-    found = {}
+    distances = {}
     for one, other in pairs:
         result = ks_2samp(values[codes == one], values[codes == other])
         name = f"{SLO_CLASSES[one] or 'default'}/{SLO_CLASSES[other] or 'default'}"
-        found[name] = float(result.statistic)
-        found[f"{name}, p"] = min(1.0, float(result.pvalue) * len(pairs))
-    return found
+        distances[name] = float(result.statistic)
+        distances[f"{name}, p"] = min(1.0, float(result.pvalue) * len(pairs))
+    return distances
 
 
 PROXY = Judge(

@@ -163,8 +163,8 @@ class Bench:
         seeds = self.seeds if places is None else [self.seeds[place] for place in places]
         each = [self.rows(config, seeds) for config in configs]
         results = iter(self.runner.run(list(itertools.chain(*each)), summarize))
-        found = [tuple(itertools.islice(results, len(rows))) for rows in each]
-        return [runs * (len(seeds) // len(runs)) for runs in found]
+        rows_of_each = [tuple(itertools.islice(results, len(rows))) for rows in each]
+        return [runs * (len(seeds) // len(runs)) for runs in rows_of_each]
 
     def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
         """Return the runs of a configuration that seeds make different: one a seed, or a single one.

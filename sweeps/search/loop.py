@@ -52,11 +52,11 @@ def _entry(entry: Any) -> PointRuns:
 
 
 def _plain(entry: PointRuns) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    entry_fields: dict[str, Any] = {
         "point": list(entry.point),
         "runs": [run.document() for run in entry.runs],
     }
-    return found if entry.call is None else {**found, "call": entry.call}
+    return entry_fields if entry.call is None else {**entry_fields, "call": entry.call}
 
 
 # the runs of points, on the seeds at some places of the search's

@@ -199,7 +199,7 @@ def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
     """Every success criterion with what the best point reached."""
     reached = figures(best.runs)
     before = figures(frame.baseline) if frame.baseline is not None else {}
-    found = []
+    verdicts = []
     for criterion in frame.valuation.strategy.success_criteria:
         claim = criterion.claim
         value = reached[claim.metric]["mean"]
@@ -210,5 +210,5 @@ def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
             has_change = value is not None and base is not None and base != 0
             value = 100 * (value / base - 1) if has_change else None
         is_met = value is not None and claim.holds(value)
-        found.append({**entry, "reached": value, "is_met": is_met})
-    return found
+        verdicts.append({**entry, "reached": value, "is_met": is_met})
+    return verdicts

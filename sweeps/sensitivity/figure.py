@@ -70,17 +70,17 @@ def pictures(study: SensitivityStudy, strategy: str) -> tuple[Picture, ...]:
 
 def indices(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
     """Return first and total indices of every metric, with intervals; None if there are none."""
-    found = study.findings[model].sobol
-    if not found:
+    sobol = study.findings[model].sobol
+    if not sobol:
         return None
-    num_rows = next(iter(found.values())).num_rows
+    num_rows = next(iter(sobol.values())).num_rows
     caption = (
         "Dark: total index, the share of a metric's variance over the space that the parameter has a "
         "part in. Light: first order, what it explains alone; the gap is interaction. Bars: "
         f"{100 * study.resampling.confidence:g} % bootstrap over {num_rows} rows. Dashed: what a dummy gets, "
         "a parameter that only draws new seeds; an interval that reaches it is noise."
     )
-    panels = [_bars(study, model, metric, at % COLUMNS == 0) for at, metric in enumerate(found)]
+    panels = [_bars(study, model, metric, at % COLUMNS == 0) for at, metric in enumerate(sobol)]
     return _grid(
         f"How much of each metric's variance every parameter explains, {strategy}",
         study.runs.in_text(caption), panels, 0.55 + 0.3 * len(study.names), name,
@@ -88,23 +88,23 @@ def indices(study: SensitivityStudy, model: str, strategy: str, name: str) -> Pi
 
 
 def _bars(study: SensitivityStudy, model: str, metric: str, is_first: bool) -> Panel:
-    found = study.findings[model].sobol[metric]
+    sobol = study.findings[model].sobol[metric]
     marks: list[Mark] = []
     for values, offset, colour, label in (
-        (found.total, -0.19, TOTAL, "total index"),
-        (found.first, 0.19, FIRST, "alone (first order)"),
+        (sobol.total, -0.19, TOTAL, "total index"),
+        (sobol.first, 0.19, FIRST, "alone (first order)"),
     ):
         rows = [at + offset for at in range(len(study.names))]
         shares, low, high = _columns(values)
         marks.append(Bars(rows, shares, Style(colour), label, height=0.36))
         marks.append(Series(shares, rows, Style(width=0.9), x_low=low, x_high=high))
-    if found.dummy[2] > 0:
+    if sobol.dummy[2] > 0:
         words = study.runs.in_text("dummy: other seeds only")
-        marks.append(Guide(float(found.dummy[2]), "x", DUMMY, words))
+        marks.append(Guide(float(sobol.dummy[2]), "x", DUMMY, words))
     ticks = [(float(at), name if is_first else "") for at, name in enumerate(study.names)]
     return Panel(
         marks,
-        Axis("share of variance", limits=(min(0.0, float(found.first[:, 1].min())) - 0.01, None)),
+        Axis("share of variance", limits=(min(0.0, float(sobol.first[:, 1].min())) - 0.01, None)),
         Axis(ticks=ticks, limits=(len(ticks) - 0.4, -0.6)),
         _title(metric),
     )
@@ -112,27 +112,27 @@ def _bars(study: SensitivityStudy, model: str, metric: str, is_first: bool) -> P
 
 def morris(study: SensitivityStudy, model: str, strategy: str, name: str) -> Picture | None:
     """Return the mean size of elementary effects against their spread; None if there are none."""
-    found = study.findings[model].morris
-    if not found:
+    effects = study.findings[model].morris
+    if not effects:
         return None
     caption = (
         f"Elementary effects of {study.sizes.trajectories} trajectories: the change of a metric for a "
         "step of a parameter, scaled to its whole range. To the right: strong; above the line σ = µ*: "
         "interactions or curvature. Bars: bootstrap over trajectories."
     )
-    panels = [_plane(study, model, metric) for metric in found]
+    panels = [_plane(study, model, metric) for metric in effects]
     title = f"How strongly each parameter acts on every metric, {strategy}"
     return _grid(title, study.runs.in_text(caption), panels, 1.95, name)
 
 
 def _plane(study: SensitivityStudy, model: str, metric: str) -> Panel:
-    found = study.findings[model].morris[metric]
-    across, up = found.mu_star, found.sigma
+    effects = study.findings[model].morris[metric]
+    across, up = effects.mu_star, effects.sigma
     end, top = max(float(across[:, 2].max()), 1e-12), max(float(up[:, 2].max()), 1e-12)
     marks: list[Mark] = [Guide(end, "diagonal", DIAGONAL), *_points(study.names, across, up)]
-    if found.dummy > 0:
+    if effects.dummy > 0:
         words = study.runs.in_text("a new draw of the seeds")
-        marks.append(Guide(float(found.dummy), "x", DUMMY, words))
+        marks.append(Guide(float(effects.dummy), "x", DUMMY, words))
     unit = lookup(metric)[0].unit
     suffix = f" ({unit})" if unit != "1" else ""
     x = Axis(f"mean size µ*{suffix}", limits=(0.0, 1.08 * end))
@@ -329,13 +329,13 @@ def _axis(dimension: Dimension, label: str) -> Axis:
 
 
 def _title(metric: str) -> str:
-    found, slo_class = lookup(metric)
-    words = metric_words(found.name)
+    metric_found, slo_class = lookup(metric)
+    words = metric_words(metric_found.name)
     return words[0].upper() + words[1:] + (f", {slo_class}" if slo_class else "")
 
 
 def _family_words(metric: str) -> str:
-    found, _ = lookup(metric)
-    unit = f"\n({found.unit})" if found.unit != "1" else ""
-    words = textwrap.fill(metric_words(found.name), 18)
+    metric_found, _ = lookup(metric)
+    unit = f"\n({metric_found.unit})" if metric_found.unit != "1" else ""
+    words = textwrap.fill(metric_words(metric_found.name), 18)
     return words[0].upper() + words[1:] + unit

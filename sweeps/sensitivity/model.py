@@ -152,11 +152,11 @@ class Predicted:
 
     def _numbers(self, point: Point) -> list[float]:
         """A point as the simulator gets it, choices as the surrogate holds them."""
-        found = []
+        numbers = []
         for dimension, value in zip(self.space.dimensions, point, strict=True):
             column, given = self.columns.get(dimension.name), dimension.simulated(value)
-            found.append(float(given) if column is None else column.code(given))
-        return found
+            numbers.append(float(given) if column is None else column.code(given))
+        return numbers
 
 
 def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -> list[int]:

@@ -162,8 +162,8 @@ def _why_missing(values: np.ndarray, num_points: int) -> str:
 def _effect_words(study: SensitivityStudy, model: str, metric: str, name: str) -> str:
     """Indices of one parameter, and where the metric is low and high along it."""
     place = study.names.index(name)
-    found = study.findings[model]
-    indices, effect = found.sobol[metric], found.effects[place]
+    findings = study.findings[model]
+    indices, effect = findings.sobol[metric], findings.effects[place]
     along = effect.mean[study.metrics.index(metric)]
     dimension = study.dimensions[place]
     least, most = int(np.nanargmin(along)), int(np.nanargmax(along))

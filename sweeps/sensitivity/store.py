@@ -98,7 +98,7 @@ def _put(
 def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
     """Arrays by model, metric and parameter, filled one model at a time."""
     num_metrics, count = len(study.metrics), len(study.names)
-    found = study.findings[model]
+    findings = study.findings[model]
     one, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
     layout: dict[str, tuple[tuple[str, ...], tuple[int, ...], str]] = {
         "first_order": (one, (count, 3), "1"),
@@ -117,7 +117,7 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
         name: np.full((num_metrics, *shape), np.nan) for name, (_, shape, _) in layout.items()
     }
     for place, metric in enumerate(study.metrics):
-        if (indices := found.sobol.get(metric)) is not None:
+        if (indices := findings.sobol.get(metric)) is not None:
             arrays["first_order"][place], arrays["total_order"][place] = (
                 indices.first,
                 indices.total,
@@ -125,14 +125,14 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
             arrays["second_order"][place] = indices.second
             arrays["dummy_total_order"][place] = indices.dummy
             arrays["total_order_of_half"][place] = indices.halves
-        if (screened := found.morris.get(metric)) is not None:
+        if (screened := findings.morris.get(metric)) is not None:
             arrays["morris_mu"][place], arrays["morris_mu_star"][place] = (
                 screened.mu,
                 screened.mu_star,
             )
             arrays["morris_sigma"][place] = screened.sigma
             arrays["morris_dummy"][place] = screened.dummy
-        if (gradient := found.gradients.get(metric)) is not None:
+        if (gradient := findings.gradients.get(metric)) is not None:
             arrays["dgsm"][place], arrays["dgsm_dummy"][place] = gradient
     for name, (dims, shape, unit) in layout.items():
         if name not in dataset:
@@ -143,11 +143,11 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
 
 def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
     """Total indices by region and scale; a surrogate alone has no region that needs scores it lacks."""
-    found = study.findings[model].regions
-    shape = len(study.metrics), len(found), len(SCALES)
+    regions = study.findings[model].regions
+    shape = len(study.metrics), len(regions), len(SCALES)
     totals = np.full((*shape, len(study.names), len(FIGURES)), np.nan)
     dummies = np.full((*shape, len(FIGURES)), np.nan)
-    for column, one in enumerate(found):
+    for column, one in enumerate(regions):
         for scale, indices in enumerate((one.plain, one.log)):
             for metric, index in indices.items():
                 place = study.metrics.index(metric), column, scale
@@ -156,19 +156,19 @@ def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
     _put(dataset, f"total_order_of_region_{model}", (*dims, "parameter", "figure"), totals, "1")
     _put(dataset, f"dummy_total_order_of_region_{model}", (*dims, "figure"), dummies, "1")
     dataset.coords["scale"] = list(SCALES)
-    dataset.coords[dims[1]] = [one.region.name for one in found]
+    dataset.coords[dims[1]] = [one.region.name for one in regions]
     for end in ("low", "high"):
-        shares = [getattr(one.region, end) for one in found]
+        shares = [getattr(one.region, end) for one in regions]
         _put(dataset, f"region_{end}_{model}", (dims[1], "parameter"), np.array(shares), "1")
 
 
 def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
-    found = study.findings[model]
-    num_levels = max(len(effect.shares) for effect in found.effects)
+    findings = study.findings[model]
+    num_levels = max(len(effect.shares) for effect in findings.effects)
     shape = len(study.names), len(study.metrics), num_levels
     means, of_points, of_seeds = (np.full(shape, np.nan) for _ in range(3))
     shares = np.full((len(study.names), num_levels), np.nan)
-    for place, effect in enumerate(found.effects):
+    for place, effect in enumerate(findings.effects):
         size = len(effect.shares)
         shares[place, :size] = effect.shares
         means[place, :, :size] = effect.mean
@@ -182,7 +182,7 @@ def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
         ("effect_of_seeds", of_seeds),
     ):
         _put(dataset, f"{name}_{model}", dims, values, "of the metric")
-    for pair in found.pairs:
+    for pair in findings.pairs:
         labels = [study.names[place] for place in pair.places]
         name = f"pair_effect_{'_x_'.join(labels)}_{model}"
         levels = tuple(

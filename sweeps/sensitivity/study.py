@@ -118,16 +118,16 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
 
 def look_closer(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
     """Add the indices in the regions asked for; after `rate`, which says where the best quarter is."""
-    found = study.findings[model]
+    findings = study.findings[model]
     design = saltelli(study.names, study.sizes, has_pairs=False)
     for region in study.regions:
         if region.name == BEST:
             if study.scores is None:
                 continue
-            region = best_region(study.dimensions, found.shares, study.scores)
+            region = best_region(study.dimensions, findings.shares, study.scores)
         on_stage(f"{model}: Sobol indices in {region.name}")
         values = _asked(study, response, response.evaluate(region.inside(design)))
-        found.regions.append(
+        findings.regions.append(
             region_indices(region, study.metrics, values, len(study.names) + 2, study.resampling)
         )
 
@@ -145,21 +145,23 @@ def _without_choices(study: SensitivityStudy, measures: np.ndarray) -> np.ndarra
 
 def _effect(study: SensitivityStudy, response: Response, place: int) -> Effect:
     sizes = study.sizes
-    found = effect_of(
+    effect = effect_of(
         response, study.dimensions, place, sizes.levels, sizes.bases, study.resampling
     )
     chosen = [response.names.index(name) for name in study.metrics]
-    return Effect(found.shares, found.mean[chosen], found.of_points[chosen], found.of_seeds[chosen])
+    return Effect(
+        effect.shares, effect.mean[chosen], effect.of_points[chosen], effect.of_seeds[chosen]
+    )
 
 
 def _pair(study: SensitivityStudy, response: Response, places: tuple[int, int]) -> PairEffect:
     sizes = study.sizes
-    found = pair_effect_of(
+    effect = pair_effect_of(
         response, study.dimensions, places, sizes.pair_levels, sizes.pair_bases,
         study.resampling.state,
     )  # fmt: skip
     chosen = [response.names.index(name) for name in study.metrics]
-    return PairEffect(found.places, found.shares, found.mean[chosen])
+    return PairEffect(effect.places, effect.shares, effect.mean[chosen])
 
 
 def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list[tuple[int, int]]:

@@ -46,8 +46,8 @@ class Arm:
 
     def settings_on(self, gpu: str) -> dict[str, Any]:
         """Return the settings that the arm's file has for this GPU alone, without those that the text has."""
-        found = {} if self.strategy is None else self.strategy.settings_on(gpu)
-        return {name: value for name, value in found.items() if name not in self.given}
+        settings = {} if self.strategy is None else self.strategy.settings_on(gpu)
+        return {name: value for name, value in settings.items() if name not in self.given}
 
 
 def list_names() -> tuple[str, ...]:

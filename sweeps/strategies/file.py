@@ -84,11 +84,11 @@ class Strategy(ClosedPart):
 
     def settings_on(self, gpu: str) -> dict[str, Any]:
         """Return the settings that the file has for this GPU alone."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for part in self.on_gpus:
             if gpu in part.gpus:
-                found |= ours(part.settings)
-        return found
+                settings |= ours(part.settings)
+        return settings
 
     def refuse(self, path: str, problem: str) -> ConfigError:
         """Return an error about one key of the file."""

@@ -166,7 +166,7 @@ class Search(ClosedPart):
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = handler(self)
+        fields: dict[str, Any] = handler(self)
         if not self.rungs:  # records of searches without rungs stay what they were
-            found.pop("rungs", None)
-        return found
+            fields.pop("rungs", None)
+        return fields

@@ -235,10 +235,10 @@ def run_until(
         done = run_sweep(longer, how, output, is_resumed or stopped is not None)
         pairs = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
         stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(pairs))
-        found = look(list(pairs.values()), rule)
+        seen = look(list(pairs.values()), rule)
         if done.is_interrupted:
-            return dataclasses.replace(found, end=INTERRUPTED)
-        return look_at(num_kept) if found.end and count < num_kept else found
+            return dataclasses.replace(seen, end=INTERRUPTED)
+        return look_at(num_kept) if seen.end and count < num_kept else seen
 
     looks = look_until_end(rule, len(plan.requests.seeds), look_at)
     assert stopped is not None

@@ -185,13 +185,13 @@ def _differences(swept: Swept, comparison: Comparison) -> list[ShownDifference]:
         if one.reference is None and (swept.label_by_place or one.place == comparison.place)
     )  # fmt: skip
     (reference, _), (name, place) = swept.labels(first), swept.labels(comparison)
-    found = []
+    differences = []
     for slo_class, figures in comparison.figures.items():
         for before, after in zip(first.figures[slo_class], figures, strict=True):
             change = after.difference
             if change is None:
                 continue
-            found.append(
+            differences.append(
                 replace(
                     shown_difference(change, name, reference, after.metric, place),
                     slo_class=slo_class,
@@ -199,7 +199,7 @@ def _differences(swept: Swept, comparison: Comparison) -> list[ShownDifference]:
                     mean=finite(after.value.mean),
                 )
             )
-    return found
+    return differences
 
 
 def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
@@ -212,16 +212,16 @@ def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
 def _values(swept: Swept) -> list[SeedValues]:
     metrics = [figure.metric for figure in next(iter(swept.comparisons[0].figures.values()))]
     classes = [str(name) for name in swept.dataset["slo_class"].values]
-    found = []
+    values = []
     for metric in metrics:
         columns = _at_points(swept, values_of(swept.dataset, metric))
         for point, of_point in zip(swept.plan.points, columns, strict=True):
             name, place = swept.labels(point)
-            found += [
+            values += [
                 SeedValues(name, slo_class, metric, tuple(map(finite, row.tolist())), place)
                 for slo_class, row in zip(classes, of_point, strict=True)
             ]
-    return found
+    return values
 
 
 def _curves(swept: Swept) -> Iterator[Curve]:

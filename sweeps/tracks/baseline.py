@@ -79,22 +79,22 @@ def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
 
 def _results(seeds: Sequence[int], runs: ArmRuns, classes: Sequence[str]) -> dict[str, Any]:
     """Figures of every seed, and their means, under the names of the published file."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for place, seed in enumerate(seeds):
         figures = {name: values[place] for name, values in runs.figures.items()}
         tails = {name: finite(figures[f"{TAIL}[{name}]"]) for name in classes}
-        found[f"seed_{seed}"] = {
+        results[f"seed_{seed}"] = {
             **{theirs: finite(figures[ours]) for theirs, ours in OF_RUN.items()},
             "slo_ttft_p99_ms": tails,
             "slo_differentiation_pct": _spread(list(tails.values())),
         }
-    names = [name for name in found[f"seed_{seeds[0]}"] if name != "slo_ttft_p99_ms"]
-    by_seed = list(found.values())
-    found["mean"] = {name: _mean([entry[name] for entry in by_seed]) for name in names}
-    found["mean"]["slo_ttft_p99_ms"] = {
+    names = [name for name in results[f"seed_{seeds[0]}"] if name != "slo_ttft_p99_ms"]
+    by_seed = list(results.values())
+    results["mean"] = {name: _mean([entry[name] for entry in by_seed]) for name in names}
+    results["mean"]["slo_ttft_p99_ms"] = {
         name: _mean([entry["slo_ttft_p99_ms"][name] for entry in by_seed]) for name in classes
     }
-    return found
+    return results
 
 
 def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
@@ -102,12 +102,12 @@ def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
     names = ["tokens_per_sec", "scheduling_delay_p99_ms"]
     for metric in ("ttft_p99_ms", "e2e_p99_ms", "goodput_rps"):
         names += names_in([metric], (ALL, *classes))
-    found = []
+    intervals = []
     for name in names:
         base, slo_class = split_name(name)
         value = estimate(runs.figures[name])
         label = _LABELS[base] + (f", {slo_class}" if slo_class else "")
-        found.append(
+        intervals.append(
             {
                 "label": label,
                 "metric": name,
@@ -118,14 +118,14 @@ def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
                 "decimals": 0 if base == "tokens_per_sec" else 1,
             }
         )
-    return found
+    return intervals
 
 
 def _targets(
     criteria: Sequence[Criterion], runs: ArmRuns, classes: Sequence[str]
 ) -> dict[str, str]:
     """What goals that are changes mean in the metric's unit, by criterion."""
-    found = {}
+    targets = {}
     for criterion in criteria:
         claim = criterion.claim
         if claim is None or not claim.is_change or criterion.condition != MAIN:
@@ -137,8 +137,8 @@ def _targets(
                 where = f"{slo_class} " if "[" in own.metric and criterion.each_class else ""
                 parts.append(f"{where}{_bound(own, float(values.mean()))}")
         if parts:
-            found[criterion.name] = ", ".join(parts)
-    return found
+            targets[criterion.name] = ", ".join(parts)
+    return targets
 
 
 def _bound(claim: Claim, mean: float) -> str:

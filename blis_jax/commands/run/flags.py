@@ -259,8 +259,8 @@ def make_parser() -> Parser:
         description=_DESCRIPTION,
         epilog=_EXAMPLES + _refused_words(),
     )
-    own = (WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles)
-    add_options(parser, own, (_Switches, _Scenarios))
+    parts = (WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles)
+    add_options(parser, parts, (_Switches, _Scenarios))
     parser.add_flags(_Scenarios.title, ()).add_argument(
         "--scenario",
         nargs="+",

@@ -87,7 +87,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         if source.is_trace
         else None
     )
-    asked = scores.scores_of(options, source.spec, trace, options)
+    wanted_scores = scores.scores_of(options, source.spec, trace, options)
     decisions.check(options, config, notes)
     workload, run = users or closed_loop_of(source), None
     table, names = (
@@ -116,18 +116,18 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
     if is_revised(source):
-        requests.write_trace(options, record, source, run, asked.limits)
+        requests.write_trace(options, record, source, run, wanted_scores.limits)
     elif run is not None and trace is not None:
-        requests.write_first_rounds(options, run, trace, asked.limits)
+        requests.write_first_rounds(options, run, trace, wanted_scores.limits)
     else:
         drawn = table, names, source.spec
         trace_flags.write_output(
-            options.trace_output, record, trace, drawn, asked.limits, notes,
+            options.trace_output, record, trace, drawn, wanted_scores.limits, notes,
             options.workload_spec or "",
         )  # fmt: skip
     _note_inert_tier(config, record, notes)
     labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
-    if not _tell(options, config, record, labels, source, asked) and table.num_rows:
+    if not _tell(options, config, record, labels, source, wanted_scores) and table.num_rows:
         notes.warn("no request completed before the run ended, so nothing is printed, as in BLIS")
     else:
         _note_survivors(record, notes)

@@ -117,8 +117,8 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"--{name.replace('_', '-')} is missing; give the file")
     if "model" not in named:
         raise ConfigError("--model is missing; give the model that the instances serve")
-    found = {"variant": REVISED, "trace_format": "trace-v3", **named}
-    found["trace"] = found.pop("trace_data")
+    options = {"variant": REVISED, "trace_format": "trace-v3", **named}
+    options["trace"] = options.pop("trace_data")
     for name in (
         "results_path",
         "session_mode",
@@ -126,11 +126,11 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
         "think_time_dist",
         "lazy_generation",
     ):
-        found.pop(name, None)
-    if "metrics_path" in found:
-        found["results_path"] = found.pop("metrics_path")
-    found.setdefault("horizon", _horizon_us(found))
-    return found
+        options.pop(name, None)
+    if "metrics_path" in options:
+        options["results_path"] = options.pop("metrics_path")
+    options.setdefault("horizon", _horizon_us(options))
+    return options
 
 
 def _horizon_us(found: Mapping[str, Any]) -> int:

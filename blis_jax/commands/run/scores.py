@@ -164,8 +164,8 @@ def nanoseconds(text: str) -> int | None:
     """Return a time as BLIS writes it, such as 1m30s or 2.5ms, in ns; None if it is not above 0."""
     if not re.fullmatch(rf"\+?(?:{_PART})+", text):
         return None
-    found = sum(int(Fraction(number) * _UNITS[unit]) for number, unit in re.findall(_PART, text))
-    return found if 0 < found < 2**63 else None
+    total = sum(int(Fraction(number) * _UNITS[unit]) for number, unit in re.findall(_PART, text))
+    return total if 0 < total < 2**63 else None
 
 
 def _pairs(text: str) -> list[str]:
@@ -177,8 +177,8 @@ def _targets(
 ) -> Mapping[str, ClassTargets]:
     """The targets by class of a workload file, or of the header of a trace of August 2026."""
     if trace is None or trace.format != "trace-v3" or read is None:
-        found: Mapping[str, ClassTargets] = getattr(spec, "goodput_slo_targets", {})
-        return found
+        targets: Mapping[str, ClassTargets] = getattr(spec, "goodput_slo_targets", {})
+        return targets
     from blis_jax.traces.formats.trace_v3 import header_of
 
     header = header_of(Path(read.trace or ""), read.trace_header)
@@ -221,19 +221,19 @@ def _detectors(text: str) -> tuple[str, ...]:
 def _tuning(options: ScoreOptions, detectors: Sequence[str]) -> Tuning:
     path = options.saturation_config
     numbers = {} if path is None else _tuning_file(path, detectors)
-    found: dict[str, Any] = {}
+    tuning: dict[str, Any] = {}
     if "threshold_ms" in numbers:
-        found["threshold_ms"] = numbers["threshold_ms"]
+        tuning["threshold_ms"] = numbers["threshold_ms"]
     if "window_size_sec" in numbers:
-        found["bucket_us"] = found["window_us"] = int(numbers["window_size_sec"]) * 1_000_000
+        tuning["bucket_us"] = tuning["window_us"] = int(numbers["window_size_sec"]) * 1_000_000
     if text := options.saturation_final_window:
         time_ns = nanoseconds(text)
         if time_ns is None:
             raise ConfigError(
                 f"--saturation-final-window: {shortened(text)} must be a time above 0, such as 30s"
             )
-        found["window_us"] = time_ns // 1000
-    return Tuning(**found)
+        tuning["window_us"] = time_ns // 1000
+    return Tuning(**tuning)
 
 
 _MORE = float("inf")

@@ -108,8 +108,8 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
         e2e_us=get(latencies, 1),
         completed_us=news.due[request],
     )
-    own = ctx.gateways.own_states(state.gateway, request)
-    own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, completion)
-    gateway = ctx.gateways.with_own(state.gateway, own, request)
+    states = ctx.gateways.own_states(state.gateway, request)
+    states = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, states, completion)
+    gateway = ctx.gateways.with_own(state.gateway, states, request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
     return dataclasses.replace(nothing.having(change), gateway=gateway)

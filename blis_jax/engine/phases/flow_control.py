@@ -309,8 +309,8 @@ def _next_tenant(
 def _deadlines(ctx: Context, waiting: QueuedRequests) -> Int[Array, "request"]:
     target = _params(ctx).target_us[waiting.slo_class]
     if RequestTargets in ctx.requests:
-        own = ctx.requests[RequestTargets].us
-        target = jnp.where(own > 0, own, target)
+        targets_us = ctx.requests[RequestTargets].us
+        target = jnp.where(targets_us > 0, targets_us, target)
     entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
     return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)
 
@@ -325,9 +325,9 @@ def _tick(
 ) -> jax.Array:
     """When the next tick is due: an attempt asks for one, and a tick goes on while requests wait."""
     following = now + ctx.time(_params(ctx).tick_us)
-    asked = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
+    next_tick = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
     goes_on = jnp.where(num_queued > 0, following, ctx.never)
-    return jnp.where(kind == EventKind.TICK, goes_on, asked)
+    return jnp.where(kind == EventKind.TICK, goes_on, next_tick)
 
 
 def _expiry(ctx: Context, is_queued: Bool[Array, "request"]) -> jax.Array:

@@ -118,8 +118,8 @@ def places(ctx: Context, blocks: Blocks, name: jax.Array, instance: jax.Array) -
     if ctx.mechanism.moves_requests:  # on another instance the slot is somebody else's
         is_kept = is_kept & (lax.div(slot, jnp.int32(shape.num_slots)) == instance)
         slot = lax.rem(slot, jnp.int32(shape.num_slots))
-    own = num_shared + slot * jnp.int32(shape.list_blocks) + position
-    return jnp.where(number < num_shared, number, jnp.where(is_kept, own, nowhere))
+    place = num_shared + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(number < num_shared, number, jnp.where(is_kept, place, nowhere))
 
 
 @pytree
@@ -142,8 +142,8 @@ def shared_or_own(
     """Return where the table keeps the contents of a resident request's prompt, by block position."""
     shape = ctx.shape
     number, is_shared = shared_numbers(ctx, request, position)
-    own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
-    return jnp.where(is_shared, number, own)
+    private = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(is_shared, number, private)
 
 
 def _expected(ctx: Context, request: jax.Array, position: Int[Array, "n"]) -> jax.Array:

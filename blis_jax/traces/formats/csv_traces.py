@@ -81,9 +81,9 @@ _AZURE = {
 
 
 def _read_azure(path: Path, reading: Reading) -> TraceRows:
-    found = read_columns(path, _AZURE, reading)
-    ns = found["ns"]
-    return make_rows((ns - ns.min()) // 1000 if len(ns) else ns, found["input"], found["output"])
+    parts = read_columns(path, _AZURE, reading)
+    ns = parts["ns"]
+    return make_rows((ns - ns.min()) // 1000 if len(ns) else ns, parts["input"], parts["output"])
 
 
 def _write_azure(rows: TraceRows, path: Path) -> None:
@@ -117,12 +117,12 @@ _HAS_RESPONSE = Check(
 def _read_burstgpt(path: Path, reading: Reading) -> TraceRows:
     """Return the requests that got a response, in the order of the file."""
     columns = {"time": seconds(reading, "Timestamp"), **_BURSTGPT}
-    found = read_columns(path, columns, reading, [_HAS_RESPONSE])
+    parts = read_columns(path, columns, reading, [_HAS_RESPONSE])
     rows = make_rows(
-        in_us(found["time"], reading),
-        found["input"],
-        found["output"],
-        texts={name: found[name] for name in ("client", "tenant", "session")},
+        in_us(parts["time"], reading),
+        parts["input"],
+        parts["output"],
+        texts={name: parts[name] for name in ("client", "tenant", "session")},
     )
     return number_turns(rows)
 
@@ -172,8 +172,8 @@ def _read_vidur(path: Path, reading: Reading) -> TraceRows:
             "since a simulation needs to know when requests come"
         )
     columns = {"time": seconds(reading, *_VIDUR_TIMES), **_VIDUR}
-    found = read_columns(path, columns, reading)
-    return make_rows(in_us(found["time"], reading), found["input"], found["output"])
+    parts = read_columns(path, columns, reading)
+    return make_rows(in_us(parts["time"], reading), parts["input"], parts["output"])
 
 
 def _write_vidur(rows: TraceRows, path: Path) -> None:
@@ -205,7 +205,7 @@ def _has_lists(line: str) -> bool:
 
 def _read_blis(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
-    found = read_columns(
+    parts = read_columns(
         path,
         {
             "time": seconds(reading, "arrival_time", place=0),
@@ -226,11 +226,11 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
         },
         reading,
     )
-    arrival_us = (found["time"] * reading.unit_us("s")).astype(np.int64)
+    arrival_us = (parts["time"] * reading.unit_us("s")).astype(np.int64)
     num_rows = len(arrival_us)
     if reading.horizon_us is not None and (arrival_us > reading.horizon_us).any():
         num_rows = int(np.argmax(arrival_us > reading.horizon_us))
-    prompts, outputs = found["input"][:num_rows], found["output"][:num_rows]
+    prompts, outputs = parts["input"][:num_rows], parts["output"][:num_rows]
     # as bytes that differ where tokens do
     sequences = [
         np.concatenate(each).astype(">i8").tobytes() for each in zip(prompts, outputs, strict=True)

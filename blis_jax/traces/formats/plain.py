@@ -54,20 +54,20 @@ def read(path: Path, reading: Reading) -> TraceRows:
     columns = _columns({plain_name(name) for name in names}, reading)
     if is_parquet:
         places = find_places(path, names, columns)
-        found = read_frames(_parquet_frames(path, places), columns, places, reading, _CHECKS)
+        parts = read_frames(_parquet_frames(path, places), columns, places, reading, _CHECKS)
     else:
-        found = read_columns(path, columns, reading, _CHECKS)
-    time = found.pop("arrival")
+        parts = read_columns(path, columns, reading, _CHECKS)
+    time = parts.pop("arrival")
     arrival_us = in_us(time, reading) if time.dtype.kind == "f" else time
-    segments = [found.pop(name) for name in _SEGMENTS]
+    segments = [parts.pop(name) for name in _SEGMENTS]
     return make_rows(
         arrival_us,
-        found.pop("input_tokens"),
-        found.pop("output_tokens"),
-        texts={name: found.pop(name) for name in _TEXTS},
+        parts.pop("input_tokens"),
+        parts.pop("output_tokens"),
+        texts={name: parts.pop(name) for name in _TEXTS},
         segments=_segments(*segments),
-        prefix_len=found.pop("prefix_tokens"),
-        **_with_ids(found),
+        prefix_len=parts.pop("prefix_tokens"),
+        **_with_ids(parts),
     )
 
 

@@ -142,27 +142,27 @@ def _read_dataset(path: Path) -> dict[str, Any]:
 
 
 def _lengths(document: dict[str, Any], name: str, report: Report) -> tuple[Lengths, ...]:
-    found, bad = [], []
+    lengths, bad = [], []
     for start, window in document.items():
         try:
             laws = [
                 _law(window[name], low) for name, low in (("input_tokens", 1), ("output_tokens", 0))
             ]
             if all(laws):
-                found.append(Lengths(float(start), *laws))
+                lengths.append(Lengths(float(start), *laws))
         except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):
             reason = "not distributions {tokens: probability} of input_tokens and output_tokens"
             bad.append(BadRow(f"{name}, window {start[:20]}", reason))
     report.add_bad(len(bad), bad[:MOST_NAMED])
-    return tuple(sorted(found, key=lambda each: each.start_s))
+    return tuple(sorted(lengths, key=lambda each: each.start_s))
 
 
 def _ratios(document: dict[str, Any]) -> dict[float, float]:
     """Return the distribution of the first window, by the letters of its second, that has one."""
     for start in sorted(document):
         try:
-            given = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
-            law = {float(ratio): float(weight) for ratio, weight in given.items()}
+            ratios = ast.literal_eval(_texts(document[start]).get("reason_ratio", "{}").strip())
+            law = {float(ratio): float(weight) for ratio, weight in ratios.items()}
         except (ValueError, AttributeError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         if law and all(0 <= ratio <= 1 and weight >= 0 for ratio, weight in law.items()):
@@ -319,5 +319,5 @@ def _weibull_shape(cv: float) -> float:
 def _draw_tokens(draws: np.random.Generator, law: dict[int, float], count: int) -> np.ndarray:
     tokens = np.array(list(law), np.int64)
     bounds = np.cumsum(list(law.values()))
-    found = np.searchsorted(bounds, draws.random(count) * bounds[-1], side="right")
-    return tokens[np.minimum(found, len(tokens) - 1)]
+    at = np.searchsorted(bounds, draws.random(count) * bounds[-1], side="right")
+    return tokens[np.minimum(at, len(tokens) - 1)]

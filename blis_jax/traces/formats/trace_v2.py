@@ -89,22 +89,22 @@ def matches(sniff: Sniff) -> bool:
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file; `path` is that of the rows or of the header."""
     path = rows_path(path, reading, Header)
-    found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
-    is_member = found["prefix_group"] != ""
-    input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
+    parts = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
+    is_member = parts["prefix_group"] != ""
+    input_len = parts["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
     return make_rows(
-        found["arrival_time_us"],
+        parts["arrival_time_us"],
         input_len,
-        found["output_tokens"],
+        parts["output_tokens"],
         texts={
-            "client": found["client_id"],
-            "tenant": found["tenant_id"],
-            "session": found["session_id"],
-            "prefix_group": found["prefix_group"],
+            "client": parts["client_id"],
+            "tenant": parts["tenant_id"],
+            "session": parts["session_id"],
+            "prefix_group": parts["prefix_group"],
         },
-        slo_class=found["slo_class"],
-        round_index=found["round_index"],
-        request_id=found["request_id"],
+        slo_class=parts["slo_class"],
+        round_index=parts["round_index"],
+        request_id=parts["request_id"],
         prefix_len=np.where(is_member, PREFIX_TOKENS, 0),
     )
 
@@ -212,12 +212,12 @@ def _columns(path: Path) -> dict[str, Column]:
     """By place as in the reference, or by name where another revision has them in other places."""
     names = read_csv_header(path).names
     is_elsewhere = names[: len(COLUMNS)] != COLUMNS and set(COLUMNS) <= set(names)
-    found = parsers(_TEXTS, ("output_tokens", *_COUNTS), _TIMES) | {
+    columns = parsers(_TEXTS, ("output_tokens", *_COUNTS), _TIMES) | {
         "input_tokens": counts(0, most=MOST_TOKENS - PREFIX_TOKENS),
         "reason_ratio": Column(parse=numbers(-np.inf, np.inf), wanted="a number"),
     }
     return {
-        name: found[name]._replace(names=(name,), place=None if is_elsewhere else place)
+        name: columns[name]._replace(names=(name,), place=None if is_elsewhere else place)
         for place, name in enumerate(COLUMNS)
     }
 
@@ -249,10 +249,10 @@ def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 def rows_beside(header: Path) -> Path:
     """Return the rows beside a header: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
-    found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
-    if found is None:
+    path = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
+    if path is None:
         raise ConfigError(
             f"{header} is the header of a TraceV2 trace, but {names[0]} is not beside it; "
             "give the CSV file with --trace and this one with --trace-header"
         )
-    return found
+    return path

@@ -101,26 +101,26 @@ def matches(sniff: Sniff) -> bool:
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file; `path` is that of the rows or of the header."""
     path = rows_path(path, reading, RevisedHeader)
-    found = columns_of(path, reading)
-    arrival_us = _arrivals(found)
-    group_tokens = _group_tokens(found["prefix_group"], found["prefix_length"])
-    is_counted = (found["server_input_tokens"] > 0) & (found["prefix_group"] == "")
-    own = np.where(is_counted, found["server_input_tokens"], found["input_tokens"])
+    parts = columns_of(path, reading)
+    arrival_us = _arrivals(parts)
+    group_tokens = _group_tokens(parts["prefix_group"], parts["prefix_length"])
+    is_counted = (parts["server_input_tokens"] > 0) & (parts["prefix_group"] == "")
+    new_tokens = np.where(is_counted, parts["server_input_tokens"], parts["input_tokens"])
     names = ("client", "tenant", "session")
-    texts = {name: found[f"{name}_id"] for name in names} | {"model": found["model"]}
-    texts["prefix_group"] = np.where(group_tokens > 0, found["prefix_group"], "")
+    texts = {name: parts[f"{name}_id"] for name in names} | {"model": parts["model"]}
+    texts["prefix_group"] = np.where(group_tokens > 0, parts["prefix_group"], "")
     rows = make_rows(
         arrival_us,
-        own + group_tokens,
-        found["output_tokens"],
+        new_tokens + group_tokens,
+        parts["output_tokens"],
         texts=texts,
-        slo_class=found["slo_class"],
-        round_index=found["round_index"],
-        request_id=found["request_id"],
+        slo_class=parts["slo_class"],
+        round_index=parts["round_index"],
+        request_id=parts["request_id"],
         prefix_len=group_tokens,
-        timeout_us=np.where(found["deadline_us"] > 0, found["deadline_us"] - arrival_us, 0),
+        timeout_us=np.where(parts["deadline_us"] > 0, parts["deadline_us"] - arrival_us, 0),
     )
-    return replace(rows, others=_others(found))
+    return replace(rows, others=_others(parts))
 
 
 def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -151,16 +151,16 @@ def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
     is on the clock of the arrivals, and is moved: where sendings are times since 1970, the reference would end all
     requests at once.
     """
-    found = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
-    deadline, arrival, sent = found["deadline_us"], found["arrival_time_us"], _arrivals(found)
+    parts = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
+    deadline, arrival, sent = parts["deadline_us"], parts["arrival_time_us"], _arrivals(parts)
     is_other_clock = (deadline > 0) & (deadline <= sent)
     if num_moved := int(is_other_clock.sum()):
         reading.report.notes.append(
             f"{num_moved} deadlines are before the time of sending: they are counted from arrival_time_us, the "
             "clock that they are on"
         )
-    found["deadline_us"] = np.where(is_other_clock, sent + deadline - arrival, deadline)
-    return found
+    parts["deadline_us"] = np.where(is_other_clock, sent + deadline - arrival, deadline)
+    return parts
 
 
 def read_header(path: Path) -> RevisedHeader:
@@ -230,12 +230,12 @@ def _group_tokens(group: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def _columns() -> dict[str, Column]:
-    found = parsers(_TEXTS, _COUNTS, ("first_chunk_time_us", "last_chunk_time_us"))
-    found |= {
+    columns = parsers(_TEXTS, _COUNTS, ("first_chunk_time_us", "last_chunk_time_us"))
+    columns |= {
         "input_tokens": counts(0, most=MOST_TOKENS // 2),
-        "deadline_us": found["arrival_time_us"],
+        "deadline_us": columns["arrival_time_us"],
         "reason_ratio": Column(parse=numbers(0.0, 1.0), wanted="a number from 0 to 1"),
         "send_time_us": Column(parse=whole(-(2**62), LATEST_US), wanted="a whole number"),
         **dict.fromkeys(_OPTIONAL, counts(0, most=LATEST_US, default=0)),
     }
-    return {name: found[name]._replace(names=(name,)) for name in (*COLUMNS, *_OPTIONAL)}
+    return {name: columns[name]._replace(names=(name,)) for name in (*COLUMNS, *_OPTIONAL)}

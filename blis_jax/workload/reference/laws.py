@@ -63,17 +63,17 @@ def shared_rates(clients: Sequence[ClientSpec], aggregate_rate: float) -> list[f
     spans = [tuple(map(_span, _windows(client))) for client in clients]
     total_of: dict[Spans, float] = {}
     meets = functools.cache(_overlap)
-    for own in dict.fromkeys(spans):
+    for span in dict.fromkeys(spans):
         total = 0.0  # one by one: Python's sum rounds less from 3.12 on
         for client, other in zip(clients, spans, strict=True):
-            if client.rate_fraction > 0.0 and meets(own, other):
+            if client.rate_fraction > 0.0 and meets(span, other):
                 total += client.rate_fraction
-        total_of[own] = total
+        total_of[span] = total
     return [
-        aggregate_rate * (client.rate_fraction / total_of[own]) / 1e6
+        aggregate_rate * (client.rate_fraction / total_of[span]) / 1e6
         if client.rate_fraction > 0.0
         else 0.0
-        for client, own in zip(clients, spans, strict=True)
+        for client, span in zip(clients, spans, strict=True)
     ]
 
 

@@ -182,12 +182,12 @@ def _contexts(ablation: Ablation, place: int) -> tuple[list[int], list[int]]:
 
 def _needed(ablation: Ablation, same: Sequence[int], other: Sequence[int]) -> list[str]:
     """Components without which one is inert wherever it was tried, and with which it is not."""
-    found = []
+    needed = []
     for place, component in enumerate(ablation.components):
         without = [mask for mask in same if not mask >> place & 1]
         if without and all(mask >> place & 1 for mask in other):
-            found.append(component.name)
-    return found
+            needed.append(component.name)
+    return needed
 
 
 # --- contributions --------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ def _total(
         Pair(values[name][0], values[name][everything], lookup(name)[0].direction)
         for name in setting.metrics
     ]
-    found = differences(pairs, setting.inference)
+    totals = differences(pairs, setting.inference)
     return [
         {**_named(name), **difference_json(one)}
-        for name, one in zip(setting.metrics, found, strict=True)
+        for name, one in zip(setting.metrics, totals, strict=True)
     ]
 
 
@@ -235,7 +235,7 @@ def _contributions(
     setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
     kinds = _kinds(ablation.is_full)
-    asked = [
+    effects = [
         (name, kind, place)
         for name in setting.metrics
         for kind in kinds
@@ -243,17 +243,17 @@ def _contributions(
     ]
     pairs = [
         Pair(*kinds[kind](values[name], place), lookup(name)[0].direction)
-        for name, kind, place in asked
+        for name, kind, place in effects
     ]
     return [
         {
             "component": ablation.components[place].name,
             "kind": kind,
             **_named(name),
-            **difference_json(found),
+            **difference_json(difference),
         }
-        for (name, kind, place), found in zip(
-            asked, differences(pairs, setting.inference), strict=True
+        for (name, kind, place), difference in zip(
+            effects, differences(pairs, setting.inference), strict=True
         )
     ]
 
@@ -267,18 +267,18 @@ def _interactions(
     """Every two components: what they give together against what adding up their effects promises."""
     if ablation.design == SINGLE and not ablation.is_full:
         return []
-    asked = [
+    effects = [
         (name, first, second)
         for name in setting.metrics
         for first, second in combinations(range(len(ablation.components)), 2)
     ]
-    directions = [lookup(name)[0].direction for name, _, _ in asked]
+    directions = [lookup(name)[0].direction for name, _, _ in effects]
     on_base = [
         Pair(*factorial.joint(values[name], first, second), direction)
-        for (name, first, second), direction in zip(asked, directions, strict=True)
+        for (name, first, second), direction in zip(effects, directions, strict=True)
     ]
-    found = differences(on_base, setting.inference)
-    averaged = list(_averaged(setting, ablation, values, asked))
+    on_base_differences = differences(on_base, setting.inference)
+    averaged = list(_averaged(setting, ablation, values, effects))
     return [
         {
             "components": [ablation.components[place].name for place in (first, second)],
@@ -287,7 +287,9 @@ def _interactions(
             **more,
             "ratio": _ratio(setting, values[name], first, second),
         }
-        for (name, first, second), one, more in zip(asked, found, averaged, strict=True)
+        for (name, first, second), one, more in zip(
+            effects, on_base_differences, averaged, strict=True
+        )
     ]
 
 

@@ -52,10 +52,10 @@ def masks_of(design: str, count: int) -> tuple[int, ...]:
         return tuple(range(2**count))
     everything = 2**count - 1
     alone = {1 << place for place in range(count)}
-    found = {0, everything} | alone | {everything ^ one for one in alone}
+    masks = {0, everything} | alone | {everything ^ one for one in alone}
     if design == PAIRS:
-        found |= {one | other for one in alone for other in alone}
-    return tuple(sorted(found))
+        masks |= {one | other for one in alone for other in alone}
+    return tuple(sorted(masks))
 
 
 def contexts(count: int, *without: int) -> Iterator[int]:

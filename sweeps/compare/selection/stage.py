@@ -100,10 +100,10 @@ class FinalStage:
             for at in going:
                 if not all(run.is_whole for run in runs[at]):
                     finalists.feasible[at] = MISSED
-            found = finalists.look(self._values(runs), self._slacks(runs))
-            going[:] = found.left
+            what_is_left = finalists.look(self._values(runs), self._slacks(runs))
+            going[:] = what_is_left.left
             end = SPENT if count >= self.choice.most_seeds else GOES_ON
-            return Look(count, found, end=DECIDED if found.is_over else end)
+            return Look(count, what_is_left, end=DECIDED if what_is_left.is_over else end)
 
         looks = look_until_end(self.choice, num_first, look_at)
         return self._chosen(looks[-1].found, runs)

@@ -27,8 +27,8 @@ def find_go() -> Path | None:
     beside = Path(sys.executable).with_name("go")
     if beside.is_file():
         return beside
-    found = shutil.which("go")
-    return Path(found) if found else None
+    path = shutil.which("go")
+    return Path(path) if path else None
 
 
 def find_gofmt(go: Path) -> Path | None:
@@ -37,8 +37,8 @@ def find_gofmt(go: Path) -> Path | None:
     beside = Path(root.stdout.strip()) / "bin" / "gofmt"
     if beside.is_file():
         return beside
-    found = shutil.which("gofmt")
-    return Path(found) if found else None
+    path = shutil.which("gofmt")
+    return Path(path) if path else None
 
 
 def check_go(files: Files, target: str, cache: Path | None = None) -> list[Finding]:

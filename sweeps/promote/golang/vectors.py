@@ -190,11 +190,11 @@ def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) 
         middle = dataclasses.replace(batch, readings=_between_readings(low.readings, high.readings))
         is_low = _choices(expected(plugin, middle, sets)) == first
         low, high = _chosen(is_low, middle, low), _chosen(~is_low, middle, high)
-    found = []
+    edges = []
     for edge in (low, high):
         lines = list(_lines(plugin, edge, expected(plugin, edge, sets)))
-        found += [line for line, is_edge in zip(lines, changes, strict=True) if is_edge]
-    return found
+        edges += [line for line, is_edge in zip(lines, changes, strict=True) if is_edge]
+    return edges
 
 
 def _choices(decided: ExpectedDecisions) -> Any:

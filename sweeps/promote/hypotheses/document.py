@@ -220,10 +220,10 @@ _RATES = {
 
 def metric_path(metric: str) -> tuple[MetricPath, str] | None:
     """Return where a report has a metric, and what it is in words; None where no report has it."""
-    found = re.fullmatch(r"(ttft|e2e|tpot)_(mean|p\d+)_ms(?:\[([a-z]+)\])?", metric)
-    if found:
-        name, by_class, unit, words = _LATENCIES[found[1]]
-        statistic, slo_class = found[2], found[3]
+    match = re.fullmatch(r"(ttft|e2e|tpot)_(mean|p\d+)_ms(?:\[([a-z]+)\])?", metric)
+    if match:
+        name, by_class, unit, words = _LATENCIES[match[1]]
+        statistic, slo_class = match[2], match[3]
         if slo_class and statistic not in ("mean", "p50", "p95", "p99"):
             return None  # priority-mix has no others
         words = f"{statistic} of the {words}" + (f" of {slo_class} requests" if slo_class else "")

@@ -119,12 +119,12 @@ def _path(files: Files, ending: str) -> str | None:
 def _objectives(files: Files) -> dict[str, int]:
     """Return priorities of the classes in the treatment arm."""
     path = _path(files, _OBJECTS)
-    found = {}
+    objectives = {}
     for one in read_documents(files[path], path) if path else ():
         label = one.get("metadata", {}).get("labels", {}).get(CLASS_LABEL)
         if label:
-            found[label] = one["spec"]["priority"]
-    return found
+            objectives[label] = one["spec"]["priority"]
+    return objectives
 
 
 def _headers(files: Files) -> dict[str, int]:

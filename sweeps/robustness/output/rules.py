@@ -146,12 +146,12 @@ def _leaves(
         (tree.children_left[node], here & is_left, below),
         (tree.children_right[node], here & ~is_left, above),
     )
-    found = [
+    children = [
         _leaves(tree, features, labels, columns, child, cells, _with(where, condition))
         for child, cells, condition in sides
     ]
-    said = {rule.label for rules in found for rule in rules}
-    return [_rule(where, labels[here])] if len(said) == 1 else found[0] + found[1]
+    said = {rule.label for rules in children for rule in rules}
+    return [_rule(where, labels[here])] if len(said) == 1 else children[0] + children[1]
 
 
 def _rule(where: tuple[RuleCondition, ...], labels: np.ndarray) -> MapRule:

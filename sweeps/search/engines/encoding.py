@@ -135,11 +135,11 @@ class Encoding:
 
 def _branches(space: Space) -> tuple[tuple[int, Any], ...]:
     """Numbers within their range that overrides name, with the place of their dimension."""
-    found: dict[tuple[int, Any], None] = {}
+    branches: dict[tuple[int, Any], None] = {}
     for override in space.strategy.overrides:
         for name, value in override.when.items():
             column = space.names.index(name)
             dimension = space.dimensions[column]
             if dimension.kind != "categorical" and dimension.low <= value <= dimension.high:
-                found[column, value] = None
-    return tuple(found)
+                branches[column, value] = None
+    return tuple(branches)

@@ -159,12 +159,12 @@ def _distances(ours: np.ndarray, theirs: np.ndarray, lengths: np.ndarray) -> np.
     """Distances `[our, their]` in lengths."""
     first, second = ours / lengths, theirs / lengths
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
-    found: np.ndarray = np.sqrt(np.maximum(squares, 0.0))
-    return found
+    distances: np.ndarray = np.sqrt(np.maximum(squares, 0.0))
+    return distances
 
 
 def _shape(distances: np.ndarray) -> np.ndarray:
     """Matérn covariance (5/2) at distances in lengths."""
     apart = math.sqrt(5.0) * distances
-    found: np.ndarray = (1.0 + apart + apart * apart / 3.0) * np.exp(-apart)
-    return found
+    shape: np.ndarray = (1.0 + apart + apart * apart / 3.0) * np.exp(-apart)
+    return shape

@@ -95,8 +95,8 @@ def slo_slack(params: SlackParams, state: NoState, context: QueueContext) -> tup
     late are alike.
     """
     request = context.request
-    own = exact_product(params.token_us, request.input_len.astype(jnp.float64))
-    slack = deadline_of(params, request.slo_class) - age_us(context) - own
+    service_us = exact_product(params.token_us, request.input_len.astype(jnp.float64))
+    slack = deadline_of(params, request.slo_class) - age_us(context) - service_us
     slack = jnp.where(slack < 0, exact_product(params.late_weight, slack), slack)
     return -exact_product(jnp.float64(PER_US), slack), state
 

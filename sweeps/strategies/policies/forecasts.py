@@ -106,7 +106,9 @@ def forecast_gated(
     promised = exact_product(params.first_weight, params.first_tokens)
     tokens = exact_quotient(state.tokens + promised, state.completed + params.first_weight)
     output = exact_quotient(tokens, size)  # expected blocks of an output, by class
-    own = (context.num_prompt_blocks - seen.prefix_match_blocks[there] + 1).astype(jnp.float64)
+    new_blocks = (context.num_prompt_blocks - seen.prefix_match_blocks[there] + 1).astype(
+        jnp.float64
+    )
     present = state.admitted - state.completed
     mean_output = _mean(exact_product(present, output), present)
     mean_prompt = _mean(state.blocks, state.admitted)
@@ -114,13 +116,13 @@ def forecast_gated(
     waiting = (seen.queue_depth[there] + seen.num_pending[there]).astype(jnp.float64)
     growth = exact_product(running, exact_product(params.ahead, mean_output))
     growth = growth + exact_product(waiting, mean_prompt + mean_output)
-    growth = growth + own + output[slo_class]
+    growth = growth + new_blocks + output[slo_class]
     limit = jnp.where(is_sheddable(slo_class), params.sheddable_limit, params.standard_limit)
     has_room = growth <= exact_product(limit, seen.free_kv_blocks[there])
     is_admitted = (slo_class == CRITICAL) | has_room
     return is_admitted, ForecastState(
         _added(state.admitted, slo_class, jnp.where(is_admitted, 1.0, 0.0)),
-        _added(state.blocks, slo_class, jnp.where(is_admitted, own, 0.0)),
+        _added(state.blocks, slo_class, jnp.where(is_admitted, new_blocks, 0.0)),
         state.completed,
         state.tokens,
     )

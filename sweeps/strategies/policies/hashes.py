@@ -30,8 +30,8 @@ def leading_key(context: GatewayContext, blocks: Float[Array, ""]) -> Int[Array,
     last = jnp.minimum(blocks.astype(jnp.int32), context.num_prompt_blocks) - 1
     holds = (first.start <= last) & (last < first.start + first.length)
     shared = jnp.sum(jnp.where(holds, first.content, 0), dtype=jnp.int32)
-    own = context.request.tie_rank
-    return jnp.where(jnp.any(holds), 2 * shared, 2 * own + 1)
+    tie_rank = context.request.tie_rank
+    return jnp.where(jnp.any(holds), 2 * shared, 2 * tie_rank + 1)
 
 
 def hashed_rank(context: GatewayContext, key: Int[Array, ""]) -> Int[Array, "instance"]:

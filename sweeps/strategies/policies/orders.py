@@ -81,8 +81,8 @@ def prefix_grouped(
     """Serve the highest priority first, where cached blocks and blocks that others wait for add to it,
     then by arrival.
     """
-    found = context.num_cached_blocks.astype(jnp.float64)
+    num_cached = context.num_cached_blocks.astype(jnp.float64)
     for_others = blocks_for_others(context).astype(jnp.float64)
-    worth = exact_product(params.cached_block, found)
+    worth = exact_product(params.cached_block, num_cached)
     worth = worth + exact_product(params.shared_block, for_others)
     return (-(context.priority + worth), context.request.tie_rank), state

@@ -84,15 +84,15 @@ def _aged(ctx: Context, state: State, view: AgedView, now: jax.Array) -> AgedVie
         sees_kv, sees_load = sees_kv & is_up, sees_load & is_up
         kv_seen_us = jnp.where(is_up, kv_seen_us, view.kv_seen_us)
         load_seen_us = jnp.where(is_up, load_seen_us, view.load_seen_us)
-    own: list[object] = []
+    parts: list[object] = []
     if CopiedCaches in view:
-        own.append(_copied_caches(ctx, state, now, view[CopiedCaches]))
+        parts.append(_copied_caches(ctx, state, now, view[CopiedCaches]))
     kv = choose(sees_kv, kv_fields(ctx, state), view.kv)
     depth = jnp.where(sees_load, queued, view.queue_depth)
     sizes = jnp.where(sees_load, _batch_sizes(ctx, state), view.batch_size)
     if SeenPrompts in view:
-        own.append(choose(sees_load[:, None], prompts_now(ctx, state), view[SeenPrompts]))
-    return AgedView(kv, Parts(*own), depth, sizes, kv_seen_us, load_seen_us)
+        parts.append(choose(sees_load[:, None], prompts_now(ctx, state), view[SeenPrompts]))
+    return AgedView(kv, Parts(*parts), depth, sizes, kv_seen_us, load_seen_us)
 
 
 def may_be_unrouted(ctx: Context) -> bool:
@@ -155,11 +155,11 @@ def cached_prompt_blocks(
 
     What only this request has cannot be in a cache before it has run.
     """
-    found = jnp.where((nodes.start < num_prompt_blocks)[None, :], copy.blocks[:, nodes.node], 0)
-    is_whole = (found == nodes.length[None, :]).astype(jnp.int32)
-    ones = jnp.ones((found.shape[0], 1), jnp.int32)
+    by_node = jnp.where((nodes.start < num_prompt_blocks)[None, :], copy.blocks[:, nodes.node], 0)
+    is_whole = (by_node == nodes.length[None, :]).astype(jnp.int32)
+    ones = jnp.ones((by_node.shape[0], 1), jnp.int32)
     reached = jnp.concatenate([ones, jnp.cumprod(is_whole, axis=1)[:, :-1]], axis=1)
-    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
+    return jnp.sum(by_node * reached, axis=1, dtype=jnp.int32)
 
 
 def has_ticked(state: State, now: jax.Array) -> Any:

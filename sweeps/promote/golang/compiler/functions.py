@@ -139,11 +139,11 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
 
 def _distinct(outputs: tuple[Node, ...]) -> list[Node]:
     """Return live inputs, one for each signal."""
-    found: dict[str, Node] = {}
+    distinct: dict[str, Node] = {}
     for node in inputs_of(outputs, "input"):
         if node.dtype != "key":
-            found.setdefault(str(node.attrs[0]), node)
-    return list(found.values())
+            distinct.setdefault(str(node.attrs[0]), node)
+    return list(distinct.values())
 
 
 def _input(
@@ -174,7 +174,7 @@ def _unsupported(rule: PromotedRule, node: Node) -> NotMappedError:
 def _parameters(compiled: Compiled, outputs: tuple[Node, ...]) -> dict[str, PluginParameter]:
     """Return the numbers that have an effect, by name in the graph."""
     used = {str(node.attrs[0]) for node in inputs_of((*outputs, *compiled.start.values()), "param")}
-    found: dict[str, PluginParameter] = {}
+    parameters: dict[str, PluginParameter] = {}
     policies = compiled.rule.policies
     keys: set[str] = set()
     for place, policy in enumerate(policies):
@@ -186,18 +186,18 @@ def _parameters(compiled: Compiled, outputs: tuple[Node, ...]) -> dict[str, Plug
             own = field if camel(field) not in keys else f"scheduler_{field}"
             keys.add(camel(own))
             value = float(getattr(values, field))
-            found[name] = PluginParameter(camel(own), exported(own), number, value)
-    return found
+            parameters[name] = PluginParameter(camel(own), exported(own), number, value)
+    return parameters
 
 
 def _draws(outputs: tuple[Node, ...], terms: Terms) -> list[Draw]:
-    found = []
+    draws = []
     nodes = list(inputs_of(outputs, "draw"))
     for count, node in enumerate(nodes, 1):
         name = "drawn" if len(nodes) == 1 else f"drawn{count}"
         terms.draws[node.order] = name
-        found.append(Draw(name, node.rank == 1))
-    return found
+        draws.append(Draw(name, node.rank == 1))
+    return draws
 
 
 def _rank_of(compiled: Compiled) -> str:

@@ -52,12 +52,12 @@ class Origins:
 
     def names(self) -> dict[int, str]:
         """Return, by order of a node, the first variable of the policy that it is assigned to."""
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for frames, node in self._statements().items():
             name = _assigned(*frames[0])
-            if name and node.order not in found:
-                found[node.order] = camel(name)
-        return found
+            if name and node.order not in names:
+                names[node.order] = camel(name)
+        return names
 
     def _statements(self) -> dict[tuple[tuple[str, int], ...], Node]:
         """Return results by call stack; the lines of one statement are one."""
@@ -72,14 +72,14 @@ def _frames(equation: Any) -> tuple[tuple[str, int], ...]:
     traceback = equation.source_info.traceback
     if traceback is None:
         return ()
-    found = []
+    frames = []
     for frame in traceback.frames:
         name = frame.file_name
         if name == str(_ROOT / "sweeps/promote/golang/compiler/tracing.py"):
             break
         if name.endswith(".py") and not any(part in name for part in _NOT_THE_POLICY):
-            found.append((name, frame.line_num))
-    return tuple(found)
+            frames.append((name, frame.line_num))
+    return tuple(frames)
 
 
 def place_of_policy(policy: Any) -> str:
@@ -106,13 +106,13 @@ def _assignments(file: str) -> tuple[tuple[int, int, str], ...]:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return ()
-    found = []
+    assignments = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
             if isinstance(target, ast.Name) and node.end_lineno is not None:
-                found.append((node.lineno, node.end_lineno, target.id))
-    return tuple(found)
+                assignments.append((node.lineno, node.end_lineno, target.id))
+    return tuple(assignments)
 
 
 def _assigned(file: str, line: int) -> str:
