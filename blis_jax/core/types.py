@@ -295,8 +295,8 @@ class PolicyParams(NumbersOfEachKind):
 class ClusterParams(HasParts):
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included.
 
-    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of views.py; where
-    requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy
+    `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of views.py;
+    where requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy
     places instances `FleetParams`.
     """
 

@@ -1,7 +1,7 @@
-"""What a cluster policy that places instances knows of machines, what a latency model is told of a step's batch, limits.
+"""Limits of requests, what a placing cluster policy knows of machines, what a latency model is told of a step's batch.
 
-The first is there only where a cluster policy reads it, limits of requests where a profile has them. Instances have a row each in the order in which they were made;
-a row is never used again.
+Each is there only where a profile has it or a policy reads it. Instances have a row each in the order in which they
+were made; a row is never used again.
 """
 
 from __future__ import annotations
