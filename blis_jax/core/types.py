@@ -296,8 +296,8 @@ class ClusterParams(HasParts):
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included.
 
     `own` are those of mechanisms that the program has: `ContextLimits`, `AnswerCuts` and `AfterDecode` of views.py;
-    where requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, where the cluster policy
-    places instances `FleetParams`.
+    where requests wait at the gateway `QueueParams`, where tenants have budgets `TenantBudgets`, and where the cluster
+    policy places instances `FleetParams`.
     """
 
     alpha: Float[Array, "instance 3"]  # µs, µs per prompt token, µs per output token
