@@ -1,6 +1,7 @@
 """`python -m blis_jax.run --trace`: runs, refusals, the run as a trace."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -54,7 +55,7 @@ def test_formats_with_the_same_contents_give_the_same_figures(capsys):
     rows = read_trace(EXAMPLES / "mooncake.jsonl").rows
     documents = []
     for name in ("mooncake", "plain", "blis-csv"):
-        write_trace(rows, path := run.Path(f"trace.{name}"), name)
+        write_trace(rows, path := Path(f"trace.{name}"), name)
         documents.append(results(capsys, "--trace", str(path)))
     requests = [document["requests"] for document in documents]
     assert requests[0] == requests[1] == requests[2]
@@ -121,7 +122,7 @@ def test_the_references_option_names_read_its_csv(capsys):
 def test_requests_of_a_trace_are_given_up_at_their_deadlines(capsys):
     """BLIS: 8 of 8 timed out, the last at 108 ms; the instances end 6.638 ms later."""
     rows = [line(row, 1000 * row, deadline_us=str(1000 * row + 100_000)) for row in range(1, 9)]
-    run.Path("late.csv").write_text(HEADER + "".join(rows))
+    Path("late.csv").write_text(HEADER + "".join(rows))
     document = results(capsys, "--trace", "late.csv", "--profile", "blis-2026-08")
     assert document["timed_out_requests"] == 8 and document["completed_requests"] == 0
     assert document["vllm_estimated_duration_s"] == 0.114638
