@@ -36,7 +36,13 @@ from blis_jax.commands.parser import (
     wholes,
 )
 from blis_jax.commands.parser import OneOf as one_of
-from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, refusing_unwritable
+from blis_jax.errors import (
+    ConfigError,
+    ConfigWarning,
+    UnsupportedError,
+    closest,
+    refusing_unwritable,
+)
 from blis_jax.files.atomic_write import clear_leftovers
 from blis_jax.files.input_files import place_of
 
@@ -100,7 +106,7 @@ def run_command(
         place = place_of(error)
         if place is None:
             raise
-        say(name, f"error: {place}: {type(error).__name__}: {error}")
+        say(name, f"error: {place}: {_said(error)}")
         return EXIT_BAD_INPUT
 
 
@@ -110,6 +116,25 @@ def _own_the_process() -> None:
     backend.keeps_programs = True
     gc.set_threshold(OBJECTS_A_COLLECTION)
     atexit.register(gc.freeze)
+
+
+_NOT_KNOWN_YET = {  # JAX's errors on values that a policy's function has only while it runs
+    "TracerBoolConversionError": "if, and, or, not and while need a value before the run; use jnp.where, &, | and ~",
+    "TracerIntegerConversionError": "an index or a count is needed before the run; use jnp.take or jnp.where",
+    "ConcretizationTypeError": "a Python number is needed before the run; keep it an array of jnp",
+}
+
+
+def _said(error: Exception) -> str:
+    """Return what went wrong in a user's file, in one line."""
+    kind = type(error).__name__
+    if kind in _NOT_KNOWN_YET:
+        return _NOT_KNOWN_YET[kind]
+    if isinstance(error, AttributeError) and error.name is not None and error.obj is not None:
+        known = [name for name in dir(error.obj) if not name.startswith("_")]
+        owner = type(error.obj).__name__
+        return f"{owner} has nothing called {error.name!r}{closest(error.name, known)}"
+    return f"{kind}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
 
 
 def _open_what_is_closed() -> None:

@@ -4,7 +4,8 @@ A user's policy imports its decorator, `number` and `pytree` from here. This pac
 types and nothing else of it.
 """
 
-from blis_jax.core.types import pytree
+from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD, pytree
+from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import (
     ClusterChange,
     ClusterContext,
@@ -38,6 +39,11 @@ from blis_jax.policies.contract import (
 from blis_jax.policies.numbers import figure, number
 
 __all__ = [
+    "BACKGROUND",
+    "BATCH",
+    "CRITICAL",
+    "SHEDDABLE",
+    "STANDARD",
     "ClusterChange",
     "ClusterContext",
     "Completion",
@@ -60,6 +66,7 @@ __all__ = [
     "event_source",
     "figure",
     "hand_over_policy",
+    "is_sheddable",
     "number",
     "offload_policy",
     "picker",

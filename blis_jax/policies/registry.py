@@ -13,6 +13,7 @@ from typing import NamedTuple
 from blis_jax.core.kinds import KINDS, NONE, SAME
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import is_file, value_at
+from blis_jax.policies import own_file
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
@@ -108,7 +109,13 @@ def _from_file(kind: str, name: str, setting: str) -> Policy:
     policy = value_at(name, wanted, Policy, f"@{KINDS[kind].decorator}()")
     if policy.kind != kind:
         raise ConfigError(f"{wanted} is of kind {policy.kind}; give one of kind {kind}")
+    if policy not in _CHECKED:
+        own_file.check(policy)
+        _CHECKED.add(policy)
     return policy
+
+
+_CHECKED: set[Policy] = set()
 
 
 class Setting(NamedTuple):

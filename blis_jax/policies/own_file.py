@@ -1,0 +1,115 @@
+"""Mistakes in policies of users' files that no tracing shows: classes compared with texts, scores outside 0 to 1."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.types import SLO_CLASSES
+from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.lazy import jax
+from blis_jax.policies.scenes import scene_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from blis_jax.policies.contract import Policy
+
+CLASS = "slo_class"
+MOST = 40  # requests, blocks or µs in the examples
+EXAMPLES = (0, 17)
+
+
+def check(policy: Policy) -> None:
+    """Look at a policy before it is run.
+
+    Raises:
+        ConfigError: it compares a request's class, which is a number, with a text; that is false without a word.
+    """
+    function: Any = policy.decide
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    source = Path(code.co_filename)
+    if source.is_file():
+        _check_classes(policy, source, code.co_firstlineno)
+    if policy.kind == "scorer":
+        _check_scores(policy, f"{source.name}, line {code.co_firstlineno}")
+
+
+def _check_classes(policy: Policy, source: Path, first_line: int) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    for made in ast.walk(tree):
+        if not isinstance(made, ast.FunctionDef):
+            continue
+        lines = [made.lineno, *(one.lineno for one in made.decorator_list)]
+        if first_line not in lines:
+            continue
+        for line, text in _compared_texts(made):
+            raise ConfigError(
+                f"{policy.words} ({source.name}, line {line}) compares the class of a request with the text {text!r}, "
+                f"but classes are numbers; write == {text.upper()} or is_sheddable(…), both from blis_jax.policies"
+            )
+
+
+def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every comparison of a class with a class's name."""
+    named = {
+        target.id
+        for one in ast.walk(made)
+        if isinstance(one, ast.Assign) and CLASS in ast.unparse(one.value)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    for one in ast.walk(made):
+        if not isinstance(one, ast.Compare):
+            continue
+        sides = [one.left, *one.comparators]
+        texts = [side.value for side in sides if isinstance(side, ast.Constant)]
+        words = [ast.unparse(side) for side in sides]
+        if any(CLASS in text or text in named for text in words):
+            yield from ((one.lineno, text) for text in texts if text in SLO_CLASSES[1:])
+
+
+def _check_scores(policy: Policy, place: str) -> None:
+    """Warn where a score of an example is outside 0 to 1."""
+    for first in EXAMPLES:
+        values = _scores(policy, first)
+        wrong = values[(values < 0) | (values > 1)]
+        if wrong.size:
+            said = f"{policy.words} ({place}) gives {wrong[0]:g} on an example"
+            text = f"{said}; scores outside 0 to 1 are cut off, so divide by the largest"
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+            return
+
+
+def _scores(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
+    """Return what the scorer gives on an example; nothing where it fails, which is said where it is traced."""
+    context = jax.tree.map(lambda leaf: _example(leaf, first), scene_of(policy.kind))
+    shape: Any = None  # what a start needs of it, an example has not
+    numbers = policy.values()
+    try:
+        with jax.enable_x64(True):
+            score, _ = policy.decide(numbers, policy.start(numbers, shape), context)
+        return np.asarray(score, np.float64)
+    except Exception:
+        return np.zeros(0)
+
+
+def _example(leaf: Any, first: int) -> Any:
+    """Return an array of a leaf's shape and dtype, whose numbers begin with `first`; shares are at most 1."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct) or jax.dtypes.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    ):  # a scorer that draws fails here, and is not looked at
+        return leaf
+    if leaf.dtype == np.bool_:
+        return np.ones(leaf.shape, np.bool_)
+    numbers = (first + 11 * np.arange(np.prod(leaf.shape, dtype=int))) % MOST
+    if np.issubdtype(leaf.dtype, np.floating):
+        numbers = numbers / MOST
+    return numbers.reshape(leaf.shape).astype(leaf.dtype)

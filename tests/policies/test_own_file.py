@@ -1,0 +1,100 @@
+"""Mistakes in a user's policies that tracing does not show, and how those that it shows are said."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from blis_jax import ConfigError
+from blis_jax.commands import cli
+from blis_jax.engine.mechanism import mechanism
+from blis_jax.errors import ConfigWarning
+from blis_jax.policies import registry
+from sweeps.strategies.arms import arm_of
+
+HEAD = "import jax.numpy as jnp\nfrom blis_jax.policies import *\n"
+
+
+def written(folder: Path, decorator: str, *lines: str) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    path = folder / "mine.py"
+    path.write_text(
+        f'{HEAD}@{decorator}()\ndef mine(params, state, context):\n    """D."""\n{body}\n'
+    )
+    return f"{path}:mine"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('return context.request.slo_class != "sheddable", state', "sheddable"),
+        ('is_urgent = "critical" == context.request.slo_class', "critical"),
+    ],
+)
+def test_a_class_compared_with_a_text_is_refused(tmp_path: Path, line: str, text: str) -> None:
+    name = written(tmp_path, "admission_policy", line, "return True, state")
+    with pytest.raises(
+        ConfigError, match=rf"\(mine.py, line 6\) .* the text '{text}'.*== {text.upper()}"
+    ):
+        registry.find("admission", name)
+
+
+def test_a_class_with_a_name_of_its_own(tmp_path: Path) -> None:
+    lines = ("kind = context.request.slo_class", 'return kind == "batch", state')
+    with pytest.raises(ConfigError, match=r"line 7.*== BATCH"):
+        registry.find("admission", written(tmp_path, "admission_policy", *lines))
+
+
+def test_texts_and_numbers_that_are_meant(tmp_path: Path) -> None:
+    lines = ('name = "critical"', 'assert name == "critical"')
+    known = "return (context.request.slo_class == CRITICAL) | ~is_sheddable(context.request.slo_class), state"
+    registry.find("admission", written(tmp_path, "admission_policy", *lines, known))
+
+
+@pytest.mark.parametrize(
+    "score", ["500.0 * seen.is_active", "-1.0 * seen.batch_size", "seen.queue_depth - 30.0"]
+)
+def test_scores_outside_0_to_1_are_told(tmp_path: Path, score: str) -> None:
+    lines = ("seen = context.snapshots", f"return {score}, state")
+    with pytest.warns(
+        ConfigWarning, match=r"scorer mine \(mine.py, line 3\) gives .* on an example"
+    ):
+        registry.find("scorer", written(tmp_path, "scorer", *lines))
+
+
+def test_scores_from_0_to_1_are_not(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.find(
+            "scorer",
+            written(tmp_path, "scorer", "return 1 / (1 + context.snapshots.batch_size), state"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("return jnp.argmin(context.snapshots.queue_depht), state",
+         "Snapshots has nothing called 'queue_depht'; did you mean 'queue_depth'?"),
+        ("return (0 if context.snapshots.queue_depth[0] > 3 else 1), state",
+         "if, and, or, not and while need a value before the run; use jnp.where"),
+        ("return [0, 1][context.snapshots.queue_depth[0]], state", "an index or a count is needed before the run"),
+        ("return float(context.snapshots.queue_depth[0]), state", "a Python number is needed before the run"),
+        ("return jnp.zeros((2, 3)) @ jnp.zeros(5), state", "TypeError: "),
+    ],
+    ids=["a misspelt signal", "a Python if", "an index", "a number", "another error"],
+)  # fmt: skip
+def test_what_tracing_shows_is_one_sentence(
+    tmp_path: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = written(tmp_path, "routing_policy", line)
+
+    def command(_: object) -> int:
+        mechanism(arm_of(f"vllm:routing_policy={name}").config)
+        return 0
+
+    assert cli.run_command("test", command, []) == 2
+    said = capsys.readouterr().err
+    assert f"mine.py, line 6: {says}" in said and said.count("\n") == 1
