@@ -114,7 +114,7 @@ class Board:
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 
     def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
-        """Return the seconds of a phase in which something was compiled, and the units that were done meanwhile."""
+        """Return the seconds of a phase during which a program was compiled, and the units that were done meanwhile."""
         if not self.num_compiling:
             return phase.compile_s, phase.done_meanwhile
         seconds = now - max(self.compiling_since, phase.began)

@@ -274,7 +274,7 @@ class StateKeeper:
         return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))
 
     def keep(self, state: FitState) -> None:
-        """Write the state now and then."""
+        """Write the state, at most once in `SECONDS_BETWEEN_STATES`."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
         from surrogate.store import save_arrays

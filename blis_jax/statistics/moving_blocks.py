@@ -85,7 +85,7 @@ def usual_length(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
 
 
 def longest_wanted(series: Sequence[Float[np.ndarray, "bin"]]) -> int:
-    """Return the bins of the block that the series ask for, however many of them the trace holds."""
+    """Return the block length in bins that the series call for, even if the trace holds too few such blocks."""
     least = math.ceil(len(series[0]) ** (1 / 3))
     return max(least, *(LONGER * wanted_length(each) for each in series))
 

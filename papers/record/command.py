@@ -128,7 +128,7 @@ class PaperJob:
         return PaperRuns(self.parts, stream, self.options.overwrite)
 
     def print(self, lines: Sequence[str]) -> None:
-        """Print lines, unless nothing is to be printed."""
+        """Print lines, unless the job is quiet."""
         if not self.is_quiet:
             print("\n".join(lines))
 

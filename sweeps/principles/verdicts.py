@@ -95,7 +95,7 @@ class Verdict:
 
 
 def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
-    """Return every figure that claims of these entries ask for."""
+    """Return the metrics that the claims of these entries need, each once; refuse an unknown one."""
     names: list[str] = []
     for entry in entries:
         for claim in entry.claims:
@@ -229,7 +229,7 @@ PACKAGES = ("blis_jax", "sweeps")
 
 
 def code_hash() -> str:
-    """Return a hash that is equal while no source and no data file of the simulator and of the checks has changed."""
+    """Return a hash of the simulator and the checks; it changes with any of their source and data files."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         root = Path(str(resources.files(package)))

@@ -139,7 +139,7 @@ def nothing_found() -> Found:
 def shared_or_own(
     ctx: Context, slot: jax.Array, request: jax.Array, position: Int[Array, "n"]
 ) -> Int[Array, "n"]:
-    """Return where the table keeps the contents of a resident request's prompt, by block position."""
+    """Return the entries of the table that hold the contents of a resident request's prompt, by block position."""
     shape = ctx.shape
     number, is_shared = shared_numbers(ctx, request, position)
     private = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position

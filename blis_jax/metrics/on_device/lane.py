@@ -118,7 +118,7 @@ class LaneRun:
 
     @cached_property
     def instances(self) -> InstanceRecords:
-        """Return the records of the instances; entries of no active instance are 0."""
+        """Return the records of the instances; inactive ones have 0 blocks in total."""
         records = instance_records(self.seen, self.requests, self.splits)
         is_active = jnp.arange(self.seen.num_instances) < self.num_instances
         blocks: Any = jnp.where(is_active, records.total_kv_blocks, 0)

@@ -92,7 +92,7 @@ class PlanShape:
 
     @property
     def accumulated_rounds(self) -> int:
-        """Return the most rounds in the table that one session accumulates its context over, at least 1."""
+        """Return the largest number of rounds over which a session in the table accumulates its context, at least 1."""
         rounds = [client.num_rounds for client in self.clients if client.is_accumulating]
         return max(min(max(rounds, default=1), self.num_requests), 1)
 
@@ -135,7 +135,7 @@ class PlanShape:
         return int(2 ** (62 - self.index_bits))
 
     def session_limit(self, client: ClientShape) -> int | None:
-        """Return the most sessions that a client begins; None without a limit."""
+        """Return the largest number of sessions that a client begins; None without a limit."""
         has_limit = self.is_capped and client.session_rounds > 0
         return most_sessions(client.session_rounds, self.num_requests) if has_limit else None
 

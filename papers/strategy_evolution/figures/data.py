@@ -137,7 +137,7 @@ SEARCHES = "searches"
 
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
-    """Write the data of every figure; what the runs have is not simulated again."""
+    """Write the data of every figure; settings that have been run already are not simulated again."""
     figure_tables.compute(TABLES, runs, seeds, folder, say)
     write_rows(folder / f"{SEARCHES}.csv", _searches(runs.folder))
 
