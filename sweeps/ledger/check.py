@@ -48,7 +48,7 @@ class CheckReport:
 
 
 def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
-    """Check everything in the ledger that needs no runs; `anchor` is a hash of its latest record, kept elsewhere."""
+    """Check everything in the ledger that needs no runs; `anchor` is the hash of a record, kept elsewhere."""
     contents = ledger.contents()
     report = CheckReport(num_records=len(contents.records))
     if not contents.size:
