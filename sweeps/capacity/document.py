@@ -13,9 +13,12 @@ from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series,
 from blis_jax.reports.style import GUIDE_COLOUR, STRATEGY_COLOURS
 from blis_jax.reports.words import joined
 from blis_jax.statistics.intervals import Estimate
+from blis_jax.traces.source import STREAM
 from sweeps.capacity.deciding import Decision, ServiceTarget
 from sweeps.capacity.finding import Smallest
+from sweeps.capacity.layouts import BOTH, Layout
 from sweeps.claims.words import FAILS, MEETS, OPEN
+from sweeps.strategies.arms import Arm
 
 FORMAT = 1
 
@@ -100,6 +103,7 @@ def findings_of(
     runs = sum(decision.num_seeds for one in found for decision in one.tried.values())
     made = None if num_made is None else Sentence.of(Quantity.whole(num_made), " of them made now.")
     level = f"{100 * setting['confidence']:g} %"
+    more = "more --trace-windows" if setting.get("stream") == STREAM else "more --seeds"
     return Findings(
         FiveLines(
             asked=f"How few instances serve {setting['workload']} so that "
@@ -111,13 +115,15 @@ def findings_of(
                 ".",
             ),
             price=Sentence.of(Quantity.whole(runs), " runs."),
-            next=_next(found),
+            next=_next(found, more),
             time=made,
             cluster=setting.get("cluster", ""),
         ),
         (
-            Remarks(tuple(text for one in found for text in _open(one)), "Open", is_brief=True),
-            _cost_table(found, targets),
+            Remarks(
+                tuple(text for one in found for text in _open(one, more)), "Open", is_brief=True
+            ),
+            _cost_table(found, targets, has_prices),
             _tried_table(found, targets),
             Remarks(
                 (
@@ -175,44 +181,58 @@ def _shares(
             yield _in_time(one)
 
 
-def _next(found: Sequence[Smallest]) -> str:
+def _next(found: Sequence[Smallest], more: str) -> str:
     if cheapest(found) is None:
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(one) for one in found):
-        return "more --seeds close what is open."
+        return f"{more} close what is open."
     return "--policy NAME asks the same of another policy; --gpus A,B of other GPUs."
 
 
 def _sentence(found: Smallest) -> str:
     assert found.num_instances is not None
     layout = found.family.of(found.num_instances)
-    cluster = f"{layout} instance{'s' * (layout.num_instances > 1)}"
+    cluster = _machines(found.arm, layout)
+    few = f"{found.fails_at} {'is' if found.fails_at == 1 else 'are'} too few"
     text = f"{found.arm.name} needs {cluster}"
     if found.num_instances == found.family.least:
         return f"{text}; fewer cannot be"
     if found.is_sharp:
-        return f"{text}; {found.fails_at} are too few"
-    known = f"{found.fails_at} are too few" if found.fails_at else "how few are too few is open"
+        return f"{text}; {few}"
+    known = few if found.fails_at else "how few are too few is open"
     below = [str(size) for size in _open_sizes(found) if size < found.num_instances]
     known += f", {joined(below)} open" if below and found.fails_at else ""
     return f"{found.arm.name} does with {cluster}; {known}"
+
+
+def _machines(arm: Arm, layout: Layout) -> str:
+    """Return instances and GPUs: `3 instances × 2 A100-80 = 6 GPUs`."""
+    parts = [
+        f"{part.count}{'' if part.role == BOTH else f' {part.role}'} instance{'s' * (part.count > 1)} × "
+        f"{part.hardware.num_gpus} {part.hardware.gpu or arm.config.hardware or 'GPU'}"
+        for part in layout.parts
+    ]
+    total = layout.num_gpus
+    return f"{' + '.join(parts)} = {total} GPU{'s' * (total > 1)}"
 
 
 def _open_sizes(found: Smallest) -> list[int]:
     return [size for size, one in found.tried.items() if one.answer == OPEN]
 
 
-def _open(found: Smallest) -> Iterator[str]:
+def _open(found: Smallest, more: str) -> Iterator[str]:
     if sizes := _open_sizes(found):
-        seeds = found.tried[sizes[0]].num_seeds
+        runs = found.tried[sizes[0]].num_seeds
         yield (
-            f"{found.arm.name}, {found.family.name}: {seeds} seeds do not tell whether "
-            f"{', '.join(map(str, sizes))} instances meet the targets; give more --seeds."
+            f"{found.arm.name}, {found.family.name}: {runs} runs do not tell whether "
+            f"{joined([str(size) for size in sizes])} instance{'s' * (sizes != [1])} meet the targets; give {more}."
         )
 
 
-def _cost_table(found: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> Table:
-    """Return a row for each policy and kind of cluster, the cheapest first."""
+def _cost_table(
+    found: Sequence[Smallest], targets: Sequence[ServiceTarget], has_prices: bool
+) -> Table:
+    """Return a row for each policy and kind of cluster, the cheapest first; its cost where there are prices."""
     able = sorted((one for one in found if one.num_instances is not None), key=_cost)
     unable = [one for one in found if one.num_instances is None]
     rows = [Row(_cost_cells(one)) for one in able]
@@ -221,7 +241,9 @@ def _cost_table(found: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> 
         for one in unable
     ]
     columns = ("policy", "cluster", "instances", "GPUs", "cost/h", *map(str, targets), "seeds")
-    return Table(columns, tuple(rows), num_keys=2)
+    cost = columns.index("cost/h")
+    kept = tuple(at for at in range(len(columns)) if has_prices or at != cost)
+    return Table(columns, tuple(rows), num_keys=2, brief_columns=kept)
 
 
 def _cost_cells(found: Smallest) -> tuple[Cell, ...]:

@@ -73,11 +73,17 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     findings = findings_of(found, [target], {"workload": "mixed", "confidence": 0.95})
     assert_all_forms_agree(findings)
     lines = dict(findings.answer.lines())
-    assert lines["Verdict"].startswith("mine does with 3") and "1 are too few" in lines["Verdict"]
-    assert lines["Verdict"].endswith("1 are too few, 2 open.")
+    assert lines["Verdict"] == (
+        "mine does with 3 instances × 2 H100 = 6 GPUs; 1 is too few, 2 open."
+    )
     assert "in time: critical by TTFT 99.91 % [99.50, 100.00]" in lines["Sure"]
     assert lines["Price"] == "1600 runs."
     assert "more --seeds" in lines["Next"] and "do not tell whether 2 instances" in text(findings)
+    recorded = {"workload": "t.csv", "confidence": 0.95, "stream": "recorded"}
+    assert (
+        findings_of(found, [target], recorded).answer.next
+        == "more --trace-windows close what is open."
+    )
     fails = [Smallest(Arm("mine", config), alone, {1: tried[1]})]
     none = findings_of(fails, [target], {"workload": "mixed", "confidence": 0.95})
     assert str(none.answer.verdict[0]) == "no cluster of at most 1 instances is known to do so."
