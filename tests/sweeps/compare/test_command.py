@@ -15,6 +15,7 @@ from blis_jax.metrics.run_summary import Overtaking, RequestFigures, RunSummary,
 from blis_jax.reports.answers import metric_title
 from blis_jax.reports.render import WIDTH, text
 from sweeps.compare.__main__ import main
+from sweeps.compare.report import idle_lines
 from sweeps.compare.study import findings_of
 from sweeps.runs.bench import Bench
 from tests.support.browser import opened
@@ -419,3 +420,18 @@ def test_the_page_opens_offline_and_follows_the_choice_of_a_metric(
         asked = [one for one in page.requests() if not one.startswith("data:")]
         assert asked == [(folder / "out.html").resolve().as_uri()]
         assert page.console() == []
+
+
+def test_arms_that_are_the_same_have_one_line() -> None:
+    """Of four routers three fare exactly alike."""
+    alike = ["a", "c", "d"]
+    arms = [
+        {
+            "name": name,
+            "mechanisms": [],
+            "same_as": [one for one in alike if name in alike and one != name],
+        }
+        for name in "abcd"
+    ]
+    (line,) = idle_lines({"arms": arms, "ranking": {}})
+    assert line == "a, c and d are the same: every request fared exactly the same, on every seed"
