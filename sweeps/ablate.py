@@ -86,10 +86,9 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     from sweeps.compare.ablation.components import components_of
     from sweeps.strategies.arms import arm_of, as_served, on_instances
 
-    arm, base = (
-        as_served(on_instances(arm_of(text), options.instances), options.trace is not None)
-        for text in (options.arm, options.against)
-    )
+    texts = options.arm, options.against
+    given = (on_instances(arm_of(text), options.instances) for text in texts)
+    arm, base = as_served(given, options.trace is not None)
     components = components_of(base.config, arm.config, options.components)
     paths = outputs_of(options, f"{FOLDER}/ablate.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)

@@ -85,7 +85,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
     from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
     from sweeps.strategies.arms import arm_of, as_served
 
-    arm = as_served(arm_of(options.arm), is_real=False)
+    (arm,) = as_served([arm_of(options.arm)], is_real=False)
     parameters = [Perturbed(*width) for width in widths]
     for one in parameters:
         one.centre(arm.config)

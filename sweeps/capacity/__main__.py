@@ -217,7 +217,7 @@ def _question(options: CapacityOptions) -> _Question:
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
     requests = _requests(options, arms).at_least(FEWEST_SEEDS, "to be sure by")
-    arms = tuple(as_served(arm, requests.trace is not None) for arm in arms)
+    arms = as_served(arms, requests.trace is not None)
     confidence, most = options.confidence, options.max_instances
     check_statistics(confidence)
     measure = measure_of({}, requests.source)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def arms_of(
     Raises:
         ConfigError: a text is no arm, or two arms have one name.
     """
-    arms = tuple(as_served(on_instances(arm_of(text), instances), is_real) for text in texts)
+    arms = as_served((on_instances(arm_of(text), instances) for text in texts), is_real)
     names = [arm.name for arm in arms]
     for name in names:
         if names.count(name) > 1:
@@ -78,9 +78,11 @@ def on_instances(arm: Arm, instances: str | None) -> Arm:
     return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
 
 
-def as_served(arm: Arm, is_real: bool) -> Arm:
-    """Return the arm as real servers would run it, see `served`."""
-    return dataclasses.replace(arm, config=served(arm.config, is_real))
+def as_served(arms: Iterable[Arm], is_real: bool) -> tuple[Arm, ...]:
+    """Return arms as real servers would run them, see `served`: all, if roles or hand-overs correct one of them."""
+    arms = tuple(arms)
+    is_real = is_real or any(served(arm.config, is_real=False) != arm.config for arm in arms)
+    return tuple(dataclasses.replace(arm, config=served(arm.config, is_real)) for arm in arms)
 
 
 def arm_of(text: str) -> Arm:

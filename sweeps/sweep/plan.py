@@ -180,7 +180,7 @@ def _strategies(
 ) -> tuple[Arm, ...]:
     arms = [_swept(text) for text in texts]
     changed = (replace(arm, config=replaced(arm.config, settings)) for arm in arms)
-    chosen = tuple(as_served(arm, is_real) for arm in changed)
+    chosen = as_served(changed, is_real)
     labels = [strategy.name for strategy in chosen]
     for label in labels:
         if labels.count(label) > 1:

@@ -126,6 +126,14 @@ def test_what_stands_for_real_servers_has_no_defects_of_blis(
     assert arm.config.replace(corrected=False) == arm_of(text).config.replace(corrected=False)
 
 
+def test_arms_beside_pools_are_corrected_too() -> None:
+    """Else pools would be judged without the defects that their rival has."""
+    pools = "pools=baseline:hand_over_policy=pools"
+    assert [arm.config.corrected for arm in arms_of(["baseline", pools])] == [True, True]
+    exact = arms_of(["baseline:corrected=false", pools])
+    assert [arm.config.corrected for arm in exact] == [False, True]
+
+
 def test_names_of_arms_differ() -> None:
     with pytest.raises(ConfigError, match="LABEL="):
         arms_of(["baseline", "baseline"])
