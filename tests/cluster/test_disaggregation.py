@@ -8,7 +8,8 @@ from blis_jax.cluster.instance_groups import per_instance, roles
 from blis_jax.cluster.step_times import alphas, times_after_decode, vectors
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
-from blis_jax.core.types import ENCODE, IDLE, AnswerCuts, ContextLimits
+from blis_jax.core.types import ENCODE, IDLE
+from blis_jax.core.views import AnswerCuts, ContextLimits
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
 
