@@ -77,6 +77,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "token budget": ("max_num_scheduled_tokens",),
     "batch size": ("max_num_running_reqs",),
     "KV memory": ("total_kv_blocks", "gpu_memory_utilization", "block_size_in_tokens"),
+    "prefix caching": ("enable_prefix_caching",),
     "longest request": ("max_model_len",),
     "KV tier": (
         "kv_cpu_blocks",

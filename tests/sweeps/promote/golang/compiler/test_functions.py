@@ -13,7 +13,10 @@ from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
 from sweeps.promote.promotion import NotMappedError
 from tests.sweeps.promote.golang.rules import rule, user_rule
 
-pytestmark = pytest.mark.lenient_promotion  # as the engine traces a user's policy
+pytestmark = [
+    pytest.mark.lenient_promotion,  # as the engine traces a user's policy
+    pytest.mark.filterwarnings("ignore:the scorer .* outside 0 to 1"),  # only functions matter here
+]
 
 
 def function(one: PromotedRule) -> Function:
