@@ -24,7 +24,10 @@ from tests.sweeps.promote.promotions import (
 )
 
 ARMS = "configs/arms"
-DEPRECATED = ("precise-prefix-cache",)  # in the target, which is named where no plugin is there
+BUILT_IN = (
+    "precise-prefix-cache",
+    "waiting-requests",
+)  # of the target, named where no plugin is there
 
 
 def made(given: str, **options: Any) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def test_a_shipped_strategy_gives_valid_files_or_a_sentence(name: str) -> None:
 def test_without_a_generated_plugin_there_is_a_sentence_with_the_place(name: str) -> None:
     given = promotion(name)
     scorers = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
-    needed = [one for one in scorers if one not in DEPRECATED]
+    needed = [one for one in scorers if one not in BUILT_IN]
     if needed and name not in NOT_IN_THE_TARGET:
         with pytest.raises(
             NotMappedError, match=rf"routing_scorers\.\S+ \({name}\.yaml, line \d+\)"
