@@ -218,7 +218,7 @@ _WHAT_TO_DO = {
     Outcome.ITERATIONS_EXHAUSTED.name: "give fewer requests",
     Outcome.OPEN_TIE.name: "take another seed for this configuration",
     Outcome.CLOCK_OVERFLOW.name: "give fewer requests or a higher rate",
-    Outcome.NO_SUCH_INSTANCE.name: "mend the policy",
+    Outcome.NO_SUCH_INSTANCE.name: "mend the routing policy, or take another one",
     Outcome.WORKLOAD_SHORT.name: "give fewer requests, or longer windows of the clients",
 }
 _OTHERWISE = "lower the load or give more memory; the limit is the simulator's"
