@@ -241,13 +241,6 @@ def instance_records(
     def counted(status: Status) -> np.ndarray:
         return sums(seen.instance, requests.status == int(status), rows)
 
-    output_tokens = sums(at, log[:, Log.NUM_DECODE] * steps, rows)
-    if seen.rules.restarts_preempted:  # all of what completes, and nothing else
-        is_done = requests.status == Status.COMPLETED
-        output_tokens = sums(seen.instance, xp.where(is_done, requests.made_len, 0), rows)
-    # tokens in whose step prompt and earlier tokens were computed again
-    if seen.keeps_output:
-        output_tokens = output_tokens + sums(evicted_on(seen), seen.gaps_us >= 0, rows)
     is_entered = (requests.queued_at_us >= 0) & (requests.status != int(Status.DROPPED))
     # one that is dropped may have been served elsewhere
     is_entered = is_entered | (requests.hand_overs > 0) | (requests.restarts > 0)
@@ -273,7 +266,7 @@ def instance_records(
         still_queued=counted(Status.WAITING),
         still_running=counted(Status.RUNNING),
         total_input_tokens=sums(prompts_on, xp.where(is_entered, seen.input_len, 0), rows),
-        total_output_tokens=output_tokens,
+        total_output_tokens=_output_tokens(seen, requests),
         gpu_hits=inst[:, Inst.HITS],
         gpu_misses=inst[:, Inst.MISSES],
         used_blocks_at_end=inst[:, Inst.USED_BLOCKS],
@@ -294,6 +287,17 @@ def instance_records(
         reload_us=_pool(seen, Pool.RELOADS)
         * xp.asarray(seen.cluster.transfer_us)[:rows].astype(np.int64),
     )
+
+
+def _output_tokens(seen: Observation, requests: RequestRecords) -> np.ndarray:
+    """Return the tokens that each instance has made `[instance]`."""
+    rows, log, xp = seen.num_instances, seen.log, seen.xp
+    made = sums(log[:, Log.INSTANCE], log[:, Log.NUM_DECODE] * log[:, Log.NUM_STEPS], rows)
+    if seen.rules.restarts_preempted:  # all of what completes, and nothing else
+        is_done = requests.status == Status.COMPLETED
+        made = sums(seen.instance, xp.where(is_done, requests.made_len, 0), rows)
+    # tokens in whose step prompt and earlier tokens were computed again
+    return made + sums(evicted_on(seen), seen.gaps_us >= 0, rows) if seen.keeps_output else made
 
 
 def _pool(seen: Observation, column: int) -> np.ndarray:

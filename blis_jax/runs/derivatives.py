@@ -1,8 +1,8 @@
 """Pathwise derivatives: how every latency of a run changes with coefficients, arrivals and latencies.
 
-Forward mode through the engine itself on a float64 clock, several directions at once. Times are smooth
-in these numbers while decisions stay (who is routed where, who is in which batch): a derivative holds them,
-and truncation to whole microseconds passes it through. What decisions do to a metric is not in it.
+Forward mode through the engine itself on a float64 clock, several directions at once. Times are smooth in these numbers
+while decisions stay (who is routed where, who is in which batch): a derivative holds them, and truncation to whole
+microseconds passes it through. What decisions do to a metric is not in it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def jacobian(
     options: Options | None = None,
     seed: int = 0,
 ) -> Derivatives:
-    """Simulate one run, and differentiate its times along coefficients, arrivals and latencies.
-
-    The decisions of the run are held, so the slopes are those of its times alone.
+    """Simulate one run, and differentiate its times; its decisions are held.
 
     Args:
         config: the cluster.

@@ -97,12 +97,7 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     )
     config = cluster_settings.with_shares(config, shares, names.tenant_names)
     table = requests.placed_table(table, names, config, notes)
-    _say_stream(source, table.num_rows, notes)
-    if not table.num_rows:
-        notes.warn("no request arrives before the horizon, so there are no figures")
-    _warn_of_idle_options(options, config, source, notes)
-    for line in instance_lines(config):
-        notes.info(line)
+    _note_before(options, config, source, table.num_rows, notes)
     started = time.perf_counter()
     if workload is None:
         said = notes if source.is_trace else None
@@ -132,6 +127,18 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     else:
         _note_survivors(record, notes)
     return 0
+
+
+def _note_before(
+    options: RunOptions, config: ClusterConfig, source: Source, num_requests: int, notes: Notes
+) -> None:
+    """Say before the run what is simulated, and which options have no effect."""
+    _say_stream(source, num_requests, notes)
+    if not num_requests:
+        notes.warn("no request arrives before the horizon, so there are no figures")
+    _warn_of_idle_options(options, config, source, notes)
+    for line in instance_lines(config):
+        notes.info(line)
 
 
 MOST_LEFT = 0.02  # of the requests, which the end of a run may leave unfinished without a word
