@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax.reports.style import BLUE, RED, RULES, SKY
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_from
 from sweeps.strategies.arms import arm_of
 
@@ -35,12 +35,14 @@ METRICS = [f"ttft_p99_ms[{name}]" for name in CLASSES]
 
 # %% [markdown]
 # ## Two strategies of the record on common requests
-# `Bench` draws the requests of each seed once, and runs every configuration on them.
+# `Experiment` draws the requests of each seed once, and runs every configuration on them.
 
 # %%
 arms = [arm_of("baseline=iter00_baseline"), arm_of("tuned=iter08_token_budget@published")]
-bench = Bench(workload_from("mixed", num_requests=NUM_REQUESTS), range(NUM_SEEDS), "jax", METRICS)
-runs = bench.run([arm.config for arm in arms])
+experiment = Experiment.on(
+    workload_from("mixed", num_requests=NUM_REQUESTS), range(NUM_SEEDS), "jax", METRICS
+)
+runs = experiment.run([arm.config for arm in arms])
 values = np.array([[[run.metrics[name] for name in METRICS] for run in of_arm] for of_arm in runs])
 baseline, tuned = values  # [seed, class]
 

@@ -101,12 +101,12 @@ plt.show()
 # common requests, and says how sure it is.
 
 # %%
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
 
-bench = Bench(workload, range(8 if IS_SMALL else 64), "jax", ["ttft_p99_ms[critical]"])
+experiment = Experiment.on(workload, range(8 if IS_SMALL else 64), "jax", ["ttft_p99_ms[critical]"])
 budget = Perturbed("max_num_scheduled_tokens", width=128.0)
-gradients = smoothed_gradients(bench, cluster, [budget], num_pairs=4 if IS_SMALL else 16)
+gradients = smoothed_gradients(experiment, cluster, [budget], num_pairs=4 if IS_SMALL else 16)
 for name, gradient in gradients.items():
     low, high = gradient.interval()
     print(

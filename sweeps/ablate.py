@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sweeps.compare.ablation.components import Component
     from sweeps.compare.ablation.document import Combination
     from sweeps.compare.document import ComparedSetting
-    from sweeps.runs.bench import Bench
     from sweeps.runs.experiment import Experiment
     from sweeps.strategies.arms import Arm
 
@@ -96,7 +95,8 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     from sweeps.compare.ablation.document import Ablation, default_metrics, to_document
     from sweeps.compare.ablation.study import findings_of, write_reports
     from sweeps.compare.result import setting_of, write_result
-    from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import requests_of, workload_of_arms
 
     if options.block_s is not None:
         raise ConfigError("--block-s has no meaning here; --trace-windows gives runs to compare")
@@ -107,10 +107,10 @@ def _ablate(arguments: Sequence[str] | None) -> int:
         options, NAME, lambda: workload_of_arms(options, arms), configs, NUM_SEEDS
     )
     setting = setting_of(options, requests, arms, lambda classes, _: default_metrics(classes))
-    experiment = Experiment(requests, setting.targets, setting.metrics)
+    experiment = Experiment(requests, setting.metrics, setting.targets)
     journal = experiment.journal(paths.beside(".jsonl"), "ablation")
     with journal.held(options.resume):
-        combinations, bench = _run(setting, experiment, journal, (base, arm), components, masks)
+        combinations = _run(setting, experiment, journal, (base, arm), components, masks)
 
         ablation = Ablation(base, arm, components, options.design, combinations)
 
@@ -118,7 +118,7 @@ def _ablate(arguments: Sequence[str] | None) -> int:
             document = to_document(setting, ablation)
 
         def write_more() -> None:
-            write_reports(document, ablation, bench, paths, cli.command_text(NAME, arguments))
+            write_reports(document, ablation, experiment, paths, cli.command_text(NAME, arguments))
 
         has_figures = any(one["num_pairs"] for one in document["contributions"])
         lacking = None if has_figures else "on no seed did two combinations finish"
@@ -133,7 +133,7 @@ def _run(
     arms: tuple[Arm, Arm],
     components: Sequence[Component],
     masks: Sequence[int],
-) -> tuple[tuple[Combination, ...], Bench]:
+) -> tuple[Combination, ...]:
     """Every combination on every seed; one that is no configuration says why."""
     from sweeps.compare.ablation.components import config_at, on
     from sweeps.compare.ablation.document import Combination
@@ -150,7 +150,7 @@ def _run(
                 findings.append(Combination(mask, error=str(error)))
                 continue
             findings.append(Combination(mask, kept.of(config, name)))
-    return tuple(findings), kept.bench
+    return tuple(findings)
 
 
 if __name__ == "__main__":

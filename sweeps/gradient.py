@@ -79,9 +79,9 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         output = output_path(options.output, "--output", (), options.overwrite)
     prepare_backend()
 
-    from blis_jax.metrics.measure import DEFAULT_TARGETS
     from blis_jax.metrics.scalars import lookup
-    from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import requests_of, workload_of_arms
     from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
     from sweeps.strategies.arms import arm_of, as_served
 
@@ -95,9 +95,9 @@ def _gradient(arguments: Sequence[str] | None) -> int:
     requests = requests_of(
         options, NAME, lambda: workload_of_arms(options, [arm]), [arm.config], NUM_SEEDS
     ).at_least(2, "to have a spread")
-    bench = Experiment(requests, DEFAULT_TARGETS, tuple(metrics)).bench(2 * options.pairs)
+    experiment = Experiment(requests, tuple(metrics), configs_per_batch=2 * options.pairs)
     gradients = smoothed_gradients(
-        bench,
+        experiment,
         arm.config,
         parameters,
         options.pairs,

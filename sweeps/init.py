@@ -184,7 +184,7 @@ def _problem(name: str, options: InitOptions) -> Problem:
     from pydantic import ValidationError
 
     from blis_jax.files.strict_yaml import sentence
-    from sweeps.runs.bench import check_seeds
+    from sweeps.runs.requests import check_seeds
     from sweeps.strategies.arms import arm_of
     from sweeps.tracks.problem import Problem, load_problem, workload_named
 

@@ -22,9 +22,9 @@ from sweeps.runs.options import FOLDER, ResultFiles, StrategyWord
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
-    from sweeps.runs.experiment import StudyRequests
+    from sweeps.runs.requests import StudyRequests
     from sweeps.search.engines import Engine
-    from sweeps.search.loop import LoadBenches, SearchRecord
+    from sweeps.search.loop import ExperimentOnLoads, SearchRecord
     from sweeps.search.objectives import Valuation
     from sweeps.search.racing import Tried
     from sweeps.search.result import SearchFrame
@@ -97,12 +97,11 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.runs.bench import targets_of
-    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.experiment import Experiment, targets_of
     from sweeps.runs.metrics import reported_names
     from sweeps.runs.workloads import workload_content
     from sweeps.search.engines import make, recommended
-    from sweeps.search.loop import LoadBenches, SearchRecord, load_specs
+    from sweeps.search.loop import ExperimentOnLoads, SearchRecord, load_specs
     from sweeps.search.objectives import Valuation
     from sweeps.search.racing import most_runs
     from sweeps.search.result import SearchFrame, to_document
@@ -121,13 +120,14 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     }  # fmt: skip
     record = SearchRecord(paths.beside(".jsonl"), content)
     with record.held(options.resume):
-        main_bench = Experiment(requests, targets_of(strategy), names).bench(strategy.search.batch)
-        bench = LoadBenches(main_bench, valuation, loads)
+        batch = strategy.search.batch
+        main_load = Experiment(requests, names, targets_of(strategy), configs_per_batch=batch)
+        experiment = ExperimentOnLoads(main_load, valuation, loads)
         frame = SearchFrame(space, valuation, requests.seeds, requests.stream)
-        tried = _searched(frame, engine, bench, record)
+        tried = _searched(frame, engine, experiment, record)
         if baseline is not None:
             with progress.phase("simulating the baseline"):
-                frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
+                frame = dataclasses.replace(frame, baseline=experiment.run([baseline])[0])
         place = recommended(engine, [one.told() for one in tried], most_runs(tried))
         document = to_document(frame, tried, place)
         if requests.trace is not None:
@@ -161,7 +161,7 @@ def _strategy(options: OptimizeOptions) -> Strategy:
 def _requests(
     options: OptimizeOptions, strategy: Strategy, space: Space, valuation: Valuation
 ) -> StudyRequests:
-    from sweeps.runs.experiment import requests_of, workload_for
+    from sweeps.runs.requests import requests_of, workload_for
 
     requests = requests_of(
         options,
@@ -190,7 +190,7 @@ def _content(strategy: Strategy) -> dict[str, Any]:
 def _searched(
     frame: SearchFrame,
     engine: Engine,
-    bench: LoadBenches,
+    experiment: ExperimentOnLoads,
     record: SearchRecord,
 ) -> list[Tried]:
     from sweeps.search.loop import runs_at, search
@@ -205,7 +205,7 @@ def _searched(
 
     searching = progress.phase("searching", budget.calls, "points")
     with cli.resumable(NAME, record.path), searching as work:
-        run = runs_at(frame.space, bench)
+        run = runs_at(frame.space, experiment)
         return search(engine, frame.valuation, run, record, show, len(frame.seeds))
 
 

@@ -101,7 +101,8 @@ def _select(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache=not options.no_cache)  # the question's types are the runner's
     choice, arms = _choice(options), _arms(options)
 
-    from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import requests_of, workload_of_arms
 
     configs = [arm.config for arm in arms]
     requests = requests_of(
@@ -123,7 +124,7 @@ def _select(arguments: Sequence[str] | None) -> int:
     setting = setting_of(common, requests, arms, lambda classes, is_one: choice.names)
     for name in choice.names:
         _check_class(name, setting.classes)
-    experiment = Experiment(requests, setting.targets, choice.names)
+    experiment = Experiment(requests, choice.names, setting.targets)
     journal = experiment.journal(paths.beside(".jsonl"), "selection")
     with journal.held(options.resume):
         with experiment.kept_runs(NAME, journal, len(arms), setting.classes) as kept:

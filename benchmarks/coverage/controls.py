@@ -21,7 +21,8 @@ import numpy as np
 from blis_jax.backend import prepare_backend
 from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
-from sweeps.runs.bench import Bench, table_of
+from sweeps.runs.drawn import table_of
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import load_workload
 from sweeps.strategies.arms import arm_of
 
@@ -93,12 +94,12 @@ def main() -> None:
     prepare_backend(use_cache=True)
 
     spec, configs = load_workload("mixed"), [arm_of(text).config for text in ARMS]
-    bench = Bench(spec, range(FIRST_SEED, FIRST_SEED + count), "jax", ())
+    experiment = Experiment.on(spec, range(FIRST_SEED, FIRST_SEED + count), "jax")
     by_arm, seconds = [], 0.0
     for config in configs:
-        bench.summaries([config], kept)  # compiles
+        experiment.summaries([config], kept)  # compiles
         start = time.perf_counter()
-        (runs,) = bench.summaries([config], kept)
+        (runs,) = experiment.summaries([config], kept)
         seconds += time.perf_counter() - start
         by_arm.append(runs)
     covariates = np.array([run["controls"] for run in by_arm[0]])

@@ -22,7 +22,7 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from blis_jax.workload.spec import parse_spec
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.metrics import our_name
 
 if TYPE_CHECKING:
@@ -65,21 +65,23 @@ def measured(
     runner: Runner | None = None
     for start in range(0, len(seeds), SEEDS_AT_A_TIME):
         some = slice(start, start + SEEDS_AT_A_TIME)
-        bench = Bench(spec, seeds[some], "jax", names, configs_per_batch=len(ARMS), runner=runner)
-        parts.append(_metrics(bench, policy_seeds[some], names))
-        runner = bench.runner
+        experiment = Experiment.on(
+            spec, seeds[some], "jax", names, configs_per_batch=len(ARMS), shared=runner
+        )
+        parts.append(_metrics(experiment, policy_seeds[some], names))
+        runner = experiment.runner
     return np.concatenate(parts, axis=1)
 
 
 def _metrics(
-    bench: Bench, policy_seeds: Sequence[int], names: Sequence[str]
+    experiment: Experiment, policy_seeds: Sequence[int], names: Sequence[str]
 ) -> Float[np.ndarray, "arm seed metric"]:
     rows = [
         replace(row, policy_seed=seed)
         for arm in ARMS
-        for row, seed in zip(bench.rows(arm), policy_seeds, strict=True)
+        for row, seed in zip(experiment.rows(arm), policy_seeds, strict=True)
     ]
-    runs = bench.runner.run(rows, bench.result)
+    runs = experiment.runner.run(rows, experiment.result)
     values = [[run.metrics[name] for name in names] for run in runs]
     return np.array(values, float).reshape(len(ARMS), -1, len(names))
 

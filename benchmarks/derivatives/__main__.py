@@ -26,7 +26,8 @@ from blis_jax.policies.seeds import FIXED
 from blis_jax.runs.options import Options
 from blis_jax.statistics.intervals import normal_quantile
 from blis_jax.workload.table import NEVER_US
-from sweeps.runs.bench import Bench, table_of
+from sweeps.runs.drawn import table_of
+from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
 if TYPE_CHECKING:
@@ -297,9 +298,10 @@ def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Lin
     """The smoothed gradient on seeds of its own, beside a central difference of the same reach."""
     parameter = pair.parameter
     seeds = range(10_000, 10_000 + SMOOTHED_SEEDS)
-    bench = Bench(case.spec, seeds, "reference", pair.metrics, None, 2 * NUM_PAIRS)
-    bench.runner = differ.runner  # the mechanism is compiled once
-    found = smoothed_gradients(bench, case.config, [parameter], NUM_PAIRS)
+    experiment = Experiment.on(
+        case.spec, seeds, "reference", pair.metrics, shared=differ.runner
+    )  # the mechanism is compiled once
+    found = smoothed_gradients(experiment, case.config, [parameter], NUM_PAIRS)
     # a normal law's slope and a central difference agree to third order at h = σ·√3
     reach = math.sqrt(3)
     differences, share = differ.run(

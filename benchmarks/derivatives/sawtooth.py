@@ -23,7 +23,7 @@ from blis_jax.commands.options.outputs import figure_path
 from blis_jax.policies.seeds import FIXED
 from blis_jax.reports.style import BLUE, figure, save
 from blis_jax.runs.options import Options
-from sweeps.runs.bench import table_of
+from sweeps.runs.drawn import table_of
 from sweeps.sensitivity.smoothed import decisions
 
 NAME = "benchmarks.derivatives.sawtooth"

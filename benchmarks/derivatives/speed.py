@@ -17,7 +17,7 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.runs import GivenRun, Row
 from blis_jax.workload.spec import load_builtin
-from sweeps.runs.bench import table_of
+from sweeps.runs.drawn import table_of
 
 
 def speed(num_turns: int = 40) -> str:

@@ -12,7 +12,7 @@ from benchmarks.derivatives.table import Line
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import normal_quantile
 from surrogate.predictor import Surrogate
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
@@ -35,7 +35,7 @@ def surrogate_lines(folder: Path, seeds: Sequence[int]) -> list[Line]:
         )
     names = [name for name in METRICS if name in surrogate.outputs]
     point = dict(strategy.points[POINT]) | INSIDE
-    bench = Bench(workload_of(strategy), seeds, "jax", names)
+    experiment = Experiment.on(workload_of(strategy), seeds, "jax", names)
 
     def along(point: dict[str, float], parameter: str) -> np.ndarray:
         """Return points over the reach of a parameter's difference."""
@@ -46,7 +46,7 @@ def surrogate_lines(folder: Path, seeds: Sequence[int]) -> list[Line]:
 
     lines = []
     for parameter, half in HALF_WIDTHS.items():
-        sides = bench.run(
+        sides = experiment.run(
             [
                 space.config_with(point | {parameter: point[parameter] + sign * half})
                 for sign in (1, -1)

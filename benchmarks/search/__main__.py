@@ -155,7 +155,7 @@ def _searched(
     plan: Plan, space: Space, engine: str, repetition: int, runner: Runner | None
 ) -> Runner:
     """One search, from its record on; returns what ran it, whose programs the next one shares."""
-    from benchmarks.search.plan import bench_of, engine_of, record_of
+    from benchmarks.search.plan import engine_of, experiment_of, record_of
     from benchmarks.search.statistics import ByModel
     from sweeps.search.engines import recommended, recommends
     from sweeps.search.loop import runs_at, search
@@ -164,7 +164,7 @@ def _searched(
 
     start = time.monotonic()
     strategy = plan.with_search(repetition, engine)
-    bench = bench_of(strategy, strategy.seeds, runner)
+    experiment = experiment_of(strategy, strategy.seeds, runner)
     record = record_of(plan, space, engine, repetition)
     maker = engine_of(space, strategy.search)
     by_model = ByModel(plan, engine, repetition, partial(recommended, maker))
@@ -173,14 +173,14 @@ def _searched(
         if strategy.search.rungs and recommends(maker):
             by_model.at([one.told() for one in tried])
 
-    tried = search(maker, Valuation(strategy), runs_at(space, bench), record, note)
+    tried = search(maker, Valuation(strategy), runs_at(space, experiment), record, note)
     best = best_of(tried)
     assert best is not None
     cli.say(
         NAME, f"{engine} {repetition}: best {best.worth.score:.3f} of {len(tried)} points, "
         f"{time.monotonic() - start:.0f} s",
     )  # fmt: skip
-    return bench.runner
+    return experiment.runner
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.search.plan import RACED, Plan, bench_of, record_of, searched
+from benchmarks.search.plan import RACED, Plan, experiment_of, record_of, searched
 from benchmarks.search.statistics import Found, stood_at
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
@@ -141,7 +141,7 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
     record.begin()
     left = [point for point in dict.fromkeys(points) if point not in known]
     batch = plan.strategy.search.batch
-    run = runs_at(space, bench_of(plan.strategy, tuple(seeds))) if left else None
+    run = runs_at(space, experiment_of(plan.strategy, tuple(seeds))) if left else None
     for at in range(0, len(left), batch):
         assert run is not None
         some = left[at : at + batch]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.search.turbo import Turbo
 from blis_jax.errors import ConfigError, closest
-from sweeps.runs.bench import Bench, measure_of, targets_of
+from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import Engine, make
 from sweeps.search.engines.encoding import Encoding
@@ -108,13 +108,13 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
     return SearchRecord(plan.record(engine, repetition), content)
 
 
-def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = None) -> Bench:
-    """Return the bench that runs points on seeds; `runner` is that of another bench, whose programs it shares."""
-    spec = workload_of(strategy)
-    measure = measure_of(targets_of(strategy), spec)
-    names = Valuation(strategy).names
-    batch = strategy.search.batch
-    return Bench(spec, seeds, "reference", names, measure, batch, runner=runner)
+def experiment_of(
+    strategy: Strategy, seeds: Sequence[int], shared: Runner | None = None
+) -> Experiment:
+    """Return the experiment that runs points on seeds; `shared` has the programs of another one."""
+    spec, names = workload_of(strategy), Valuation(strategy).names
+    targets, batch = targets_of(strategy), strategy.search.batch
+    return Experiment.on(spec, seeds, "reference", names, targets, batch, shared=shared)
 
 
 # --- engines --------------------------------------------------------------------------------------

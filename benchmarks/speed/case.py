@@ -281,7 +281,7 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 def search_of(strategy: str) -> dict[str, Any]:
     """Time a search of the library from its first call to its last, compiled before."""
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
     from sweeps.runs.workloads import workload_of
     from sweeps.search.engines import make
     from sweeps.search.loop import runs_at, search
@@ -293,12 +293,14 @@ def search_of(strategy: str) -> dict[str, Any]:
     space = space_of(load_strategy(strategy))
     budget, valuation = space.strategy.search, Valuation(space.strategy)
     spec, seeds = workload_of(space.strategy), space.strategy.seeds
-    bench = Bench(spec, seeds, "reference", valuation.names, configs_per_batch=budget.batch)
+    experiment = Experiment.on(
+        spec, seeds, "reference", valuation.names, configs_per_batch=budget.batch
+    )
     start = time.perf_counter()
-    bench.run([space.base])
+    experiment.run([space.base])
     compile_s = time.perf_counter() - start
     start = time.perf_counter()
-    best = best_of(search(make(space, budget), valuation, runs_at(space, bench)))
+    best = best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
     seconds = time.perf_counter() - start
     assert best is not None
     return {

@@ -21,7 +21,7 @@ from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form, num_workers
 from papers.record.measures import Measurement
 from papers.record.settings import RunSetting
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
@@ -126,7 +126,7 @@ class PaperRuns:
             if not self._has(setting, seeds, measurement)
         }
         return sorted(
-            wanted.values(), key=lambda setting: (*_bench_key(setting), *_within(setting))
+            wanted.values(), key=lambda setting: (*_requests_key(setting), *_within(setting))
         )
 
     def path(self, setting: RunSetting, measurement: Measurement) -> Path:
@@ -204,7 +204,7 @@ class _Work:
         self.settings_per_batch = -(-LEAST_ROWS // len(self.seeds))
         self.is_small = len(self.seeds) <= FEW_SEEDS
         self.runners: dict[int, Runner] = {}
-        self.benches: dict[tuple[Any, ...], Bench] = {}
+        self.experiments: dict[tuple[Any, ...], Experiment] = {}
         if (
             self.is_small
         ):  # one program a mechanism: to compile one takes longer than all of its runs
@@ -219,8 +219,8 @@ class _Work:
             return values, int(record.outcome), sum(record.invariant_failures.values())
 
         if not self.is_small:  # other requests are not needed any more
-            wanted = {_bench_key(setting) for setting in batch}
-            self.benches = {key: self.benches[key] for key in wanted & self.benches.keys()}
+            wanted = {_requests_key(setting) for setting in batch} & self.experiments.keys()
+            self.experiments = {key: self.experiments[key] for key in wanted}
         samples: list[SettingSample] = []
         for _, alike in groupby(batch, key=self._size):
             group = list(alike)
@@ -255,11 +255,13 @@ class _Work:
         return self.runners[size]
 
     def _rows(self, setting: RunSetting) -> list[Row]:
-        key = _bench_key(setting)
-        if key not in self.benches:
+        key = _requests_key(setting)
+        if key not in self.experiments:
             runner = self._runner(setting)
-            self.benches[key] = Bench(setting.spec, self.seeds, self.stream, (), runner=runner)
-        return self.benches[key].rows(setting.config)
+            self.experiments[key] = Experiment.on(
+                setting.spec, self.seeds, self.stream, shared=runner
+            )
+        return self.experiments[key].rows(setting.config)
 
 
 def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
@@ -276,7 +278,7 @@ def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
     return total + COMPILE_S * len(kinds)
 
 
-def _bench_key(setting: RunSetting) -> tuple[Any, ...]:
+def _requests_key(setting: RunSetting) -> tuple[Any, ...]:
     # the largest tables first: sizes only grow, and each growth compiles again
     return -_size(setting), -setting.num_requests, setting.choice.model_dump_json()
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sweeps.capacity.deciding import ServiceTarget
     from sweeps.capacity.finding import CountedRuns, Smallest
     from sweeps.capacity.layouts import LayoutFamily
-    from sweeps.runs.experiment import StudyRequests
+    from sweeps.runs.requests import StudyRequests
     from sweeps.strategies.arms import Arm
 
 NAME = "sweeps.capacity"
@@ -209,7 +209,7 @@ class _Question:
 
 def _question(options: CapacityOptions) -> _Question:
     from sweeps.capacity.deciding import num_tries, read_service_targets
-    from sweeps.runs.bench import measure_of
+    from sweeps.runs.experiment import measure_of
     from sweeps.strategies.arms import arms_of, as_served
 
     arms = arms_of(options.policy or (USUAL_ARM,))
@@ -279,7 +279,7 @@ def _prices(text: str | None) -> dict[str, float]:
 
 def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
     from blis_jax.workload.spec import override
-    from sweeps.runs.experiment import requests_of, workload_for
+    from sweeps.runs.requests import requests_of, workload_for
     from sweeps.runs.workloads import list_workloads
 
     name = options.workload

@@ -31,12 +31,12 @@ from blis_jax.statistics.sequential import (
 from sweeps.capacity.deciding import Decision, ServiceTarget, decide, looks, num_tries
 from sweeps.capacity.layouts import LayoutFamily
 from sweeps.claims.words import FAILS, MEETS, OPEN
-from sweeps.runs.bench import DrawnRows
+from sweeps.runs.drawn import DrawnRows
 from sweeps.strategies.arms import Arm, key_of
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
-    from sweeps.runs.experiment import StudyRequests
+    from sweeps.runs.requests import StudyRequests
 
 Counts = tuple[tuple[int, int], ...]  # in time and in all, by target
 ROWS = 16  # of a call

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sweeps.compare.coefficient_draws import CoefficientDraws
     from sweeps.compare.document import Compared, ComparedSetting
     from sweeps.compare.seeds import EnoughSeeds
-    from sweeps.runs.bench import Bench
     from sweeps.runs.experiment import Experiment
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
@@ -127,7 +126,8 @@ def _compare(arguments: Sequence[str] | None) -> int:
     from sweeps.compare.judge import check_block
     from sweeps.compare.result import setting_of
     from sweeps.compare.seeds import EnoughSeeds
-    from sweeps.runs.experiment import Experiment, requests_of, workload_of_arms
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import requests_of, workload_of_arms
 
     criteria, configs = _criteria(options.criteria, arms), [arm.config for arm in arms]
     requests = requests_of(
@@ -142,7 +142,7 @@ def _compare(arguments: Sequence[str] | None) -> int:
         deciding = stopping_flags.names_of(options.deciding, setting.classes)
         enough = EnoughSeeds(rule, deciding, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
-    experiment = Experiment(requests, setting.targets, names)
+    experiment = Experiment(requests, names, setting.targets)
     journal = experiment.journal(paths.beside(".jsonl"), "comparison")
     with journal.held(options.resume):
         _note_workloads(options, arms, setting.workload)
@@ -158,7 +158,7 @@ def _compare(arguments: Sequence[str] | None) -> int:
         return _written(
             document,
             ran.compared,
-            ran.kept.bench,
+            ran.kept.experiment,
             paths,
             options,
             arguments,
@@ -177,8 +177,8 @@ def _compare_saved(options: CompareOptions, arguments: Sequence[str] | None, beg
     criteria = _criteria(options.criteria, arms)
     setting = saved.setting_of(options, sweeps, arms)
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
-    bench = saved.bench_of(setting, sweeps[0])
-    if paths.timeline is not None and bench is None:
+    experiment = saved.experiment_of(setting, sweeps[0])
+    if paths.timeline is not None and experiment is None:
         raise ConfigError(
             "--timeline: a run of a trace is made again from the trace; name the arms, with --trace"
         )
@@ -193,7 +193,9 @@ def _compare_saved(options: CompareOptions, arguments: Sequence[str] | None, beg
         document = to_document(setting, compared)
     document["datasets"] = [str(sweep.path) for sweep in sweeps]
 
-    return _written(document, compared, bench, paths, options, arguments, time.monotonic() - began)
+    return _written(
+        document, compared, experiment, paths, options, arguments, time.monotonic() - began
+    )
 
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
@@ -316,7 +318,7 @@ def _run(
 def _written(
     document: dict[str, Any],
     compared: Sequence[Compared],
-    bench: Bench | None,
+    experiment: Experiment | None,
     paths: OutputPaths,
     options: CompareOptions,
     arguments: Sequence[str] | None,
@@ -328,7 +330,7 @@ def _written(
 
     def write_pages() -> None:
         runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
-        write_reports(document, runs, bench, paths, cli.command_text(NAME, arguments))
+        write_reports(document, runs, experiment, paths, cli.command_text(NAME, arguments))
 
     has_figures = any(one["difference"]["mean"] is not None for one in document["comparisons"])
     lacking = None if has_figures else "on no seed did both the reference and another arm finish"

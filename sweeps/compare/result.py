@@ -11,8 +11,9 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import pooled_latency
 from sweeps.compare.document import ComparedSetting
-from sweeps.runs.experiment import StudyRequests, metrics_for, targets_for
+from sweeps.runs.experiment import metrics_for, targets_for
 from sweeps.runs.options import ComparisonOptions, inference_of
+from sweeps.runs.requests import StudyRequests
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,7 @@ from blis_jax.statistics.compared import values_of
 from blis_jax.traces.source import STREAM
 from blis_jax.workload.spec import parse_spec
 from sweeps.compare.document import ComparedSetting, default_metrics
-from sweeps.runs.bench import Bench, measure_of
-from sweeps.runs.experiment import metrics_for
+from sweeps.runs.experiment import Experiment, metrics_for
 from sweeps.runs.options import ComparisonOptions, inference_of
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.file import converted
@@ -251,9 +250,9 @@ def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep
     return list(arm_by_name.values())
 
 
-def bench_of(setting: ComparedSetting, sweep: SavedSweep) -> Bench | None:
+def experiment_of(setting: ComparedSetting, sweep: SavedSweep) -> Experiment | None:
     """Return what makes a run of a saved sweep again, for its page; None where that takes a trace."""
     if setting.trace is not None:
         return None
     spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path))
-    return Bench(spec, setting.seeds, setting.stream, (), measure_of(setting.targets, spec))
+    return Experiment.on(spec, setting.seeds, setting.stream, targets=setting.targets)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
 
 Document = Mapping[str, Any]
 
@@ -44,16 +44,16 @@ Document = Mapping[str, Any]
 def write_reports(
     document: Document,
     arms: Mapping[str, tuple[ClusterConfig, Sequence[RunSummary]]],
-    bench: Bench | None,
+    experiment: Experiment | None,
     paths: OutputPaths,
     command: str,
 ) -> None:
     """Write the page and the trace, as far as they are asked for; one run of each arm is made again if
-    there is a bench.
+    there is an experiment.
     """
     seed = common_seed(document["seeds"], [runs for _, runs in arms.values()])
-    records = {} if seed is None or bench is None else {
-        name: bench.record(config, seed) for name, (config, _) in arms.items()
+    records = {} if seed is None or experiment is None else {
+        name: experiment.record(config, seed) for name, (config, _) in arms.items()
     }  # fmt: skip
     runs = {name: of_arm for name, (_, of_arm) in arms.items()}
     study = with_runs(study_of(document, command), runs, records, seed)

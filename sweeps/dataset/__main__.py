@@ -25,7 +25,8 @@ from sweeps.runs.options import FOLDER, ArmRequests, StrategyWord
 if TYPE_CHECKING:
     from sweeps.dataset.axes import DescriptorAxis
     from sweeps.dataset.plan import DatasetPlan, DatasetSizes
-    from sweeps.runs.experiment import Experiment, StudyRequests
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import StudyRequests
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
 
@@ -148,8 +149,8 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     from sweeps.dataset.axes import check_axes
     from sweeps.dataset.plan import make_plan
     from sweeps.dataset.store import DatasetStore, fill
-    from sweeps.runs.bench import check_seeds, targets_of
-    from sweeps.runs.experiment import Experiment, StudyRequests, workload_for
+    from sweeps.runs.experiment import Experiment, targets_of
+    from sweeps.runs.requests import StudyRequests, check_seeds, workload_for
     from sweeps.strategies.space import space_of
 
     space = space_of(strategy)
@@ -159,9 +160,9 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     baseline = _baseline(options, axes)
     plan = make_plan(space, axes, sizes, options.random_state, baseline)
     check_seeds(sizes.all_seeds, options.rng)
-    requests = StudyRequests(spec, name, sizes.all_seeds, options.rng)
+    requests = StudyRequests(spec, sizes.all_seeds, options.rng, name)
     names = _metrics(options.metrics, requests)
-    experiment = Experiment(requests, targets_of(strategy), names)
+    experiment = Experiment(requests, names, targets_of(strategy))
     store = DatasetStore(path, plan, names)
     if options.plan:
         render.show_answer(

@@ -28,7 +28,7 @@ from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
 from surrogate.levels.model import COVARIATES, covariates
 from sweeps.dataset.axes import BY_NAME, config_at, workload_at
 from sweeps.dataset.plan import DatasetPlan
-from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
+from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary

@@ -44,13 +44,13 @@ from sweeps.ledger.stopping import options_of, run_until_enough, stopping_from, 
 from sweeps.ledger.trial import (
     BASELINE,
     STRATEGY,
-    Benches,
+    Experiments,
     arm_records,
     config_of,
     versions,
     workload_record,
 )
-from sweeps.runs.bench import check_seeds
+from sweeps.runs.requests import check_seeds
 from sweeps.strategies.arms import arm_of
 from sweeps.tracks.criteria import broken_constraints, metrics_of
 from sweeps.tracks.problem import workload_named
@@ -178,18 +178,18 @@ def command_of(hypothesis: Hypothesis) -> str:
     return f"{COMMAND} {shlex.join(words)}"
 
 
-def benches_for(ledger: Ledger) -> Benches:
-    """Return benches that measure what the track's criteria ask for, too."""
+def benches_for(ledger: Ledger) -> Experiments:
+    """Return experiments that measure what the track's criteria ask for, too."""
     problem = ledger.problem
     spec = workload_named(problem.workload, problem.folder, problem.rate)
-    return Benches(metrics_of(problem, spec.slo_classes))
+    return Experiments(metrics_of(problem, spec.slo_classes))
 
 
 # --- adding ---------------------------------------------------------------------------------------
 
 
 def add_row(
-    ledger: Ledger, values: Mapping[str, Any], benches: Benches, tell: Tell | None = None
+    ledger: Ledger, values: Mapping[str, Any], experiments: Experiments, tell: Tell | None = None
 ) -> Record:
     """Plan the row if it is not planned, run it, and write its result."""
     row = planned_row(ledger, values)
@@ -202,7 +202,7 @@ def add_row(
     if tell is not None:
         tell(f"{row.id}: hypothesis is record {row.planned['number']}, {row.planned['hash'][:12]}")
     if row.hypothesis.is_simulated:
-        content = _simulated(ledger, row, benches, values)
+        content = _simulated(ledger, row, experiments, values)
     else:
         content = {"verdict": values["verdict"], "status": values["verdict"]}
     content |= {
@@ -296,9 +296,9 @@ def _check_verdict_given(hypothesis: Hypothesis, values: Mapping[str, Any]) -> N
 
 
 def _simulated(
-    ledger: Ledger, row: LedgerRow, benches: Benches, values: Mapping[str, Any]
+    ledger: Ledger, row: LedgerRow, experiments: Experiments, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    problem, stopped = ledger.problem, run_until_enough(row.hypothesis, ledger.folder, benches)
+    problem, stopped = ledger.problem, run_until_enough(row.hypothesis, ledger.folder, experiments)
     hypothesis, runs = stopped.hypothesis, stopped.runs
     measured = measured_from_runs(runs)
     content: dict[str, Any] = {
@@ -319,7 +319,7 @@ def _simulated(
         content["broken_constraints"] = broken
     if is_on_problem(hypothesis, problem):
         judged = judge_on_track(
-            hypothesis, problem, ledger.folder, measured, benches, content["verdict"]
+            hypothesis, problem, ledger.folder, measured, experiments, content["verdict"]
         )
         content["criteria"] = judgement_content(judged)
         content["criteria_changed"] = hypothesis.criteria != criteria_hash(problem)
@@ -371,7 +371,7 @@ def add_file(
     for entry in entries:  # all of them before the first is run
         if entry["id"] not in known:
             hypothesis_from(entry, ledger)
-    benches, added = benches_for(ledger), 0
+    experiments, added = benches_for(ledger), 0
     for place, entry in enumerate(entries):
         show(place, str(entry["id"]))
         row = planned_row(ledger, {k: v for k, v in entry.items() if k not in AFTERWARDS})
@@ -379,7 +379,7 @@ def add_file(
             values = {"id": row.id} | {k: entry[k] for k in ("verdict",) if k in entry}
             if "verdict" in entry:
                 values["findings"] = entry.get("findings", "")
-            record = add_row(ledger, values, benches)
+            record = add_row(ledger, values, experiments)
             added += 1
             tell(f"{row.id}: {record['status']}")
         _note(ledger, entry)

@@ -26,7 +26,7 @@ from sweeps.ledger.trial import (
     BASELINE,
     REFERENCE,
     STRATEGY,
-    Benches,
+    Experiments,
     arm_records,
     config_of,
     git_says,
@@ -254,8 +254,8 @@ def replay(ledger: Ledger, name: str) -> Replayed:
         raise ConfigError(f"{name} has {what}; there is nothing to replay")
     figures = row.result["runs"][STRATEGY]["figures"]
     hypothesis = row.hypothesis.on(row.result.get("seeds", row.hypothesis.seeds))
-    benches = Benches([metric for metric in figures if metric != CHANGED])
-    runs = run_hypothesis(hypothesis, ledger.folder, benches, policy_seeds_of(row.result))
+    experiments = Experiments([metric for metric in figures if metric != CHANGED])
+    runs = run_hypothesis(hypothesis, ledger.folder, experiments, policy_seeds_of(row.result))
     again = runs_content(runs, measured_from_runs(runs))
     redefined = _redefined(figures, row.result["written"])
     differences, count, largest = _differences(row.result["runs"], again, redefined)

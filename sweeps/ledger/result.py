@@ -15,7 +15,6 @@ from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite
 from blis_jax.files.chain import digest
-from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
@@ -40,7 +39,7 @@ from sweeps.ledger.trial import (
     REFERENCE,
     STRATEGY,
     ArmRuns,
-    Benches,
+    Experiments,
     arm_record,
     config_of,
     levels_of,
@@ -50,7 +49,6 @@ from sweeps.ledger.trial import (
     with_pooled,
     workload_hash,
 )
-from sweeps.runs.bench import measure_of
 from sweeps.tracks.criteria import CriterionVerdict, Facts, FigurePair, judge_criteria
 from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
 
@@ -290,12 +288,12 @@ def judge_on_track(
     problem: Problem,
     folder: Path,
     measured: MeasuredArms,
-    benches: Benches,
+    experiments: Experiments,
     verdict: str,
 ) -> tuple[CriterionVerdict[Criterion], ...]:
     """Judge the track's criteria, with the runs under other conditions that they need."""
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
-    pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, benches)
+    pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, experiments)
     objective = parse_claim(f"{problem.objective} <= 0%")
     changes = read(objective, strategy, baseline).per_seed
     is_known = all(math.isfinite(change) for change in changes)
@@ -305,7 +303,7 @@ def judge_on_track(
 
 
 def _other_pairs(
-    hypothesis: Hypothesis, problem: Problem, benches: Benches
+    hypothesis: Hypothesis, problem: Problem, experiments: Experiments
 ) -> dict[str, FigurePair]:
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
@@ -314,17 +312,12 @@ def _other_pairs(
         workload = condition.workload or problem.workload
         rate = condition.rate or (None if condition.workload else problem.rate)
         spec = workload_named(workload, problem.folder, rate)
-        measure = measure_of(DEFAULT_TARGETS, spec)
-        if condition.warm_up_s is not None or condition.cool_down_s is not None:
-            measure = Measure(
-                DEFAULT_TARGETS, condition.warm_up_s or 0.0, condition.cool_down_s or 0.0
-            )
-        bench = benches.of(spec, hypothesis.seeds, stream, (), measure)
+        experiment = experiments.of(spec, hypothesis.seeds, stream, (), condition.window)
         settings = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in condition.settings.items()
         }
-        arms = run_arms(bench, [config.replace(**settings) for config in configs])
+        arms = run_arms(experiment, [config.replace(**settings) for config in configs])
         figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
         pairs[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
     return pairs

@@ -17,7 +17,7 @@ from sweeps.claims.grammar import REGION
 from sweeps.claims.judge import ClaimVerdict
 from sweeps.ledger.hypothesis import Hypothesis, StoppingRecord
 from sweeps.ledger.result import judge_all, measured_from_runs
-from sweeps.ledger.trial import ArmRuns, Benches, run_hypothesis
+from sweeps.ledger.trial import ArmRuns, Experiments, run_hypothesis
 
 FAILED = "a run failed, so that more seeds decide nothing"
 
@@ -72,9 +72,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> EnoughRuns:
+def run_until_enough(hypothesis: Hypothesis, folder: Path, experiments: Experiments) -> EnoughRuns:
     """Run every arm on the seeds of the hypothesis, or on as many as its rule asks for."""
-    done = EnoughRuns(hypothesis, run_hypothesis(hypothesis, folder, benches))
+    done = EnoughRuns(hypothesis, run_hypothesis(hypothesis, folder, experiments))
     if hypothesis.stopping is None:
         return done
     rule, first = hypothesis.stopping.rule, hypothesis.seeds[0]
@@ -84,7 +84,7 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> 
         known = done.hypothesis.seeds
         if count > len(known):
             more = range(first + len(known), first + count)
-            further = run_hypothesis(hypothesis.on(more), folder, benches)
+            further = run_hypothesis(hypothesis.on(more), folder, experiments)
             done = EnoughRuns(hypothesis.on((*known, *more)), _joined(done.runs, further))
         judged = judge_all(done.hypothesis, measured_from_runs(done.runs))
         seen = tuple(_seen(judgement) for judgement in judged)

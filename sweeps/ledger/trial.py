@@ -30,14 +30,14 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.judge import Figures
 from sweeps.claims.words import REFERENCE_RUNS
 from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pooled_tails
 from sweeps.runs.metrics import reported_names
+from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.tracks.problem import workload_named
 
 if TYPE_CHECKING:
-    from blis_jax.metrics.measure import Measure
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
 
@@ -140,13 +140,13 @@ def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> 
     return spec if rate is None else workload_named(recorded.name, folder, rate)
 
 
-class Benches:
-    """Benches by what they run, so that rows on one workload share requests and compilations."""
+class Experiments:
+    """Keep experiments by what they run, so that rows on one workload share requests and compilations."""
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
         """`extra` are metrics besides those that every row reports."""
         self.extra = tuple(extra)
-        self._benches: dict[Any, Bench] = {}
+        self._kept: dict[Any, Experiment] = {}
 
     def of(
         self,
@@ -154,36 +154,39 @@ class Benches:
         seeds: Sequence[int],
         stream: str,
         names: Sequence[str],
-        measure: Measure | None = None,
+        window: str | None = None,
         policy_seeds: str = BY_WORKLOAD,
-    ) -> Bench:
-        """Return the bench of a workload that also computes the metrics `names`; equal requests share a bench."""
+    ) -> Experiment:
+        """Return the experiment on a workload that also keeps the metrics `names`; equal ones are one."""
         all_names = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
         wanted = tuple(name for name in dict.fromkeys(all_names) if pooled_latency(name) is None)
-        spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
-        key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
-        if key not in self._benches:
-            self._benches[key] = Bench(
-                spec, seeds, stream, wanted, measure, CONFIGS_PER_BATCH, policy_seeds
+        key = workload_hash(spec), tuple(seeds), stream, wanted, window, policy_seeds
+        if key not in self._kept:
+            self._kept[key] = Experiment(
+                StudyRequests(spec, tuple(seeds), stream),
+                wanted,
+                window=window,
+                configs_per_batch=CONFIGS_PER_BATCH,
+                policy_seeds=policy_seeds,
             )
-        return self._benches[key]
+        return self._kept[key]
 
 
-def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
+def run_arms(experiment: Experiment, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
     """Run every configuration on every seed; equal ones are run once."""
 
-    classes = bench.spec.slo_classes
+    classes = experiment.requests.source.slo_classes
 
     def seen(record: RunRecord) -> RunSummary:
-        summary = dataclasses.replace(bench.result(record), lives=lives_of(record, FATES))
+        summary = dataclasses.replace(experiment.result(record), lives=lives_of(record, FATES))
         if not summary.is_whole:
             return summary
-        measured = select(record, window=window_of(bench.measure, record))
+        measured = select(record, window=window_of(experiment.measure, record))
         return dataclasses.replace(summary, tails=kept_tails(measured, classes))
 
     distinct = list(dict.fromkeys(configs))
-    runs = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
-    return [_arm_runs(bench.names, classes, runs[config]) for config in configs]
+    runs = dict(zip(distinct, experiment.summaries(distinct, seen), strict=True))
+    return [_arm_runs(experiment.names, classes, runs[config]) for config in configs]
 
 
 def _arm_runs(names: Sequence[str], classes: Sequence[str], runs: Sequence[RunSummary]) -> ArmRuns:
@@ -225,12 +228,12 @@ def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
 
 
 def run_hypothesis(
-    hypothesis: Hypothesis, folder: Path, benches: Benches, policy_seeds: str = BY_WORKLOAD
+    hypothesis: Hypothesis, folder: Path, experiments: Experiments, policy_seeds: str = BY_WORKLOAD
 ) -> dict[str, ArmRuns]:
     """Run every arm, by role or `NAME=VALUE`; `policy_seeds` is the rule by which random policies draw."""
 
-    def bench_on(spec: WorkloadSpec) -> Bench:
-        return benches.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
+    def on(spec: WorkloadSpec) -> Experiment:
+        return experiments.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
 
     spec = spec_of(hypothesis, folder)
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
@@ -239,11 +242,9 @@ def run_hypothesis(
     rates = {f"{name}={value}": float(value) for value in values} if name == RATE else {}
     roles = [role for role in hypothesis.arms if role not in rates]
     configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
-    bench = bench_on(spec)
-    runs = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
+    runs = dict(zip(roles, run_arms(on(spec), [configs[role] for role in roles]), strict=True))
     for role, rate in rates.items():
-        other = bench_on(spec_of(hypothesis, folder, rate))
-        (runs[role],) = run_arms(other, [configs[role]])
+        (runs[role],) = run_arms(on(spec_of(hypothesis, folder, rate)), [configs[role]])
     return runs
 
 

@@ -121,7 +121,7 @@ def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
     is_counted = "," not in (options.seeds or "") and not has_both
     if is_counted and options.first_seed is None:
         return len(seeds)
-    from sweeps.runs.bench import check_seeds
+    from sweeps.runs.requests import check_seeds
 
     check_seeds(seeds, options.stream)
     return seeds

@@ -25,8 +25,8 @@ from sweeps.principles.rules import instances as instance_rules
 from sweeps.principles.rules import routing as routing_rules
 from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of
 from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
-from sweeps.runs.bench import Bench
-from sweeps.runs.experiment import strategies_of, workload_for
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.requests import strategies_of, workload_for
 from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def _measured(
         at: case.config.replace(**touch.instead) for at, touch in enumerate(found) if touch.instead
     }
     configs = list(dict.fromkeys([case.config, *others.values()]))
-    bench = Bench(case.spec, seeds, stream, (), None, len(configs))
-    made = bench.summaries(configs, lambda record: figures_of(record, names, True))
+    experiment = Experiment.on(case.spec, seeds, stream, configs_per_batch=len(configs))
+    made = experiment.summaries(configs, lambda record: figures_of(record, names, True))
     runs = dict(zip(configs, made, strict=True))
     rows: list[list[dict[str, Any]]] = [[] for _ in found]
     for at, config in others.items():

@@ -19,13 +19,13 @@ from blis_jax.workload.spec import (
     override,
 )
 from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, WorkloadChoice
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import load_workload
 from sweeps.strategies.file import converted
 
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.runs.driver import Runner
-    from sweeps.runs.bench import Bench
 
 FOLDER = "workloads"
 
@@ -105,7 +105,7 @@ class Lab:
         """`stream` draws the requests, `names` are the figures of every run."""
         self.stream, self.names = stream, tuple(dict.fromkeys(names))
         self.runs: dict[tuple[str, str, tuple[int, ...]], tuple[RunSummary, ...]] = {}
-        self.benches: dict[tuple[str, tuple[int, ...]], Bench] = {}
+        self.experiments: dict[tuple[str, tuple[int, ...]], Experiment] = {}
         self.runners: dict[tuple[str, int], Runner] = {}
 
     def measure(
@@ -131,7 +131,7 @@ class Lab:
 
         first = next(iter(members.values()))
         names = tuple(dict.fromkeys((*self.names, *reported_names(first.spec))))
-        made = self._bench(text, first, seeds).summaries(
+        made = self._experiment(text, first, seeds).summaries(
             list(members), lambda record: figures_of(record, names, is_whole)
         )
         for config, runs in zip(members, made, strict=True):
@@ -150,16 +150,15 @@ class Lab:
     def _key(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
         return _text_of(arm.spec), repr(arm.config), seeds
 
-    def _bench(self, text: str, arm: LabArm, seeds: tuple[int, ...]) -> Bench:
-        from sweeps.runs.bench import Bench
-
-        if (text, seeds) not in self.benches:
-            bench = Bench(arm.spec, seeds, self.stream, ())
+    def _experiment(self, text: str, arm: LabArm, seeds: tuple[int, ...]) -> Experiment:
+        if (text, seeds) not in self.experiments:
             # sizes of one workload's programs are alike, so that they are compiled once
             sizes = arm.choice.name, arm.spec.num_requests
-            bench.runner = self.runners.setdefault(sizes, bench.runner)
-            self.benches[text, seeds] = bench
-        return self.benches[text, seeds]
+            shared = self.runners.get(sizes)
+            experiment = Experiment.on(arm.spec, seeds, self.stream, shared=shared)
+            self.runners[sizes] = experiment.runner
+            self.experiments[text, seeds] = experiment
+        return self.experiments[text, seeds]
 
 
 def _text_of(spec: WorkloadSpec) -> str:

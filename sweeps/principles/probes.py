@@ -31,7 +31,7 @@ from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import prefix_lengths
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.principles.lab import workload_named
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import load_strategy
@@ -301,13 +301,15 @@ def best_scores(
     )
     budget = {"engine": ENGINE, "calls": calls, "initial": INITIAL, "batch": BATCH}
     names_needed = Valuation(reduced).names
-    bench = Bench(workload_of(reduced), reduced.seeds, "reference", names_needed, None, BATCH)
+    experiment = Experiment.on(
+        workload_of(reduced), reduced.seeds, "reference", names_needed, configs_per_batch=BATCH
+    )
     scores = []
     for state in range(restarts):
         changed = whole.search.model_copy(update={**budget, "random_state": state})
         strategy_now = reduced.model_copy(update={"search": changed})
         space, valuation = space_of(strategy_now), Valuation(strategy_now)
-        tried = search(make(space, changed), valuation, runs_at(space, bench))
+        tried = search(make(space, changed), valuation, runs_at(space, experiment))
         best = best_of(tried)
         scores.append(best.worth.score if best is not None else np.nan)
     return np.array(scores)

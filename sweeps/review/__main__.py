@@ -134,7 +134,7 @@ def _template(template: str, overwrite: bool, candidates: Sequence[Candidate]) -
 def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
     from sweeps.review.consensus import read_reviews, to_record
     from sweeps.review.judges import JUDGES, exhibit_of, judges_named
-    from sweeps.runs.bench import check_seeds
+    from sweeps.runs.requests import check_seeds
 
     judges = judges_named(options.judges)
     stream = options.stream

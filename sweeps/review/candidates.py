@@ -17,7 +17,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import share_differing
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.words import OPINIONS, PASS
-from sweeps.runs.experiment import strategies_of, workload_for
+from sweeps.runs.requests import strategies_of, workload_for
 from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.space import SCORERS, Dimension, Space, space_of

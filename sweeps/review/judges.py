@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.metrics.measure import DEFAULT_TARGETS
 from sweeps.principles.figures import figures_of, reported_names
 from sweeps.review.candidates import Candidate, Exhibit, Judge
 from sweeps.review.classes import INERT, PROXY, STARVATION
 from sweeps.review.numbers import BOUNDS, STABILITY
 from sweeps.review.routing import METRICS, OSCILLATION, SIGNAL, RunDecisions, decisions_of
-from sweeps.runs.bench import Bench, measure_of, targets_of
+from sweeps.runs.experiment import Experiment, targets_of
 
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
@@ -57,18 +58,17 @@ def exhibit_of(
     configs = list(dict.fromkeys(configs))
     names = tuple(dict.fromkeys((*METRICS, *reported_names(candidate.spec))))
     wanted = () if valuation is None else valuation.names
-    measure = None
-    if valuation is not None:
-        measure = measure_of(targets_of(valuation.strategy), candidate.spec)
-    bench = Bench(candidate.spec, seeds, stream, wanted, measure)
-    made = bench.summaries(configs, lambda record: figures_of(record, names, True))
-    worth = None if valuation is None else valuation.worth(bench.run([candidate.config])[0])
-    table = bench.drawn.table(bench.spec, bench.seeds[0], candidate.config.block_size_in_tokens)
+    targets = DEFAULT_TARGETS if valuation is None else targets_of(valuation.strategy)
+    experiment = Experiment.on(candidate.spec, seeds, stream, wanted, targets)
+    made = experiment.summaries(configs, lambda record: figures_of(record, names, True))
+    worth = None if valuation is None else valuation.worth(experiment.run([candidate.config])[0])
+    block_size = candidate.config.block_size_in_tokens
+    table = experiment.drawn.table(candidate.spec, seeds[0], block_size)
     return Exhibit(
         candidate,
         seeds,
         dict(zip(configs, made, strict=True)),
-        _decisions(candidate, table, bench.seeds[0], judges),
+        _decisions(candidate, table, seeds[0], judges),
         None if worth is None or worth.failures else worth.score,
     )
 

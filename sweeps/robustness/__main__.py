@@ -232,7 +232,7 @@ def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
     from sweeps.robustness import cells
     from sweeps.robustness.plan import make_plan
     from sweeps.robustness.workloads import TraceShape, load_shape, measure_in
-    from sweeps.runs.experiment import check_count, runs_of, trace_of
+    from sweeps.runs.requests import check_count, runs_of, trace_of
     from sweeps.strategies.arms import arms_of
 
     if len(options.arms) < 2:
@@ -318,7 +318,7 @@ def _made(
     from blis_jax.reports.words import cluster_line
     from sweeps.robustness.parts import run_map
     from sweeps.robustness.store import MapStore, empty_dataset, is_done
-    from sweeps.runs.bench import RUNS_PER_PART
+    from sweeps.runs.drawn import RUNS_PER_PART
     from sweeps.sweep.execution import device_text
 
     cells_per_part = plan.cells_per_part(RUNS_PER_PART)

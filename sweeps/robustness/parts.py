@@ -21,7 +21,7 @@ from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.robustness.stopping import look_at
 from sweeps.robustness.store import MapStore, Unrun, part_of
-from sweeps.runs.bench import MOST_BLOCKS, DrawnRows, part_runner
+from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 
 if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource

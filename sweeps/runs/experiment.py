@@ -1,205 +1,59 @@
-"""An experiment: the requests that all of its runs serve, what is kept of each run, and the record of those made."""
+"""An experiment: requests that configurations serve, what is kept of each run, and the runs, in compiled calls."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_jax import progress
 from blis_jax.commands import cli
-from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flags, trace_flags
-from blis_jax.commands.options.seed_options import SeedOptions
-from blis_jax.commands.options.trace_flags import StudyTrace
-from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.chain import Journal
-from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets
+from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure, read_targets, read_window
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency
-from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
-from sweeps.runs.bench import Bench, check_seeds, measure_of, targets_of
+from blis_jax.policies.seeds import BY_WORKLOAD
+from blis_jax.runs.options import Options, default_form
 from sweeps.runs.metrics import known_metric, our_name
-from sweeps.runs.workloads import workload_content, workload_from, workload_of
-from sweeps.strategies.space import space_of
+from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.statistics.sequential import StoppingRule
+    from blis_jax.metrics.on_device.compiled import RunFigures
+    from blis_jax.records.record import RunRecord
+    from blis_jax.runs.driver import Runner
+    from blis_jax.runs.runs import Row
     from blis_jax.workload.source import RequestSource
-    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.runs.drawn import DrawnRows
     from sweeps.runs.measured import KeptRuns
-    from sweeps.runs.options import ArmRequests
+    from sweeps.search.objectives import Runs
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
 
+T = TypeVar("T")
 FORMAT = 1  # of the records
 Targets = Mapping[str, Mapping[str, float]]  # SLO targets, ms by class
 
 
-@dataclass(frozen=True)
-class StudyRequests:
-    """Hold what every run serves: where requests come from, and the numbers of the runs."""
-
-    source: RequestSource
-    name: str  # as the user calls it
-    seeds: tuple[int, ...]  # or windows of a trace, from 1 on
-    stream: str  # who draws: reference or jax, or STREAM of a trace
-
-    @property
-    def trace(self) -> TraceSource | None:
-        """Return the source if it is a trace."""
-        return self.source if isinstance(self.source, TraceSource) else None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the SLO classes, the most urgent first."""
-        order = [name for name in CLASS_NAMES if name != "default"] + ["default"]
-        return tuple(name for name in order if name in self.source.slo_classes)
-
-    def content(self) -> dict[str, Any]:
-        """Return what figures depend on, by its name in words."""
-        workload = workload_content(self.source)
-        return {"workload": workload, "seeds": self.seeds, "stream": self.stream}
-
-    def at_least(self, fewest: int, purpose: str) -> StudyRequests:
-        """Return the requests themselves; refuse fewer runs than the `purpose` needs."""
-        check_count(self.seeds, fewest, purpose, self.stream)
-        return self
+def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
+    """Return the SLO targets of a strategy, ms by class; the default ones if its file has none."""
+    if strategy.targets is None:
+        return DEFAULT_TARGETS
+    return {name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()}
 
 
-def requests_of(
-    options: SeedOptions,
-    command: str,
-    workload: Callable[[], tuple[WorkloadSpec, str]],
-    configs: Sequence[ClusterConfig],
-    usual: int | Sequence[int],
-    *,
-    rule: StoppingRule | None = None,
-    usual_windows: int | None = None,
-    allowed: Sequence[str] = (),
-) -> StudyRequests:
-    """Return the requests that options of seeds, of a stream and of a trace ask for, as far as the command has them.
-
-    Args:
-        options: those of the command.
-        command: its module, for remarks.
-        workload: makes the workload and its name where there is no trace.
-        configs: what serves the requests; of a trace that draws nothing, seeds matter only if they do.
-        usual: how many seeds there are, or which, where none are given.
-        rule: adds seeds to those of the first stage.
-        usual_windows: into how many a trace is cut where neither windows nor seeds are given.
-        allowed: options that mean something for a trace, too, though they draw requests.
-
-    Raises:
-        ConfigError: options contradict each other, or there are no such seeds.
-    """
-    trace = trace_of(options, command, usual_windows, allowed)
-    seeds, stream = runs_of(options, command, trace, configs, usual, rule)
-    if trace is not None:
-        assert isinstance(options, StudyTrace)
-        return StudyRequests(trace, options.trace or "", seeds, stream)
-    return StudyRequests(*workload(), seeds, stream)
-
-
-def trace_of(
-    options: SeedOptions,
-    command: str,
-    usual_windows: int | None = None,
-    allowed: Sequence[str] = (),
-) -> TraceSource | None:
-    """Return the trace that is given, if any; arguments are those of `requests_of`."""
-    if not isinstance(options, StudyTrace):
-        return None
-    return trace_flags.study_source(
-        options, command, usual_windows=usual_windows, is_quiet=_is_quiet(options), allowed=allowed
-    )
-
-
-def _is_quiet(options: SeedOptions) -> bool:
-    return isinstance(options, PlainSwitches) and options.quiet
-
-
-def runs_of(
-    options: SeedOptions,
-    command: str,
-    trace: TraceSource | None,
-    configs: Sequence[ClusterConfig],
-    usual: int | Sequence[int],
-    rule: StoppingRule | None = None,
-) -> tuple[tuple[int, ...], str]:
-    """Return the numbers of the runs, and who draws their requests; arguments are those of `requests_of`."""
-    if trace is not None:
-        return _seeds_of_trace(options, command, trace, configs, usual), STREAM
-    stream = options.stream
-    if isinstance(usual, int):
-        usual = stopping_flags.FEWEST_SEEDS if rule is not None else usual
-        seeds = seed_options.seeds_of(options, usual, stream)
-    else:
-        seeds = seed_options.given_seeds(options, stream) or tuple(usual)
-    if rule is not None:
-        stopping_flags.first_seeds(seeds, rule)
-    check_seeds(seeds, stream)
-    return seeds, stream
-
-
-def _seeds_of_trace(
-    options: SeedOptions,
-    command: str,
-    trace: TraceSource,
-    configs: Sequence[ClusterConfig],
-    usual: int | Sequence[int],
-) -> tuple[int, ...]:
-    """Return the numbers of the runs of a trace; what is asked for beyond them is noted."""
-    asked = seed_options.given_seeds(options)
-    seeds = trace.seeds(asked, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
-    if asked is not None and len(asked) > len(seeds) and not _is_quiet(options):
-        cli.say(
-            command,
-            "note: nothing is drawn from a seed here, neither by the trace nor by a policy; "
-            "one run of each strategy is made",
-        )
-    return seeds
-
-
-def check_count(seeds: Sequence[int], fewest: int, purpose: str, stream: str) -> None:
-    """Refuse fewer runs than the purpose needs."""
-    if len(seeds) < fewest:
-        runs = "run is" if len(seeds) == 1 else "runs are"
-        option, more = "--seeds", "give more"
-        if stream == STREAM:
-            option, more = "--trace-windows", "cut the trace into more"
-        raise ConfigError(
-            f"{option}: {len(seeds)} {runs} too few {purpose}; {fewest} is the least: {more}"
-        )
-
-
-def workload_for(
-    given: str | None,
-    strategies: Sequence[Strategy],
-    num_requests: int | None,
-    option: str = "--workload",
-) -> tuple[WorkloadSpec, str]:
-    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name."""
-    if given is not None:
-        return workload_from(given, option, num_requests=num_requests), given
-    if not strategies:
-        return workload_from("mixed", num_requests=num_requests), "mixed"
-    first = strategies[0]
-    name = first.workload if isinstance(first.workload, str) else f"that of {first.name}"
-    return workload_of(first, num_requests or space_of(first).num_requests), name
-
-
-def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:
-    """Return the workload of all arms and its name, see `workload_for`."""
-    return workload_for(options.workload, strategies_of(arms), options.num_requests)
-
-
-def strategies_of(arms: Sequence[Arm]) -> list[Strategy]:
-    """Return the strategy files that the arms come from."""
-    return [arm.strategy for arm in arms if arm.strategy is not None]
+def measure_of(
+    targets: Mapping[str, Mapping[str, float]], spec: RequestSource, window: str | None = None
+) -> Measure:
+    """Return the SLO targets with the measured part of the arrivals, checked; `window` replaces the workload's."""
+    measure = Measure(targets, *read_window(window, spec))
+    measure.check(spec)
+    return measure
 
 
 def metrics_for(listed: str | None, classes: Sequence[str]) -> tuple[str, ...] | None:
@@ -228,24 +82,64 @@ def targets_for(texts: Sequence[str], arms: Sequence[Arm]) -> Targets:
     return DEFAULT_TARGETS if first is None else targets_of(first)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
-    """Hold what decides figures besides configurations: requests, SLO targets, and the metrics that are kept."""
+    """Hold what decides figures besides configurations, and run configurations on the requests of every seed.
+
+    Requests are drawn once a seed, and each mechanism is compiled once.
+
+    Attributes:
+        requests: what every run serves.
+        names: the metrics that are kept.
+        targets: SLO targets, ms by class.
+        window: of the measured arrivals, `WARM_UP,COOL_DOWN` in s; None: the workload's.
+        configs_per_batch: how many configurations `run` usually gets.
+        policy_seeds: the rule that gives random policies their seed, of policies/seeds.py.
+        shared: what has compiled programs that this experiment uses as well.
+    """
 
     requests: StudyRequests
-    targets: Targets
-    names: tuple[str, ...]
-    window: str | None = None  # of the measured arrivals, `WARM_UP,COOL_DOWN`; None: the workload's
+    names: tuple[str, ...] = ()
+    targets: Targets = field(default_factory=lambda: DEFAULT_TARGETS)
+    window: str | None = None
+    configs_per_batch: int = 1
+    policy_seeds: str = BY_WORKLOAD
+    shared: Runner | None = None
+
+    @classmethod
+    def on(
+        cls,
+        source: RequestSource,
+        seeds: Sequence[int],
+        stream: str,
+        names: Sequence[str] = (),
+        targets: Targets = DEFAULT_TARGETS,
+        configs_per_batch: int = 1,
+        policy_seeds: str = BY_WORKLOAD,
+        shared: Runner | None = None,
+    ) -> Experiment:
+        """Make one of a source of requests and seeds.
+
+        `stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
+        """
+        requests = StudyRequests(source, tuple(seeds), stream)
+        batch, distinct = configs_per_batch, tuple(dict.fromkeys(names))
+        return cls(requests, distinct, targets, None, batch, policy_seeds, shared)
+
+    def on_seeds(self, seeds: Sequence[int]) -> Experiment:
+        """Return the same on other seeds."""
+        check_seeds(seeds, self.requests.stream)
+        return replace(self, requests=replace(self.requests, seeds=tuple(seeds)))
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds, or the windows of a trace from 1 on."""
+        return self.requests.seeds
+
+    @cached_property
     def measure(self) -> Measure:
         """Return the targets with the measured part of the arrivals."""
         return measure_of(self.targets, self.requests.source, self.window)
-
-    def bench(self, configs_per_batch: int = 1) -> Bench:
-        """Return what makes the runs."""
-        of = self.requests
-        return Bench(of.source, of.seeds, of.stream, self.names, self.measure, configs_per_batch)
 
     def journal(self, path: Path, kind: str, **further: Any) -> Journal:
         """Return the record of the runs, of any configurations; `further` content is added, or replaces some."""
@@ -254,6 +148,65 @@ class Experiment:
             **self.requests.content(), "targets": targets, "metrics": sorted(self.names), "format": FORMAT,
         }  # fmt: skip
         return Journal(path, kind, content | further)
+
+    # --- runs; what loads JAX is imported when the first one is made, so that no refusal waits for it ---
+
+    @cached_property
+    def drawn(self) -> DrawnRows:
+        """Return what makes the rows of runs."""
+        from sweeps.runs.drawn import DrawnRows
+
+        return DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
+
+    @cached_property
+    def result(self) -> RunFigures:
+        """Return what makes a run's metrics, in the compiled program where they can be computed there."""
+        from blis_jax.metrics.on_device.compiled import RunFigures
+
+        names = tuple(dict.fromkeys(self.names))
+        return RunFigures(names, self.measure.slo_targets(), self.measure)
+
+    @cached_property
+    def runner(self) -> Runner:
+        """Return what compiles and runs rows."""
+        from blis_jax.runs.driver import Runner
+
+        num_rows = len(self.seeds) * self.configs_per_batch
+        return self.shared or Runner(Options(form=default_form()), num_rows)
+
+    def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
+        """Return the runs of a configuration that seeds make different: one a seed, or a single one.
+
+        That is where neither a trace nor policies draw anything.
+        """
+        trace = self.requests.trace
+        seeds = self.seeds if seeds is None else seeds
+        if trace is not None and not trace.depends_on_seed(config):
+            seeds = self.seeds[:1]
+        return self.drawn.rows(config, self.requests.source, seeds)
+
+    def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
+        """Return the runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        return self.summaries(configs, self.result, places)
+
+    def summaries(
+        self,
+        configs: Sequence[ClusterConfig],
+        summarize: Callable[[RunRecord], T],
+        places: range | None = None,
+    ) -> list[tuple[T, ...]]:
+        """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
+        seeds = self.seeds if places is None else [self.seeds[place] for place in places]
+        rows_by_config = [self.rows(config, seeds) for config in configs]
+        results = iter(self.runner.run(list(itertools.chain(*rows_by_config)), summarize))
+        runs_by_config = [tuple(itertools.islice(results, len(rows))) for rows in rows_by_config]
+        return [runs * (len(seeds) // len(runs)) for runs in runs_by_config]
+
+    def record(self, config: ClusterConfig, seed: int) -> RunRecord:
+        """Return one run, whole."""
+        rows = self.drawn.rows(config, self.requests.source, [seed])
+        (record,) = self.runner.run(rows, lambda run: run)
+        return record
 
     @contextmanager
     def kept_runs(
@@ -268,11 +221,12 @@ class Experiment:
 
         `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
         """
-        from sweeps.runs.measured import KeptRuns, Recorder  # load JAX, which no refusal waits for
+        from sweeps.runs.measured import KeptRuns, Recorder
 
-        single = tuple(name for name in self.names if pooled_latency(name) is None)
-        bench = replace(self, names=single).bench()
-        recorder = Recorder(bench.names, self.measure, tuple(classes), has_requests)
+        names = dict.fromkeys(self.names)
+        single = tuple(name for name in names if pooled_latency(name) is None)
+        kept = replace(self, names=single)
+        recorder = Recorder(single, self.measure, tuple(classes), has_requests)
         simulating = progress.phase("simulating", total, "configurations")
         with cli.resumable(command, journal.path), simulating as work:
-            yield KeptRuns(bench, recorder, journal, work)
+            yield KeptRuns(kept, recorder, journal, work)

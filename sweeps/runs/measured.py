@@ -38,7 +38,7 @@ from sweeps.strategies.arms import key_of
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from blis_jax.progress import Phase
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ class KeptRuns:
 
     def __init__(
         self,
-        bench: Bench,
+        experiment: Experiment,
         recorder: Recorder,
         journal: Journal | None = None,
         work: Phase | None = None,
     ) -> None:
         """`work` shows the name of each configuration before it runs."""
-        self.benches, self.recorder, self.journal = [bench], recorder, journal
+        self.experiments, self.recorder, self.journal = [experiment], recorder, journal
         self.work, self.num_begun = work, 0
         self.runs: dict[str, tuple[RunSummary, ...]] = {}
         if journal is not None:
@@ -120,14 +120,14 @@ class KeptRuns:
             journal.begin()
 
     @property
-    def bench(self) -> Bench:
-        """Return the bench of the first seeds."""
-        return self.benches[0]
+    def experiment(self) -> Experiment:
+        """Return the experiment on the first seeds."""
+        return self.experiments[0]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Return all seeds on which `of` runs a configuration."""
-        return tuple(seed for bench in self.benches for seed in bench.seeds)
+        return tuple(seed for experiment in self.experiments for seed in experiment.seeds)
 
     def expect(self, more: int) -> None:
         """Count on `more` further configurations, so that the progress is right."""
@@ -144,23 +144,27 @@ class KeptRuns:
         first, known = self.seeds[0], len(self.seeds)
         if count > known:
             self.expect(num_configs)
-            self.benches.append(self.bench.on_seeds(range(first + known, first + count)))
+            self.experiments.append(self.experiment.on_seeds(range(first + known, first + count)))
 
     def of(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
         """Return the runs of a configuration, one for each seed."""
-        return tuple(run for bench in self.benches for run in self._on(bench, config, name))
+        return tuple(
+            run for experiment in self.experiments for run in self._on(experiment, config, name)
+        )
 
     def on_first_seeds(self, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
         """Return the runs of a configuration without the seeds that were added."""
-        return self._on(self.bench, config, name)
+        return self._on(self.experiment, config, name)
 
-    def _on(self, bench: Bench, config: ClusterConfig, name: str) -> tuple[RunSummary, ...]:
+    def _on(
+        self, experiment: Experiment, config: ClusterConfig, name: str
+    ) -> tuple[RunSummary, ...]:
         key = key_of(config)
-        if bench is not self.bench:
-            key += f"@{bench.seeds[0]}-{bench.seeds[-1]}"
+        if experiment is not self.experiment:
+            key += f"@{experiment.seeds[0]}-{experiment.seeds[-1]}"
         if key not in self.runs:
             self._show(name)
-            (runs,) = bench.summaries([config], self.recorder)
+            (runs,) = experiment.summaries([config], self.recorder)
             self.runs[key] = runs
             if self.journal is not None:
                 self.journal.append([key, [run.document() for run in runs]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ from blis_jax.metrics.reference import class_code
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
 from sweeps.compare.document import versions
-from sweeps.runs.bench import Bench, check_seeds, targets_of
-from sweeps.runs.experiment import Experiment, StudyRequests
+from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.measured import failure_of, no_figure
 from sweeps.runs.metrics import known_metric, our_name, reported_names
+from sweeps.runs.requests import StudyRequests, check_seeds
 from sweeps.runs.workloads import list_workloads, workload_from
 from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
@@ -37,7 +37,7 @@ from sweeps.strategies.space import Space, served, space_of
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
 
-MOST_BENCHES = 8  # workloads × seeds × metrics whose requests are kept
+MOST_EXPERIMENTS = 8  # workloads × seeds × metrics whose requests are kept
 MOST_CONFIGS = 16  # that are run in one compiled call
 USUAL_SEEDS = (42, 43, 44)  # of an arm without a strategy file
 
@@ -59,7 +59,7 @@ class Evaluator:
     """Answer requests; keep what was drawn and compiled for them."""
 
     def __init__(self) -> None:
-        self.benches: dict[str, Bench] = {}
+        self.experiments: dict[str, Experiment] = {}
 
     def answers(self, documents: Sequence[Any], wheres: Sequence[str]) -> list[dict[str, Any]]:
         """Return an answer for each request, in order; `wheres` name the requests in errors."""
@@ -68,36 +68,36 @@ class Evaluator:
         for place, (document, where) in enumerate(zip(documents, wheres, strict=True)):
             try:
                 job = _job(document, where)
-                groups.setdefault(_bench_key(job), []).append((place, job))
+                groups.setdefault(_key(job), []).append((place, job))
             except ConfigError as error:
                 found[place] = refusal(document, str(error))
         for key, members in groups.items():
             try:
-                bench = self._bench(key, members[0][1], len(members))
+                experiment = self._experiment(key, members[0][1], len(members))
                 for at in range(0, len(members), MOST_CONFIGS):
                     part = members[at : at + MOST_CONFIGS]
-                    for (place, job), runs in zip(part, _run(bench, part), strict=True):
+                    for (place, job), runs in zip(part, _run(experiment, part), strict=True):
                         found[place] = _answer(job, runs)
             except ConfigError as error:  # requests that cannot be drawn
                 for place, _ in members:
                     found.setdefault(place, refusal(documents[place], f"{wheres[place]}: {error}"))
         return [found[place] for place in range(len(documents))]
 
-    def _bench(self, key: str, job: _Job, count: int) -> Bench:
-        bench = self.benches.pop(key, None)
-        if bench is None:
-            bench = job.experiment.bench(min(count, MOST_CONFIGS))
-        self.benches[key] = bench  # the latest last
-        if len(self.benches) > MOST_BENCHES:
-            del self.benches[next(iter(self.benches))]
-        return bench
+    def _experiment(self, key: str, job: _Job, count: int) -> Experiment:
+        experiment = self.experiments.pop(key, None)
+        if experiment is None:
+            experiment = replace(job.experiment, configs_per_batch=min(count, MOST_CONFIGS))
+        self.experiments[key] = experiment  # the latest last
+        if len(self.experiments) > MOST_EXPERIMENTS:
+            del self.experiments[next(iter(self.experiments))]
+        return experiment
 
 
-def _run(bench: Bench, members: Sequence[tuple[int, _Job]]) -> list[Runs]:
-    return bench.run([job.config for _, job in members])
+def _run(experiment: Experiment, members: Sequence[tuple[int, _Job]]) -> list[Runs]:
+    return experiment.run([job.config for _, job in members])
 
 
-def _bench_key(job: _Job) -> str:
+def _key(job: _Job) -> str:
     of, requests = job.experiment, job.experiment.requests
     _ = of.measure  # refuses windows that leave nothing
     content = [requests.source.content(), requests.seeds, requests.stream]
@@ -115,7 +115,7 @@ def _job(document: object, where: str) -> _Job:
     usual = dict.fromkeys((*of_score, *reported_names(requests.source)))
     names = _metrics(request, where) or tuple(usual)
     kept = tuple(dict.fromkeys((*_ours(names), *of_score)))
-    experiment = Experiment(requests, _targets(request, strategy, where), kept)
+    experiment = Experiment(requests, kept, _targets(request, strategy, where))
     return _Job(request, config, space, valuation, experiment, names, tuple(remarks))
 
 
@@ -129,12 +129,13 @@ def _requests_of(
             if space is not None:
                 trace.check_classes(Valuation(space.strategy).names)
             seeds = trace.seeds(request.seeds, [config], usual)
-            return StudyRequests(trace, request.trace.trace, seeds, STREAM)
+            return StudyRequests(trace, seeds, STREAM, request.trace.trace)
         seeds = tuple(request.seeds or usual)
         check_seeds(seeds, request.rng)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return StudyRequests(*_workload(request, space, where), seeds, request.rng)
+    spec, name = _workload(request, space, where)
+    return StudyRequests(spec, seeds, request.rng, name)
 
 
 def _trace(keys: str) -> TraceSource:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.files.chain import Journal
 from blis_jax.metrics.run_summary import read_summary
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.bench import Bench, measure_of, targets_of
+from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.workloads import workload_from
 from sweeps.search.engines import Engine
 from sweeps.search.objectives import AT, Runs, Valuation
@@ -63,9 +63,11 @@ def _plain(entry: PointRuns) -> dict[str, Any]:
 RunPoints = Callable[[Sequence[Point], range], list[Runs]]
 
 
-def runs_at(space: Space, bench: Bench | LoadBenches) -> RunPoints:
+def runs_at(space: Space, experiment: Experiment | ExperimentOnLoads) -> RunPoints:
     """Return a function that runs the points of a space."""
-    return lambda points, places: bench.run([space.config_at(point) for point in points], places)
+    return lambda points, places: experiment.run(
+        [space.config_at(point) for point in points], places
+    )
 
 
 def search(
@@ -112,22 +114,22 @@ def load_specs(strategy: Strategy) -> dict[str, WorkloadSpec]:
     return specs
 
 
-class LoadBenches:
-    """One bench for each load; a run has the figures of all loads beside each other."""
+class ExperimentOnLoads:
+    """One experiment for each load; a run has the figures of all loads beside each other."""
 
     def __init__(
-        self, main: Bench, valuation: Valuation, specs: Mapping[str, WorkloadSpec]
+        self, main: Experiment, valuation: Valuation, specs: Mapping[str, WorkloadSpec]
     ) -> None:
         """`main` runs the strategy's workload; the others have its seeds."""
         self.main = main
         targets = targets_of(valuation.strategy)
         self.others = {
-            name: Bench(
+            name: Experiment.on(
                 spec,
                 main.seeds,
-                main.stream,
+                main.requests.stream,
                 valuation.names_at(name),
-                measure_of(targets, spec),
+                targets,
                 main.configs_per_batch,
             )
             for name, spec in specs.items()
@@ -136,8 +138,8 @@ class LoadBenches:
     def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
         """Run each configuration, one run per seed, on every load; `places` are those of the seeds, all by default."""
         runs = self.main.run(configs, places)
-        for name, bench in self.others.items():
-            pairs = zip(runs, bench.run(configs, places), strict=True)
+        for name, experiment in self.others.items():
+            pairs = zip(runs, experiment.run(configs, places), strict=True)
             runs = [
                 tuple(one.beside(two, f"{AT}{name}") for one, two in zip(mine, theirs, strict=True))
                 for mine, theirs in pairs

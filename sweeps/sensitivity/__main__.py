@@ -30,7 +30,8 @@ from sweeps.runs.options import StrategyWord, check_statistics
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
-    from sweeps.runs.experiment import Experiment, StudyRequests
+    from sweeps.runs.experiment import Experiment
+    from sweeps.runs.requests import StudyRequests
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import MeanPredictor
     from sweeps.sensitivity.regions import Region
@@ -178,11 +179,11 @@ def _study(arguments: Sequence[str] | None) -> int:
 
 
 def _job(options: SensitivityOptions) -> _Job:
-    from sweeps.runs.bench import targets_of
-    from sweeps.runs.experiment import Experiment, metrics_for, requests_of, workload_for
+    from sweeps.runs.experiment import Experiment, metrics_for, targets_of
+    from sweeps.runs.requests import requests_of, workload_for
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.design import Sizes
-    from sweeps.sensitivity.model import load_surrogate
+    from sweeps.sensitivity.model import POINTS_PER_PART, load_surrogate
     from sweeps.sensitivity.regions import regions_of
     from sweeps.strategies.space import space_of
 
@@ -214,8 +215,11 @@ def _job(options: SensitivityOptions) -> _Job:
     names = tuple(dict.fromkeys((*metrics, *Valuation(strategy).names)))
     if requests.trace is not None:
         requests.trace.check_classes(names)
+    experiment = Experiment(
+        requests, names, targets_of(strategy), configs_per_batch=POINTS_PER_PART
+    )
     return _Job(
-        options, strategy, space, Experiment(requests, targets_of(strategy), names), sizes, metrics,
+        options, strategy, space, experiment, sizes, metrics,
         load_surrogate(options.surrogate) if options.surrogate is not None else None,
         Path(f"{FOLDER}/{options.stem}" if options.output is None else options.output),
         regions_of(options.within, space.dimensions),
@@ -263,7 +267,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     from blis_jax.reports.study import run_words
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.indices import Resampling
-    from sweeps.sensitivity.model import POINTS_PER_PART, SIMULATOR, Predicted, Simulated
+    from sweeps.sensitivity.model import SIMULATOR, Predicted, Simulated
     from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
 
     resampling = Resampling(job.options.confidence, job.options.bootstrap, job.sizes.random_state)
@@ -288,8 +292,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     with cli.resumable(NAME, journal.path), simulating as work:
         for model in job.models:
             if model == SIMULATOR:
-                bench = job.experiment.bench(POINTS_PER_PART)
-                simulated = Simulated(job.space, bench, journal, on_part)
+                simulated = Simulated(job.space, job.experiment, journal, on_part)
                 investigate(study, model, simulated, on_stage)
                 rate(study, model, simulated, valuation)
                 look_closer(study, model, simulated, on_stage)

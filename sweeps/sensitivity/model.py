@@ -17,7 +17,7 @@ from sweeps.search.objectives import Valuation
 from sweeps.strategies.space import Point, Space
 
 if TYPE_CHECKING:
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
 
 SIMULATOR, SURROGATE = "simulator", "surrogate"
 POINTS_PER_PART = 32
@@ -59,12 +59,13 @@ class Simulated:
     def __init__(
         self,
         space: Space,
-        bench: Bench,
+        experiment: Experiment,
         journal: Journal | None = None,
         on_part: Callable[[int], None] | None = None,
     ) -> None:
         """`on_part` is told how many points are there."""
-        self.space, self.bench, self.journal, self.on_part = space, bench, journal, on_part
+        self.space, self.experiment = space, experiment
+        self.journal, self.on_part = journal, on_part
         self.kept: dict[Point, np.ndarray] = {}  # [seed, metric]
         self.outcomes: dict[Point, tuple[str, ...]] = {}
         if journal is not None:
@@ -75,8 +76,8 @@ class Simulated:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the metrics of the bench."""
-        return self.bench.names
+        """Return the metrics of the experiment."""
+        return self.experiment.names
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
         """Simulate values `[point, seed, metric]` at shares of the parameters' ranges."""
@@ -98,7 +99,7 @@ class Simulated:
 
     def _run(self, points: Sequence[Point]) -> None:
         """Runs points on every seed and writes them down."""
-        batch = self.bench.run([self.space.config_at(point) for point in points])
+        batch = self.experiment.run([self.space.config_at(point) for point in points])
         entries = [
             (list(point), [run.outcome.name for run in runs], [self._row(run) for run in runs])
             for point, runs in zip(points, batch, strict=True)

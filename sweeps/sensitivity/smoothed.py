@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
@@ -115,21 +115,23 @@ class SmoothedGradient:
 
 
 def smoothed_gradients(
-    bench: Bench,
+    experiment: Experiment,
     config: ClusterConfig,
     parameters: Sequence[Perturbed],
     num_pairs: int = 16,
     random_state: int = 0,
     law: str = "normal",
 ) -> dict[str, SmoothedGradient]:
-    """Estimate the smoothed gradient of each of the bench's metrics at a configuration.
+    """Estimate the smoothed gradient of each of the experiment's metrics at a configuration.
 
-    All 2·`num_pairs` points run on all of the bench's seeds in its compiled calls. With several parameters
+    All 2·`num_pairs` points run on all of the experiment's seeds in its compiled calls. With several parameters
     every pair perturbs all of them at once.
     """
     draws = _draws(len(parameters), num_pairs, random_state, law)
     configs = [perturbed(config, parameters, sign * draw) for draw in draws for sign in (1.0, -1.0)]
-    runs = bench.summaries(configs, lambda record: (bench.result(record), decisions(record)))
+    runs = experiment.summaries(
+        configs, lambda record: (experiment.result(record), decisions(record))
+    )
     results = [[result for result, _ in of_point] for of_point in runs]
     _check_whole(results)
     paths = [[path for _, path in of_point] for of_point in runs]
@@ -141,7 +143,7 @@ def smoothed_gradients(
     share = sum(changed) / len(changed)
     return {
         name: _fitted(name, parameters, draws, _values(results, name), share)
-        for name in bench.names
+        for name in experiment.names
     }
 
 

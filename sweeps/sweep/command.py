@@ -185,7 +185,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
 def _plan(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
     """Return what the options ask for, checked without JAX."""
     from blis_jax.metrics.measure import read_targets
-    from sweeps.runs.experiment import runs_of, trace_of
+    from sweeps.runs.requests import runs_of, trace_of
     from sweeps.sweep.plan import DEFAULT_STRATEGIES, make_plan
 
     groups = [] if options.instances is None else [f"instances={options.instances}"]

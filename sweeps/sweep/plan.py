@@ -24,7 +24,8 @@ from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.experiment import Experiment, StudyRequests, Targets
+from sweeps.runs.experiment import Experiment, Targets
+from sweeps.runs.requests import StudyRequests
 from sweeps.runs.workloads import workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
@@ -161,8 +162,8 @@ def make_plan(
             spec = with_value(spec, name, value)
     numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
     stream = "jax" if trace is None else STREAM
-    requests = StudyRequests(spec, workload, tuple(numbers), stream)
-    plan = SweepPlan(Experiment(requests, targets, (), window), chosen, tuple(axes))
+    requests = StudyRequests(spec, tuple(numbers), stream, workload)
+    plan = SweepPlan(Experiment(requests, (), targets, window), chosen, tuple(axes))
     if math.prod(plan.shape) > MOST_ROWS:
         raise ConfigError(
             f"the grid has {math.prod(plan.shape)} runs, allowed are {MOST_ROWS}; "

@@ -16,7 +16,7 @@ from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.claims.grammar import Claim
 from sweeps.ledger.trial import (
     ArmRuns,
-    Benches,
+    Experiments,
     arm_record,
     config_of,
     run_arms,
@@ -51,8 +51,8 @@ def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
     """
     spec = workload_named(problem.workload, folder, problem.rate)
     arm = arm_record(problem.baseline)
-    bench = Benches().of(spec, problem.seeds, problem.rng, ())
-    (runs,) = run_arms(bench, [config_of(arm.settings)])
+    experiment = Experiments().of(spec, problem.seeds, problem.rng, ())
+    (runs,) = run_arms(experiment, [config_of(arm.settings)])
     for seed, outcome in zip(problem.seeds, runs.outcomes, strict=True):
         if outcome not in WHOLE_NAMES:
             raise ConfigError(

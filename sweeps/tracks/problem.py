@@ -43,6 +43,12 @@ class Condition(ClosedPart):
     warm_up_s: Annotated[float, Field(ge=0)] | None = None  # arrivals left out at the beginning
     cool_down_s: Annotated[float, Field(ge=0)] | None = None  # and before the last arrival
 
+    @property
+    def window(self) -> str | None:
+        """Return the measured arrivals as `--window` has them; None for the workload's own."""
+        spans = self.warm_up_s, self.cool_down_s
+        return None if spans == (None, None) else ",".join(repr(span or 0.0) for span in spans)
+
     @field_validator("settings")
     @classmethod
     def _known(cls, settings: dict[str, Any]) -> dict[str, Any]:

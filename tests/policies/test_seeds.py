@@ -28,7 +28,8 @@ from blis_jax.runs.derivatives import jacobian
 from blis_jax.runs.many_runs import over_params, over_seeds, simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
-from sweeps.runs.bench import Bench, table_of
+from sweeps.runs.drawn import table_of
+from sweeps.runs.experiment import Experiment
 
 PACKAGE = Path(blis_jax.__file__).parent
 # so slow that everything is there before the first step ends: after the first request the gate is
@@ -91,14 +92,14 @@ def test_all_arms_share_the_draws_of_a_seed(alone):
 
 @pytest.mark.slow
 def test_given_tables_draw_by_the_seed_of_each(alone):
-    bench = Bench(SPEC, SEEDS, "jax", (), configs_per_batch=2)
-    found = bench.summaries([SLOW, SLOW.replace(scheduler="sjf")], shed)
+    experiment = Experiment.on(SPEC, SEEDS, "jax", configs_per_batch=2)
+    found = experiment.summaries([SLOW, SLOW.replace(scheduler="sjf")], shed)
     assert found == [tuple(alone.values())] * 2
 
 
 def test_requests_as_blis_draws_them_do_not_change_the_draws(alone):
-    bench = Bench(SPEC, SEEDS[:2], "reference", ())
-    (found,) = bench.summaries([SLOW], shed)
+    experiment = Experiment.on(SPEC, SEEDS[:2], "reference")
+    (found,) = experiment.summaries([SLOW], shed)
     assert found == tuple(alone[seed] for seed in SEEDS[:2])
 
 
@@ -110,8 +111,8 @@ def test_derivatives_are_of_the_run_with_the_same_draws(alone):
 
 
 def test_runs_made_with_one_seed_for_all_can_be_repeated():
-    bench = Bench(SPEC, SEEDS, "jax", (), policy_seeds=ALL_ALIKE)
-    (found,) = bench.summaries([SLOW], shed)
+    experiment = Experiment.on(SPEC, SEEDS, "jax", policy_seeds=ALL_ALIKE)
+    (found,) = experiment.summaries([SLOW], shed)
     assert len(set(found)) == 1
     assert {policy_seed_under(ALL_ALIKE, seed) for seed in SEEDS} == {FIXED}
 

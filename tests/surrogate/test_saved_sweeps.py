@@ -17,7 +17,8 @@ from blis_jax.workload.spec import parse_spec
 from surrogate import coverage, train
 from surrogate.data import load_all, load_data
 from surrogate.predictor import Surrogate
-from sweeps.runs.experiment import Experiment, StudyRequests
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import Arm
 from sweeps.sweep.data import Summarizer, to_dataset
 from sweeps.sweep.plan import GridAxis, SweepPlan
@@ -63,8 +64,8 @@ def swept(path: Path, instances: tuple[int, ...] = (1, 2, 3, 4), seeds: int = 4)
     """Write what `blis_jax.sweep` does of a grid, with made figures."""
     arm = Arm("mine", ClusterConfig(num_instances=1))
     axes = (GridAxis("max_num_scheduled_tokens", BUDGETS), GridAxis("num_instances", instances))
-    requests = StudyRequests(SPEC, "made", tuple(range(seeds)), "jax")
-    plan = SweepPlan(Experiment(requests, {}, ()), (arm,), axes)
+    requests = StudyRequests(SPEC, tuple(range(seeds)), "jax", "made")
+    plan = SweepPlan(Experiment(requests, (), {}), (arm,), axes)
     summarizer = Summarizer([SPEC], Measure())
     table = summarizer.empty((len(plan.points), seeds))
     table["outcome"] = 0

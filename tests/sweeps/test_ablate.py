@@ -15,7 +15,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.reports.style import class_words
 from sweeps.ablate import main
 from sweeps.compare.ablation.report import KINDS
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from tests.support.browser import opened
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.report_page import embedded, marks
@@ -165,15 +165,15 @@ def test_combinations_that_cannot_be_or_fail_are_reported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    original = Bench.summaries
+    original = Experiment.summaries
 
-    def summaries(self: Bench, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
+    def summaries(self: Experiment, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
         found = original(self, configs, summarize)
         if configs[0].max_num_scheduled_tokens == 900:
             return [(RunSummary(Outcome.LIVELOCK), *found[0][1:])]
         return found
 
-    monkeypatch.setattr(Bench, "summaries", summaries)
+    monkeypatch.setattr(Experiment, "summaries", summaries)
     base = arms[0] + ":routing_policy=weighted;routing_scorers=queue-depth:1"
     arm = arms[0] + ":routing_policy=weighted;routing_scorers=load-balance:1"
     words = ["--components", "old=routing_scorers.queue-depth;new=routing_scorers.load-balance"]

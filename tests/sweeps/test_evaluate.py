@@ -20,7 +20,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.evaluate import evaluate, main
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.objectives import Runs
 from sweeps.search.request_schema import Answer, schema
@@ -158,13 +158,13 @@ def test_a_batch_is_run_together_and_answered_in_order(
     arms: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    original = Bench.run
+    original = Experiment.run
 
-    def run(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
+    def run(self: Experiment, configs: Sequence[ClusterConfig]) -> list[Runs]:
         calls.append(len(configs))
         return original(self, configs)
 
-    monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr(Experiment, "run", run)
     shared = {"strategy": arms[1], "metrics": METRICS}
     requests = [
         {**shared, "id": 0, "parameters": {"max_num_scheduled_tokens": 900}},
@@ -186,9 +186,9 @@ def test_a_batch_is_run_together_and_answered_in_order(
 
 
 def with_runs(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    original = Bench.run
+    original = Experiment.run
     monkeypatch.setattr(
-        Bench, "run", lambda self, configs: [change(runs) for runs in original(self, configs)]
+        Experiment, "run", lambda self, configs: [change(runs) for runs in original(self, configs)]
     )
 
 

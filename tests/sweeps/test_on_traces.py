@@ -23,7 +23,7 @@ from sweeps.evaluate import evaluate
 from sweeps.evaluate import main as evaluate_command
 from sweeps.optimize import main as optimize
 from sweeps.robustness.__main__ import main as robustness
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.__main__ import main as sensitivity
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
@@ -50,9 +50,11 @@ def test_a_study_runs_the_requests_that_a_single_run_reads(given: tuple[str, str
     answer = evaluate(strategy=strategy, trace=trace, metrics=[METRIC])
     assert answer["seeds"] == [42] and answer["rng"] == "recorded"
     assert answer["metrics"][METRIC]["per_seed"] == [figures_of(record, [METRIC])[METRIC]]
-    bench = Bench(TraceSource(Path(trace), TraceOptions()), (1, 2, 3), "recorded", [METRIC])
-    (runs,) = bench.run([config])  # nothing is drawn, so one run stands for all
-    assert bench.runner.timing.num_rows == 1 and len(runs) == 3
+    experiment = Experiment.on(
+        TraceSource(Path(trace), TraceOptions()), (1, 2, 3), "recorded", [METRIC]
+    )
+    (runs,) = experiment.run([config])  # nothing is drawn, so one run stands for all
+    assert experiment.runner.timing.num_rows == 1 and len(runs) == 3
 
 
 def test_requests_to_evaluate_take_the_trace_of_the_command(

@@ -19,7 +19,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.optimize import main
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import Told
 from sweeps.search.engines.denoised import Denoised
@@ -29,13 +29,13 @@ from sweeps.strategies.file import load_strategy
 from tests.files.test_leftovers import ENVIRONMENT, names
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.killed import ROOT
-from tests.sweeps.tiny import TINY, interrupted_bench, tiny_space
+from tests.sweeps.tiny import TINY, interrupted_runs, tiny_space
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
+def experiment() -> Experiment:
     names = ("ttft_p99_ms", "ttft_p99_ms[critical]", "tokens_per_sec")
-    return Bench(workload_of(tiny_space().strategy), (42, 43), "reference", names)
+    return Experiment.on(workload_of(tiny_space().strategy), (42, 43), "reference", names)
 
 
 def optimize(strategy: Path, *words: str) -> int:
@@ -99,12 +99,12 @@ def test_result_has_the_schema_of_the_reference_and_ours(
     assert ", the best of them, has score " in capsys.readouterr().out
 
 
-def test_points_are_the_single_runs_of_the_reference_requests(bench: Bench) -> None:
+def test_points_are_the_single_runs_of_the_reference_requests(experiment: Experiment) -> None:
     space = tiny_space()
     point = space.at([0.3, 0.6, 0.9])
-    ((first, second),) = bench.run([space.config_at(point)])
+    ((first, second),) = experiment.run([space.config_at(point)])
     for seed, found in ((42, first), (43, second)):
-        table, _ = draw(bench.spec, seed, 16)
+        table, _ = draw(experiment.requests.source, seed, 16)
         record = simulate(space.config_at(point), table)
         ttft_ms = np.percentile(record.requests.ttft_us, 99) / 1000
         assert found.metrics["ttft_p99_ms"] == pytest.approx(ttft_ms)
@@ -115,7 +115,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 ) -> None:
     assert optimize(strategy) == 0
     unkilled = result(strategy)
-    with interrupted_bench(monkeypatch, "run", 3):
+    with interrupted_runs(monkeypatch, "run", 3):
         assert optimize(strategy, "--overwrite", "--figure", "none") == 130
     assert optimize(strategy, "--resume", "--quiet") == 0
     assert result(strategy) == unkilled
@@ -124,6 +124,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 KILLED = """
 import sys
 from sweeps import optimize
+from sweeps.runs.experiment import Experiment
 from tests.support.killed import kill_when
 kill_when(lambda event, path: event == "os.rename" and path.endswith("/tiny.png"))
 sys.exit(optimize.main(sys.argv[1:]))
@@ -142,12 +143,12 @@ def test_killed_while_it_draws_it_leaves_nothing_in_the_end(strategy: Path) -> N
 
 
 def test_failed_points_are_finite_and_named(
-    bench: Bench, strategy: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, strategy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Bench.run
+    original = Experiment.run
 
     def hurried(
-        self: Bench, configs: Sequence[ClusterConfig], places: range | None = None
+        self: Experiment, configs: Sequence[ClusterConfig], places: range | None = None
     ) -> list[Runs]:
         usual = self.runner.options
         is_second = self.runner.compiled != set()
@@ -157,7 +158,7 @@ def test_failed_points_are_finite_and_named(
         finally:
             self.runner.options = usual
 
-    monkeypatch.setattr(Bench, "run", hurried)
+    monkeypatch.setattr(Experiment, "run", hurried)
     assert optimize(strategy) == 0
     found = result(strategy)
     assert found["failures"] == {"ITERATIONS_EXHAUSTED": 3}

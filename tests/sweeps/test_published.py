@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import make
 from sweeps.search.loop import runs_at, search
@@ -37,13 +37,13 @@ def test_first_calls_and_best_point_have_the_published_scores(name: str) -> None
     few = strategy.search.model_copy(update={"calls": 5})
     strategy = strategy.model_copy(update={"search": few})
     space, valuation = space_of(strategy), Valuation(strategy)
-    bench = Bench(workload_of(strategy), strategy.seeds, "reference", valuation.names)
-    tried = search(make(space, few), valuation, runs_at(space, bench))
+    experiment = Experiment.on(workload_of(strategy), strategy.seeds, "reference", valuation.names)
+    tried = search(make(space, few), valuation, runs_at(space, experiment))
     scores = [one.worth.score for one in tried]
     assert scores == pytest.approx(recorded["convergence"][:5], rel=1e-12)
     best = dict(recorded["best_parameters"])
     if "slo_scorer_weight" in best:  # a text there
         best["slo_scorer_weight"] = int(best["slo_scorer_weight"])
     point = tuple(best[parameter] for parameter in space.names)
-    worth = valuation.worth(bench.run([space.config_at(point)])[0])
+    worth = valuation.worth(experiment.run([space.config_at(point)])[0])
     assert worth.score == pytest.approx(recorded["best_score"], rel=1e-12)

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Space, space_of
@@ -69,11 +69,11 @@ def run_of(**metrics: float) -> RunSummary:
 
 
 @contextmanager
-def interrupted_bench(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> Iterator[None]:
-    """Interrupt a method of `Bench` at its n-th call, as Ctrl-C does."""
-    original, calls = getattr(Bench, method), 0
+def interrupted_runs(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> Iterator[None]:
+    """Interrupt a method of `Experiment` at its n-th call, as Ctrl-C does."""
+    original, calls = getattr(Experiment, method), 0
 
-    def killed(self: Bench, *given: Any, **named: Any) -> Any:
+    def killed(self: Experiment, *given: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == call:
@@ -81,5 +81,5 @@ def interrupted_bench(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -
         return original(self, *given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, method, killed)
+        patch.setattr(Experiment, method, killed)
         yield

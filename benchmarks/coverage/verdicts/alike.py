@@ -26,7 +26,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.statistics.intervals import BY_STUDENT, Inference, skewed_p_value
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, holm, p_value
 from blis_jax.statistics.pooled import exchange_p_value
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import Recorder, metric_values, pair_of
 from sweeps.runs.workloads import load_workload
 from sweeps.strategies.arms import arm_of
@@ -71,8 +71,9 @@ def recorded(num_seeds: int) -> list[Runs]:
     """Return the runs of every strategy on these many seeds."""
     names = (*MEANS, *BY_RUN, "output_tokens_per_s", "goodput_rps")
     recorder = Recorder(names, Measure(DEFAULT_TARGETS), CLASSES)
-    bench = Bench(load_workload("mixed"), range(FIRST_SEED, FIRST_SEED + num_seeds), "jax", ())
-    return [bench.summaries([arm_of(text).config], recorder)[0] for text in ARMS]
+    seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+    experiment = Experiment.on(load_workload("mixed"), seeds, "jax")
+    return [experiment.summaries([arm_of(text).config], recorder)[0] for text in ARMS]
 
 
 def exchanged(rng: np.random.Generator, first: Runs, second: Runs, size: int) -> tuple[Runs, Runs]:

@@ -37,20 +37,20 @@ from sweeps.compare.study import (
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
-    from sweeps.runs.bench import Bench
+    from sweeps.runs.experiment import Experiment
 
 Document = Mapping[str, Any]
 
 
 def write_reports(
-    document: Document, ablation: Ablation, bench: Bench, paths: OutputPaths, command: str
+    document: Document, ablation: Ablation, experiment: Experiment, paths: OutputPaths, command: str
 ) -> None:
     """Write the page and the trace; one run of the base and one of the arm are made again for them."""
     ends = {ablation.base.name: ablation.base.config, ablation.arm.name: ablation.arm.config}
     runs = _runs_of_ends(ablation)
     seed = common_seed(document["seeds"], list(runs.values()))
     records = {} if seed is None else {
-        name: bench.record(config, seed) for name, config in ends.items()
+        name: experiment.record(config, seed) for name, config in ends.items()
     }  # fmt: skip
     study = _with_ends(study_of(document, command), runs, records, seed)
     write_pages(study, records, ends, seed, paths, findings_of(document))

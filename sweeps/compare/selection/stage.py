@@ -150,8 +150,10 @@ class FinalStage:
         """
         last = self.kept.seeds[-1]
         seeds = range(last + 1, last + 1 + num_seeds)
-        bench = self.kept.bench.on_seeds(seeds)
+        experiment = self.kept.experiment.on_seeds(seeds)
         configs = [self.arms[at].config for at in (0, winner)]
-        first, second = (bench.summaries([config], self.kept.recorder)[0] for config in configs)
+        first, second = (
+            experiment.summaries([config], self.kept.recorder)[0] for config in configs
+        )
         pairs = [pair_of(first, second, name) for name in self.choice.names]
         return seeds, paired.differences(pairs, BY_STUDENT)

@@ -26,7 +26,7 @@ from blis_jax.records.record import SETTLED, RunRecord, Status
 from sweeps.promote.evidence.concerns import SimulatedScene
 from sweeps.promote.evidence.reports import SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import key_of
 
 TOOL = "blis_jax"
@@ -123,11 +123,12 @@ def simulate(
 def _runs(
     scene: SimulatedScene, arms: Mapping[str, ClusterConfig], seeds: Sequence[int]
 ) -> dict[str, tuple[SimulatedRun, ...]]:
-    bench = Bench(scene.spec_with_concern(), seeds, scene.stream, ())
+    experiment = Experiment.on(scene.spec_with_concern(), seeds, scene.stream)
     done: dict[str, tuple[SimulatedRun, ...]] = {}
     for config in arms.values():
         if key_of(config) not in done:
-            (done[key_of(config)],) = bench.summaries([scene.config_with_concern(config)], run_of)
+            config_run = scene.config_with_concern(config)
+            (done[key_of(config)],) = experiment.summaries([config_run], run_of)
     return {arm: done[key_of(config)] for arm, config in arms.items()}
 
 

@@ -25,7 +25,7 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.evidence.concerns import Concern, concerns, workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.texts import render
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.metrics import our_name
 from sweeps.strategies.arms import key_of
 
@@ -140,7 +140,7 @@ class SeedRuns:
     def __init__(self, seeds: Sequence[int], names: Sequence[str]) -> None:
         """Keep seeds, and the names of the metrics of all tables that are made of the runs."""
         self.seeds, self.names = tuple(seeds), tuple(names)
-        self.benches: dict[str, Bench] = {}
+        self.experiments: dict[str, Experiment] = {}
         self.done: dict[tuple[str, str], dict[str, Values]] = {}
 
     def values(self, config: ClusterConfig, spec: WorkloadSpec) -> dict[str, Values]:
@@ -148,17 +148,17 @@ class SeedRuns:
         drawn = json.dumps(spec.content(), sort_keys=True)
         key = drawn, key_of(config)
         if key not in self.done:
-            (found,) = self._bench(drawn, spec).run([config])
+            (found,) = self._experiment(drawn, spec).run([config])
             self.done[key] = {
                 name: np.array([one.metrics.get(name, np.nan) for one in found], np.float64)
                 for name in self.names
             }
         return self.done[key]
 
-    def _bench(self, drawn: str, spec: WorkloadSpec) -> Bench:
-        if drawn not in self.benches:
-            self.benches[drawn] = Bench(spec, self.seeds, STREAM, self.names)
-        return self.benches[drawn]
+    def _experiment(self, drawn: str, spec: WorkloadSpec) -> Experiment:
+        if drawn not in self.experiments:
+            self.experiments[drawn] = Experiment.on(spec, self.seeds, STREAM, self.names)
+        return self.experiments[drawn]
 
 
 def survivals_of(

@@ -22,7 +22,7 @@ from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
 from sweeps.promote.store import hashes_of
 from sweeps.promote.texts import render, wide_yaml
-from sweeps.runs.bench import targets_of
+from sweeps.runs.experiment import targets_of
 
 VERDICTS = "evidence/verdicts.yaml"
 SURVIVAL, SURVIVAL_PAGE = "evidence/survival.yaml", "evidence/survival.md"

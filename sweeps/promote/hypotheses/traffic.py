@@ -21,7 +21,7 @@ from sweeps.promote.configs.overlay import objective_name
 from sweeps.promote.hypotheses.document import OfferedTraffic
 from sweeps.promote.maps.rows import CLASS_LABEL
 from sweeps.promote.promotion import Files
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 
 
 def tokens_of_request(spec: WorkloadSpec) -> float:
@@ -183,10 +183,8 @@ def _of_one_instance(
     blocks = tokens_of_request(spec) / config.block_size_in_tokens
     fitting = int(MOST_KV * config.total_kv_blocks / blocks)
     count = max(1, min(fills * config.max_num_running_reqs, fitting))
-    bench = Bench(
-        override(spec, num_requests=count, aggregate_rate=AT_ONCE, horizon=0), seeds, "jax", ()
-    )
-    (rates,) = bench.summaries(
+    at_once = override(spec, num_requests=count, aggregate_rate=AT_ONCE, horizon=0)
+    (rates,) = Experiment.on(at_once, seeds, "jax").summaries(
         [config], lambda run: _completions_per_s(run, config.max_num_running_reqs)
     )
     return float(np.median(rates))

@@ -17,12 +17,12 @@ from blis_jax.reports.render import WIDTH, text
 from sweeps.compare.__main__ import main
 from sweeps.compare.report import idle_lines
 from sweeps.compare.study import findings_of
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from tests.support.browser import opened
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.support.report_page import embedded, marks, row, rows
 from tests.sweeps.busy import SMALL, result, write_strategies
-from tests.sweeps.tiny import interrupted_bench
+from tests.sweeps.tiny import interrupted_runs
 
 
 def compare(folder: Path, *words: str) -> int:
@@ -199,9 +199,9 @@ def test_each_throughput_has_a_name_and_a_definition_of_its_own(
 
 
 def failing(should_fail: Callable[[ClusterConfig, int], bool]) -> Any:
-    original = Bench.summaries
+    original = Experiment.summaries
 
-    def summaries(self: Bench, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
+    def summaries(self: Experiment, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
         found = original(self, configs, summarize)
         return [
             tuple(
@@ -221,7 +221,7 @@ def test_a_failed_seed_is_left_out_of_both_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     is_second = failing(lambda config, place: config.scheduler != "fcfs" and place == 1)
-    monkeypatch.setattr(Bench, "summaries", is_second)
+    monkeypatch.setattr(Experiment, "summaries", is_second)
     assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 0
     document = result(tmp_path)
     assert {entry["num_pairs"] for entry in document["comparisons"]} == {15}
@@ -237,7 +237,9 @@ def test_an_arm_without_any_run_stays_in_the_result(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Bench, "summaries", failing(lambda config, _: config.scheduler != "fcfs"))
+    monkeypatch.setattr(
+        Experiment, "summaries", failing(lambda config, _: config.scheduler != "fcfs")
+    )
     assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 3
     document = result(tmp_path)
     assert [arm["failure"] is None for arm in document["arms"]] == [True, False]
@@ -254,11 +256,11 @@ def test_resumed_after_a_kill_equals_unkilled(
     words = [*arms, *SMALL, "--figure", "none", "--quiet"]
     assert compare(tmp_path, *words) == 0
     unkilled = result(tmp_path)
-    with interrupted_bench(monkeypatch, "summaries", 3):
+    with interrupted_runs(monkeypatch, "summaries", 3):
         assert compare(tmp_path, *words, "--overwrite") == 130
     assert compare(tmp_path, *words, "--resume") == 0
     assert result(tmp_path) == unkilled
-    monkeypatch.setattr(Bench, "summaries", None)  # all is in the record
+    monkeypatch.setattr(Experiment, "summaries", None)  # all is in the record
     assert compare(tmp_path, *words, "--resume") == 0
     assert result(tmp_path) == unkilled
     assert compare(tmp_path, *words[:2], "--num-seeds", "4", "--resume") == 2

@@ -21,7 +21,7 @@ from sweeps.ledger.stopping import (
     stopping_from,
     values_of,
 )
-from sweeps.ledger.trial import BASELINE, STRATEGY, ArmRuns, Benches
+from sweeps.ledger.trial import BASELINE, STRATEGY, ArmRuns, Experiments
 
 ARM = {"text": "a.yaml", "strategy": "a", "settings": {}, "hash": "0"}
 FIRST = tuple(range(100, 120))
@@ -60,7 +60,7 @@ def made_runs(change: float, spread: float, fails_at: int = -1) -> Any:
         fates = tuple(np.array([[seed]]) for seed in seeds)
         return ArmRuns(outcomes, {"ttft_p99_ms": values}, 0, {}, fates)
 
-    def run(one: Hypothesis, _folder: Path, _benches: Benches) -> dict[str, ArmRuns]:
+    def run(one: Hypothesis, _folder: Path, _experiments: Experiments) -> dict[str, ArmRuns]:
         return {STRATEGY: arm(one.seeds, 1 + change / 100, 1), BASELINE: arm(one.seeds, 1.0, 2)}
 
     return run
@@ -68,7 +68,7 @@ def made_runs(change: float, spread: float, fails_at: int = -1) -> Any:
 
 def stopped(monkeypatch: pytest.MonkeyPatch, runs: Any, **given: Any) -> EnoughRuns:
     monkeypatch.setattr(stopping, "run_hypothesis", runs)
-    return run_until_enough(hypothesis(**given), Path(), Benches())
+    return run_until_enough(hypothesis(**given), Path(), Experiments())
 
 
 def test_a_fixed_number_of_seeds_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_seeds_are_added_until_it_is_clear_and_are_those_of_one_call(
     found = stopped(monkeypatch, runs, decide=True)
     assert found.end == DECIDED and len(found.looks) > 1
     assert found.hypothesis.seeds == tuple(range(100, 100 + found.looks[-1]))
-    at_once = runs(found.hypothesis, Path(), Benches())
+    at_once = runs(found.hypothesis, Path(), Experiments())
     for role, arm in at_once.items():
         joined = found.runs[role]
         assert np.array_equal(joined.figures["ttft_p99_ms"], arm.figures["ttft_p99_ms"])

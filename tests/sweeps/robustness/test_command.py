@@ -29,7 +29,7 @@ from sweeps.robustness.plan import MapPlan, Question, make_plan
 from sweeps.robustness.store import KIND, WANTED, MapStore
 from sweeps.robustness.verdict import recommend
 from sweeps.robustness.workloads import Extent, Shape, load_shape, measure_in
-from sweeps.runs import bench
+from sweeps.runs import drawn
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY
 
@@ -58,7 +58,7 @@ def words(folder: Path, output: str, *further: str) -> list[str]:
 def whole(folder: Path) -> Path:
     """The result of an undisturbed study, written in parts of one cell."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "RUNS_PER_PART", 6)
+        patch.setattr(drawn, "RUNS_PER_PART", 6)
         assert main(words(folder, "whole.zarr", "--design", "grid", "--quiet")) == 0
     return folder / "whole.zarr"
 
@@ -136,7 +136,7 @@ def killed_in(part: int, monkeypatch: pytest.MonkeyPatch, is_torn: bool) -> None
 def test_resumed_after_a_kill_equals_unkilled(
     whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, is_torn: bool
 ) -> None:
-    monkeypatch.setattr(bench, "RUNS_PER_PART", 6)
+    monkeypatch.setattr(drawn, "RUNS_PER_PART", 6)
     name = f"killed{is_torn}.zarr"
     grid = ("--design", "grid", "--quiet")
     with monkeypatch.context() as patch:
@@ -165,7 +165,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 def test_damaged_cells_are_run_again(
     whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "RUNS_PER_PART", 6)
+    monkeypatch.setattr(drawn, "RUNS_PER_PART", 6)
     before, piece = load(whole), "tokens_per_sec/c/1/0/0"
     (whole / piece).unlink()
     with pytest.raises(

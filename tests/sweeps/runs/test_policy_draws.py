@@ -9,7 +9,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.statistics.intervals import estimate
 from blis_jax.workload.spec import parse_spec
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.metrics import our_name
 
 SHARE, SEEDS_OF_AN_INTERVAL, NUM_INTERVALS = 0.2, 20, 100
@@ -32,8 +32,10 @@ def shed(rule: str, count: int) -> np.ndarray:
         policy_numbers={"admission.probability": SHARE, "admission.sheddable_load": 0.0},
     )
     name = our_name("reject_rate")
-    bench = Bench(parse_spec(WORKLOAD, "test"), range(count), "jax", [name], policy_seeds=rule)
-    (runs,) = bench.run([cluster])
+    experiment = Experiment.on(
+        parse_spec(WORKLOAD, "test"), range(count), "jax", [name], policy_seeds=rule
+    )
+    (runs,) = experiment.run([cluster])
     return np.array([run.metrics[name] for run in runs])
 
 

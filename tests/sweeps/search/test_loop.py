@@ -11,10 +11,10 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.workload.spec import load_builtin
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_content, workload_of
 from sweeps.search.engines import make
-from sweeps.search.loop import LoadBenches, Runs, SearchRecord, load_specs, search
+from sweeps.search.loop import ExperimentOnLoads, Runs, SearchRecord, load_specs, search
 from sweeps.search.objectives import Valuation
 from sweeps.search.racing import Tried, best_of
 from sweeps.search.result import by_class, figures
@@ -137,11 +137,13 @@ def test_figures_of_all_loads_stand_beside_each_other() -> None:
     space, valuation = space_of(strategy), Valuation(strategy, has_loads=True)
     assert valuation.names_at("slow") == ("ttft_p99_ms[critical]", "tokens_per_sec")
     specs = load_specs(strategy)
-    main = Bench(workload_of(strategy), (42, 43), "reference", valuation.names)
+    main = Experiment.on(workload_of(strategy), (42, 43), "reference", valuation.names)
     config = space.config_at(space.at([0.3, 0.6, 0.9]))
-    (runs,) = LoadBenches(main, valuation, specs).run([config])
+    (runs,) = ExperimentOnLoads(main, valuation, specs).run([config])
     (mine,) = main.run([config])
-    (slow,) = Bench(specs["slow"], (42, 43), "reference", valuation.names_at("slow")).run([config])
+    (slow,) = Experiment.on(specs["slow"], (42, 43), "reference", valuation.names_at("slow")).run(
+        [config]
+    )
     for run, one, other in zip(runs, mine, slow, strict=True):
         assert one.metrics.items() <= run.metrics.items()
         assert run.metrics["tokens_per_sec at slow"] == other.metrics["tokens_per_sec"]

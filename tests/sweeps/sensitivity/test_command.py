@@ -12,7 +12,7 @@ import xarray as xr
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.results.dataset import load
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.loop import Runs
 from sweeps.sensitivity import model as sensitivity_model
@@ -20,7 +20,7 @@ from sweeps.sensitivity.__main__ import main
 from sweeps.strategies.file import load_strategy
 from tests.support.findings_forms import assert_all_forms_agree, shown_findings
 from tests.support.rotation import rotating
-from tests.sweeps.tiny import interrupted_bench, tiny_space
+from tests.sweeps.tiny import interrupted_runs, tiny_space
 
 SIZES = ("--base", "16", "--trajectories", "4", "--gradients", "4", "--levels", "3", "--bases", "4",
          "--pairs", "1", "--num-seeds", "4", "--bootstrap", "99", "--metrics", "ttft_p99_ms")  # fmt: skip
@@ -70,8 +70,10 @@ def test_values_are_the_runs_of_the_points(strategy: Path) -> None:
     assert study(strategy, "--no-figures", "--quiet") == 0
     found = dataset_of(strategy)
     space = tiny_space()
-    bench = Bench(workload_of(space.strategy), (42, 43, 44, 45), "reference", ("ttft_p99_ms",))
-    (runs,) = bench.run([space.config_at(space.at(found["share"].values[17]))])
+    experiment = Experiment.on(
+        workload_of(space.strategy), (42, 43, 44, 45), "reference", ("ttft_p99_ms",)
+    )
+    (runs,) = experiment.run([space.config_at(space.at(found["share"].values[17]))])
     values = found["response_simulator"].sel(metric="ttft_p99_ms").values[17]
     assert values.tolist() == [run.metrics["ttft_p99_ms"] for run in runs]
 
@@ -82,7 +84,7 @@ def test_resumed_after_a_kill_equals_unkilled(
 ) -> None:
     assert study(strategy, "--no-figures", "--quiet") == 0
     unkilled = dataset_of(strategy)
-    with interrupted_bench(monkeypatch, "run", 3):
+    with interrupted_runs(monkeypatch, "run", 3):
         assert study(strategy, "--no-figures", "--overwrite") == 130
     assert study(strategy, "--no-figures", "--resume", "--quiet") == 0
     xr.testing.assert_equal(dataset_of(strategy), unkilled)
@@ -93,13 +95,13 @@ def test_a_larger_design_goes_on_from_the_record(
 ) -> None:
     assert study(strategy, "--no-figures", "--quiet") == 0
     simulated: list[ClusterConfig] = []
-    original = Bench.run
+    original = Experiment.run
 
-    def counted(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
+    def counted(self: Experiment, configs: Sequence[ClusterConfig]) -> list[Runs]:
         simulated.extend(configs)
         return original(self, configs)
 
-    monkeypatch.setattr(Bench, "run", counted)
+    monkeypatch.setattr(Experiment, "run", counted)
     assert study(strategy, "--no-figures", "--resume", "--quiet", "--gradients", "6") == 0
     assert 0 < len(simulated) <= 2 * 4
 
@@ -113,7 +115,9 @@ class Exact:
         self.bounds = ((5, 20), (600, 2048), (1, 2))
         seeds = (42, 43, 44, 45)
         spec = workload_of(self.space.strategy)
-        self.bench = Bench(spec, seeds, "reference", self.outputs, None, 32)
+        self.experiment = Experiment.on(
+            spec, seeds, "reference", self.outputs, configs_per_batch=32
+        )
         self.distortion = distortion
 
     def predict_mean(self, points: np.ndarray) -> Mapping[str, np.ndarray]:
@@ -121,7 +125,7 @@ class Exact:
             self.space.config_at((base, round(tokens), int(weight)))
             for base, tokens, weight in points.tolist()
         ]
-        found = self.bench.run(configs)
+        found = self.experiment.run(configs)
         shift = self.distortion * points[:, 0]
         return {
             name: np.array([np.mean([run.metrics[name] for run in runs]) for runs in found]) + shift

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.sensitivity.smoothed import (
     Perturbed,
@@ -87,19 +87,23 @@ def test_what_cannot_be_perturbed_is_refused():
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
+def experiment() -> Experiment:
     spec = workload_of(tiny_space().strategy)
-    return Bench(spec, range(42, 50), "reference", ["ttft_mean_ms", "e2e_mean_ms"], None, 8)
+    return Experiment.on(
+        spec, range(42, 50), "reference", ["ttft_mean_ms", "e2e_mean_ms"], configs_per_batch=8
+    )
 
 
-def test_a_smaller_budget_slows_prompts(bench):
+def test_a_smaller_budget_slows_prompts(experiment):
     """A budget below the load's prompts: the smoothed slope has the sign that a large change has."""
     config = tiny_space().base.replace(max_num_scheduled_tokens=150)
     parameter = Perturbed("max_num_scheduled_tokens", 20.0)
-    found = smoothed_gradients(bench, config, [parameter], num_pairs=6)
+    found = smoothed_gradients(experiment, config, [parameter], num_pairs=6)
     slope = found["ttft_mean_ms"]
     far = [config.replace(max_num_scheduled_tokens=tokens) for tokens in (115, 185)]
-    low, high = (np.mean([one.metrics["ttft_mean_ms"] for one in runs]) for runs in bench.run(far))
+    low, high = (
+        np.mean([one.metrics["ttft_mean_ms"] for one in runs]) for runs in experiment.run(far)
+    )
     assert slope.gradient[0] < 0 and high < low
     assert abs(slope.gradient[0] - (high - low) / 70) < 4 * slope.standard_error[0]
     assert slope.num_pairs == 6 and slope.num_seeds == 8
@@ -107,19 +111,19 @@ def test_a_smaller_budget_slows_prompts(bench):
     assert slope.interval()[0] < slope.gradient < slope.interval()[1]
 
 
-def test_equal_random_states_give_equal_bits(bench):
+def test_equal_random_states_give_equal_bits(experiment):
     config = tiny_space().base.replace(max_num_scheduled_tokens=150)
     parameter = [Perturbed("max_num_scheduled_tokens", 20.0)]
-    one, other = (smoothed_gradients(bench, config, parameter, 3, 7) for _ in range(2))
+    one, other = (smoothed_gradients(experiment, config, parameter, 3, 7) for _ in range(2))
     for name, slope in one.items():
         np.testing.assert_array_equal(slope.gradient, other[name].gradient)
 
 
-def test_decisions_tell_runs_apart(bench):
+def test_decisions_tell_runs_apart(experiment):
     config = tiny_space().base
     slower = config.replace(alpha_coeffs=(1.0, 1.0, 1.0))
     (one,), (other,), (same,) = (
-        [runs[0]] for runs in bench.summaries([config, slower, config], decisions)
+        [runs[0]] for runs in experiment.summaries([config, slower, config], decisions)
     )
     assert one == same
     assert dataclasses.is_dataclass(config) and one != other

@@ -17,7 +17,7 @@ from sweeps.compare.ablation.inert import (
     findings,
     gives_the_same,
 )
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import KeptRuns, Recorder, same_lives
 from sweeps.runs.workloads import workload_of
 from sweeps.strategies.arms import arm_of
@@ -43,8 +43,8 @@ def configs(strategies: tuple[Strategy, Strategy]) -> tuple[ClusterConfig, Clust
 
 @pytest.fixture(scope="module")
 def kept(strategies: tuple[Strategy, Strategy]) -> KeptRuns:
-    bench = Bench(workload_of(strategies[0]), SEEDS, "reference", ["ttft_p99_ms"])
-    return KeptRuns(bench, Recorder(bench.names, bench.measure, CLASSES))
+    experiment = Experiment.on(workload_of(strategies[0]), SEEDS, "reference", ["ttft_p99_ms"])
+    return KeptRuns(experiment, Recorder(experiment.names, experiment.measure, CLASSES))
 
 
 def found(config: ClusterConfig, kept: KeptRuns, *without: Any) -> dict[str, MechanismFinding]:

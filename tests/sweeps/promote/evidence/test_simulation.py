@@ -16,6 +16,7 @@ from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import ARMS, Promotion
+from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import arm_of
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.made_reports import (
@@ -187,13 +188,12 @@ def test_a_detector_does_not_replace_a_gate_of_the_strategy() -> None:
 @pytest.mark.slow
 def test_half_of_the_instances_start_late() -> None:
     """Of two instances one is paid for from two fifths of the arrivals' time on, and works then."""
-    from sweeps.runs.bench import Bench
 
     one = promotion(BASELINE)
     spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 400).spec
     config = arm_of("iter00_baseline:num_instances=2").config
     late = concern_named("start-up").applied(config, spec)[0]
-    record = Bench(spec, (42,), "reference", ()).record(late, 42)
+    record = Experiment.on(spec, (42,), "reference").record(late, 42)
     first_us = [
         record.requests.arrival_us[record.requests.instance == place].min() for place in (0, 1)
     ]

@@ -8,7 +8,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
 from sweeps.promote.hypotheses.traffic import lengths, saturation_rate, tokens_of_request
-from sweeps.runs.bench import Bench
+from sweeps.runs.experiment import Experiment
 
 SPEC = """
 version: '2'
@@ -32,8 +32,10 @@ def spec() -> WorkloadSpec:
 
 def mean_ttft_s(config: ClusterConfig, rate: float) -> float:
     """Of the last quarter of 160 requests: large where the queue grows."""
-    bench = Bench(override(spec(), num_requests=160, aggregate_rate=rate), (1, 2), "jax", ())
-    ((first, second),) = bench.summaries(
+    experiment = Experiment.on(
+        override(spec(), num_requests=160, aggregate_rate=rate), (1, 2), "jax"
+    )
+    ((first, second),) = experiment.summaries(
         [config], lambda run: float(np.mean(run.requests.ttft_us[-40:])) / 1e6
     )
     return (first + second) / 2

@@ -1,0 +1,114 @@
+"""Rows of runs: the requests of a source, drawn once a seed, with a configuration; and what runs the rows of stores."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from blis_jax import progress
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form, num_workers
+from blis_jax.runs.runs import Row
+from blis_jax.traces.source import TraceSource
+from blis_jax.workload.reference import draw
+from blis_jax.workload.source import until_horizon
+from blis_jax.workload.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.workload.source import RequestSource
+    from blis_jax.workload.table import RequestTable
+
+
+class DrawnRows:
+    """Make the rows of runs; the requests of each source, seed and size of a block are drawn once."""
+
+    def __init__(
+        self, stream: str, most_requests: int | None = None, policy_seeds: str = BY_WORKLOAD
+    ) -> None:
+        """`stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
+
+        Beyond `most_requests` in all tables together those used longest ago are dropped. `policy_seeds` is the rule
+        that gives random policies their seed, of policies/seeds.py.
+        """
+        self.stream, self.most_requests, self.policy_seeds = stream, most_requests, policy_seeds
+        self.kept: OrderedDict[Hashable, RequestTable] = OrderedDict()
+        self.num_requests = 0
+
+    def rows(
+        self,
+        config: ClusterConfig,
+        source: RequestSource,
+        seeds: Sequence[int],
+        key: Hashable = None,
+    ) -> list[Row]:
+        """Return the runs of a configuration on these seeds; `key` tells the sources apart."""
+        config = until_horizon(config, source)
+        size = config.block_size_in_tokens
+        if any((key, seed, size) not in self.kept for seed in seeds):
+            with progress.phase("drawing requests", len(seeds), "seeds") as work:
+                for seed in seeds:
+                    self.table(source, seed, size, key)
+                    work.advance()
+        return [
+            Row(
+                config,
+                placed(self.table(source, seed, size, key), source, seed, config),
+                policy_seed_under(self.policy_seeds, seed),
+            )
+            for seed in seeds
+        ]
+
+    def table(
+        self, source: RequestSource, seed: int, block_size: int, key: Hashable = None
+    ) -> RequestTable:
+        """Return the requests of one run, drawn if they are not at hand."""
+        place = key, seed, block_size
+        if place not in self.kept:
+            self.kept[place] = table_of(source, seed, block_size, self.stream)
+            self.num_requests += self.kept[place].num_rows
+        self.kept.move_to_end(place)
+        most = self.num_requests if self.most_requests is None else self.most_requests
+        while self.num_requests > most and len(self.kept) > 1:
+            self.num_requests -= self.kept.popitem(last=False)[1].num_rows
+        return self.kept[place]
+
+
+RUNS_PER_PART = 512
+ROWS_PER_CALL = 8  # on a CPU: a run that livelocks holds up few others
+MOST_EVICTIONS = 16_384  # of a run that thrashes, so that it need not be made twice
+MOST_BLOCKS = 16_384  # of a pool that programs are prepared for
+
+
+def part_runner(num_blocks: int | None) -> Runner:
+    """Return a runner of parts of a store; `num_blocks` of pools that may run out, None if none does."""
+    options = Options(form=default_form())
+    if num_blocks is not None:
+        options = Options(form=default_form(), num_blocks=num_blocks, num_evictions=MOST_EVICTIONS)
+    is_one_call = options.form == "lanes"
+    return Runner(options, RUNS_PER_PART if is_one_call else ROWS_PER_CALL * num_workers())
+
+
+def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> RequestTable:
+    """Return the requests of one run: those of a trace, or those that a stream draws from a seed."""
+    if isinstance(spec, TraceSource):
+        return spec.table(seed, block_size)
+    assert isinstance(spec, WorkloadSpec)
+    if stream == "jax":
+        table, _ = draw_requests(spec, seed, block_size)
+    else:
+        table, _ = draw(spec, seed, block_size)
+    if not table.num_rows:
+        raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
+    return table
+
+
+def placed(
+    table: RequestTable, spec: RequestSource, seed: int, config: ClusterConfig
+) -> RequestTable:
+    """Return the requests of one run with what its cluster goes by, which rows of traces alone have."""
+    return spec.placed(table, seed, config) if isinstance(spec, TraceSource) else table

@@ -1,0 +1,203 @@
+"""The requests that all runs of a study serve: of a workload or a trace, on the seeds or windows that options name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.options import PlainSwitches, seed_options, stopping_flags, trace_flags
+from blis_jax.commands.options.seed_options import SeedOptions
+from blis_jax.commands.options.trace_flags import StudyTrace
+from blis_jax.core.types import CLASS_NAMES
+from blis_jax.errors import ConfigError
+from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
+from sweeps.runs.workloads import workload_content, workload_from, workload_of
+from sweeps.strategies.space import space_of
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.statistics.sequential import StoppingRule
+    from blis_jax.workload.source import RequestSource
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.runs.options import ArmRequests
+    from sweeps.strategies.arms import Arm
+    from sweeps.strategies.file import Strategy
+
+STREAMS = ("reference", "jax")
+MOST_JAX_SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class StudyRequests:
+    """Hold what every run serves: where requests come from, and the numbers of the runs."""
+
+    source: RequestSource
+    seeds: tuple[int, ...]  # or windows of a trace, from 1 on
+    stream: str  # who draws: reference or jax, or STREAM of a trace
+    name: str = ""  # as the user calls it
+
+    @property
+    def trace(self) -> TraceSource | None:
+        """Return the source if it is a trace."""
+        return self.source if isinstance(self.source, TraceSource) else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the SLO classes, the most urgent first."""
+        order = [name for name in CLASS_NAMES if name != "default"] + ["default"]
+        return tuple(name for name in order if name in self.source.slo_classes)
+
+    def content(self) -> dict[str, Any]:
+        """Return what figures depend on, by its name in words."""
+        workload = workload_content(self.source)
+        return {"workload": workload, "seeds": self.seeds, "stream": self.stream}
+
+    def at_least(self, fewest: int, purpose: str) -> StudyRequests:
+        """Return the requests themselves; refuse fewer runs than the `purpose` needs."""
+        check_count(self.seeds, fewest, purpose, self.stream)
+        return self
+
+
+def requests_of(
+    options: SeedOptions,
+    command: str,
+    workload: Callable[[], tuple[WorkloadSpec, str]],
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+    *,
+    rule: StoppingRule | None = None,
+    usual_windows: int | None = None,
+    allowed: Sequence[str] = (),
+) -> StudyRequests:
+    """Return the requests that options of seeds, of a stream and of a trace ask for, as far as the command has them.
+
+    Args:
+        options: those of the command.
+        command: its module, for remarks.
+        workload: makes the workload and its name where there is no trace.
+        configs: what serves the requests; of a trace that draws nothing, seeds matter only if they do.
+        usual: how many seeds there are, or which, where none are given.
+        rule: adds seeds to those of the first stage.
+        usual_windows: into how many a trace is cut where neither windows nor seeds are given.
+        allowed: options that mean something for a trace, too, though they draw requests.
+
+    Raises:
+        ConfigError: options contradict each other, or there are no such seeds.
+    """
+    trace = trace_of(options, command, usual_windows, allowed)
+    seeds, stream = runs_of(options, command, trace, configs, usual, rule)
+    if trace is not None:
+        assert isinstance(options, StudyTrace)
+        return StudyRequests(trace, seeds, stream, options.trace or "")
+    spec, name = workload()
+    return StudyRequests(spec, seeds, stream, name)
+
+
+def trace_of(
+    options: SeedOptions,
+    command: str,
+    usual_windows: int | None = None,
+    allowed: Sequence[str] = (),
+) -> TraceSource | None:
+    """Return the trace that is given, if any; arguments are those of `requests_of`."""
+    if not isinstance(options, StudyTrace):
+        return None
+    return trace_flags.study_source(
+        options, command, usual_windows=usual_windows, is_quiet=_is_quiet(options), allowed=allowed
+    )
+
+
+def _is_quiet(options: SeedOptions) -> bool:
+    return isinstance(options, PlainSwitches) and options.quiet
+
+
+def runs_of(
+    options: SeedOptions,
+    command: str,
+    trace: TraceSource | None,
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+    rule: StoppingRule | None = None,
+) -> tuple[tuple[int, ...], str]:
+    """Return the numbers of the runs, and who draws their requests; arguments are those of `requests_of`."""
+    if trace is not None:
+        return _seeds_of_trace(options, command, trace, configs, usual), STREAM
+    stream = options.stream
+    if isinstance(usual, int):
+        usual = stopping_flags.FEWEST_SEEDS if rule is not None else usual
+        seeds = seed_options.seeds_of(options, usual, stream)
+    else:
+        seeds = seed_options.given_seeds(options, stream) or tuple(usual)
+    if rule is not None:
+        stopping_flags.first_seeds(seeds, rule)
+    check_seeds(seeds, stream)
+    return seeds, stream
+
+
+def _seeds_of_trace(
+    options: SeedOptions,
+    command: str,
+    trace: TraceSource,
+    configs: Sequence[ClusterConfig],
+    usual: int | Sequence[int],
+) -> tuple[int, ...]:
+    """Return the numbers of the runs of a trace; what is asked for beyond them is noted."""
+    asked = seed_options.given_seeds(options)
+    seeds = trace.seeds(asked, configs, USUAL_SEEDS if isinstance(usual, int) else usual)
+    if asked is not None and len(asked) > len(seeds) and not _is_quiet(options):
+        cli.say(
+            command,
+            "note: nothing is drawn from a seed here, neither by the trace nor by a policy; "
+            "one run of each strategy is made",
+        )
+    return seeds
+
+
+def check_count(seeds: Sequence[int], fewest: int, purpose: str, stream: str) -> None:
+    """Refuse fewer runs than the purpose needs."""
+    if len(seeds) < fewest:
+        runs = "run is" if len(seeds) == 1 else "runs are"
+        option, more = "--seeds", "give more"
+        if stream == STREAM:
+            option, more = "--trace-windows", "cut the trace into more"
+        raise ConfigError(
+            f"{option}: {len(seeds)} {runs} too few {purpose}; {fewest} is the least: {more}"
+        )
+
+
+def workload_for(
+    given: str | None,
+    strategies: Sequence[Strategy],
+    num_requests: int | None,
+    option: str = "--workload",
+) -> tuple[WorkloadSpec, str]:
+    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name."""
+    if given is not None:
+        return workload_from(given, option, num_requests=num_requests), given
+    if not strategies:
+        return workload_from("mixed", num_requests=num_requests), "mixed"
+    first = strategies[0]
+    name = first.workload if isinstance(first.workload, str) else f"that of {first.name}"
+    return workload_of(first, num_requests or space_of(first).num_requests), name
+
+
+def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:
+    """Return the workload of all arms and its name, see `workload_for`."""
+    return workload_for(options.workload, strategies_of(arms), options.num_requests)
+
+
+def strategies_of(arms: Sequence[Arm]) -> list[Strategy]:
+    """Return the strategy files that the arms come from."""
+    return [arm.strategy for arm in arms if arm.strategy is not None]
+
+
+def check_seeds(seeds: Sequence[int], stream: str) -> None:
+    """Refuse seeds that the stream does not have."""
+    if len(set(seeds)) != len(seeds):
+        raise ConfigError("seeds: a seed is given twice; give each once")
+    limit = MOST_JAX_SEEDS if stream == "jax" else 2**63
+    for seed in seeds:
+        if not 0 <= seed < limit:
+            raise ConfigError(f"seeds: {seed} is out of range; seeds are 0 to {limit - 1}")
