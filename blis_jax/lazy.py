@@ -40,13 +40,16 @@ else:
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Make the `__getattr__` of a package whose names are imported when they are first used.
 
-    `names` are by module inside the package; `shown=own` shows a module's name under another name.
+    `names` are by module inside the package, or by a module's whole name; `shown=own` shows a module's name under
+    another name.
     """
     places = {}
-    for module, names_of_module in names.items():
+    for name_of_module, names_of_module in names.items():
+        is_whole = name_of_module.startswith("blis_jax.")
+        module = name_of_module if is_whole else f"{package}.{name_of_module}"
         for name in names_of_module:
             shown, _, own = name.partition("=")
-            places[shown] = f"{package}.{module}", own or shown
+            places[shown] = module, own or shown
 
     def get(name: str) -> Any:
         if name not in places:

@@ -19,12 +19,12 @@ from scipy.stats import binomtest
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import make_rows
 
 if TYPE_CHECKING:

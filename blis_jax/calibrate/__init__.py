@@ -6,9 +6,9 @@ from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.measured_run import cluster_values
     from blis_jax.calibrate.posterior import load as load_fit
-    from blis_jax.calibrate.recorded import read_measured
+    from blis_jax.traces.measured.recorded import read_measured
+    from blis_jax.traces.measured.run import cluster_values
 
 __all__ = [
     "CalibrationPlan",
@@ -23,8 +23,8 @@ __getattr__ = exports(
     "blis_jax.calibrate",
     {
         "calibration": ("CalibrationPlan", "calibrate", "to_document"),
-        "recorded": ("read_measured",),
+        "blis_jax.traces.measured.recorded": ("read_measured",),
         "posterior": ("load_fit=load",),
-        "measured_run": ("cluster_values",),
+        "blis_jax.traces.measured.run": ("cluster_values",),
     },
 )

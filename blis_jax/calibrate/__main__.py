@@ -19,7 +19,7 @@ from blis_jax.files.atomic_write import write_json
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.calibrate.measured_run import MeasuredRun, Summary
+    from blis_jax.traces.measured.run import MeasuredRun, Summary
 
 NAME = "blis_jax.calibrate"
 USUAL_OUTPUT, USUAL_TERMS = "out/calibration.json", "alpha0,beta0,beta1,beta2"
@@ -165,8 +165,8 @@ def _command(arguments: Sequence[str] | None) -> int:
     plan = _plan(options)
     run = _run(options, trace, plan.num_fitted)
 
-    from blis_jax.calibrate import measured_run
     from blis_jax.calibrate.calibration import calibrate
+    from blis_jax.traces.measured import run as measured_run
 
     server = _server(options)
     config = _config(run, server)
@@ -187,7 +187,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
-    from blis_jax.calibrate.measured_run import Summary, no_requests
+    from blis_jax.traces.measured.run import Summary, no_requests
 
     found = _read(options, trace, num_fitted)
     if isinstance(found, Summary):
@@ -200,8 +200,8 @@ def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) 
 def _read(
     options: CalibrateOptions, trace: Path, num_fitted: int | None = None
 ) -> MeasuredRun | Summary:
-    from blis_jax.calibrate.measured_run import Summary
-    from blis_jax.calibrate.recorded import read_result
+    from blis_jax.traces.measured.recorded import read_result
+    from blis_jax.traces.measured.run import Summary
 
     found = read_result(trace, options.format, num_fitted, options.stage)
     if isinstance(found, Summary):
@@ -279,7 +279,7 @@ def _plan(options: CalibrateOptions) -> CalibrationPlan:
 
 
 def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
-    from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
+    from blis_jax.traces.measured.run import AS_VLLM, cluster_values
 
     return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax import __version__
-from blis_jax.calibrate import measured_run as server
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved, starting_points
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import (
     CONTEXT_MODEL,
     FORMAT,
@@ -51,6 +49,8 @@ from blis_jax.lazy import jax
 from blis_jax.records.record import Status
 from blis_jax.runs.derivatives import Differentiator, Repeated
 from blis_jax.runs.options import Options
+from blis_jax.traces.measured import run as server
+from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import to_table
 
 

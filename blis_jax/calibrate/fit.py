@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import optimize
+from blis_jax.traces.measured.run import MeasuredRun
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

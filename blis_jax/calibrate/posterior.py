@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
-from blis_jax.calibrate.measured_run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
 from blis_jax.calibrate.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
 from blis_jax.latency.registry import AUTO
+from blis_jax.traces.measured.run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -13,17 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.calibrate import measured_run
 from blis_jax.calibrate.calibration import UNITS, Calibration, Simulator
-from blis_jax.calibrate.measured_run import (
-    LATENCIES,
-    Load,
-    MeasuredRun,
-    Summary,
-    at,
-    number,
-    tpot_of,
-)
 from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.uncertainty import LEVEL
 from blis_jax.calibrate.validation import (
@@ -41,6 +31,16 @@ from blis_jax.files import input_files
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
+from blis_jax.traces.measured import run as measured_run
+from blis_jax.traces.measured.run import (
+    LATENCIES,
+    Load,
+    MeasuredRun,
+    Summary,
+    at,
+    number,
+    tpot_of,
+)
 
 
 def text(found: Calibration) -> str:

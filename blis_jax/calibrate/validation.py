@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.measured_run import LATENCIES, STATISTICS, MeasuredRun, tpot_of
 from blis_jax.calibrate.uncertainty import LEVEL
+from blis_jax.traces.measured.run import LATENCIES, STATISTICS, MeasuredRun, tpot_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

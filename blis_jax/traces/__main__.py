@@ -45,7 +45,7 @@ class _Output(CommandOptions, title="output"):
     seed: int = option(cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn")
     output: str | None = option(str, None, "FILE", "file for the trace in another format")
     output_format: str = option(
-        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen"})), "plain", "NAME",
+        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen", "benchmark"})), "plain", "NAME",
         "its format; FILE ends in .csv, for mooncake in .jsonl, for plain Parquet in .parquet",
     )  # fmt: skip
     block_size_in_tokens: int = option(
@@ -59,7 +59,7 @@ class TracesOptions(
 ):  # fmt: skip
     """Options of the command."""
 
-    trace: str | None = word("FILE", "the trace; a folder for ServeGen")
+    trace: str | None = word("FILE", "the trace, or a benchmark's result; a folder for ServeGen")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

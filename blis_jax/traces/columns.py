@@ -125,6 +125,27 @@ def in_us(times: np.ndarray, reading: Reading) -> np.ndarray:
     return np.rint(times * reading.unit_us("s")).astype(np.int64)
 
 
+_FIRST_YEAR, _LAST_YEAR = 1900, 2200  # nanoseconds in 64 bits reach from 1678 to 2261
+A_DATE = "a date and time like 2023-11-16 18:17:03.9799600"
+
+
+def dates(*names: str) -> Column:
+    """Return the column of a date and time, with or without a zone (UTC if none is named), in nanoseconds."""
+    return Column(names, parse=_nanoseconds, wanted=A_DATE, is_text=True)
+
+
+def _nanoseconds(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    times = pandas.to_datetime(values, utc=True, format="ISO8601", errors="coerce")
+    is_good = (times.dt.year >= _FIRST_YEAR) & (times.dt.year <= _LAST_YEAR)
+    filled = times.where(is_good, pandas.Timestamp(0, tz="UTC"))
+    return filled.dt.as_unit("ns").astype(np.int64).to_numpy(), is_good.to_numpy()
+
+
+def since_first_us(times_ns: np.ndarray) -> np.ndarray:
+    """Return nanoseconds as whole µs after the earliest, cut off below."""
+    return (times_ns - times_ns.min()) // 1000 if len(times_ns) else times_ns
+
+
 def slo_classes(*names: str, default: int | None = None) -> Column:
     """Return the column of SLO classes by name, as their indices; empty is a class of its own."""
     wanted = f"one of {', '.join(SLO_CLASSES[1:])}"

@@ -81,13 +81,20 @@ FORMATS = {
     "servegen": "blis_jax.traces.formats.servegen",
     "trace-v3": "blis_jax.traces.formats.trace_v3",
     "trace-v2": "blis_jax.traces.formats.trace_v2",
-    "plain": "blis_jax.traces.formats.plain",
     "mooncake": "blis_jax.traces.formats.mooncake",
     "azure": "blis_jax.traces.formats.csv_traces:AZURE",
     "burstgpt": "blis_jax.traces.formats.csv_traces:BURSTGPT",
     "vidur": "blis_jax.traces.formats.csv_traces:VIDUR",
     "blis-csv": "blis_jax.traces.formats.csv_traces:BLIS",
+    "plain": "blis_jax.traces.formats.plain",
+    "benchmark": "blis_jax.traces.formats.benchmark",
 }
+MAY_SHARE = (
+    "plain",
+    "burstgpt",
+    "mooncake",
+)  # formats whose sessions may stand for what prompts share
+OF_FOLDERS = ("servegen", "benchmark")  # formats whose trace may be a folder
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ class TraceOptions:
         block_size: tokens of a hash block of the trace, not of the engine's KV block; the format's if None.
         header: path of TraceV2's header where it is not beside the rows.
         horizon_us: µs from which arrivals are left out.
+        stage: number of a run in a benchmark file with several, from 0.
     """
 
     format: str | None = None
@@ -125,6 +133,7 @@ class TraceOptions:
     block_size: int | None = None
     header: str | None = None
     horizon_us: int | None = None
+    stage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
         horizon_us=wanted.horizon_us,
         header=wanted.header,
         time_unit=wanted.time_unit,
+        stage=wanted.stage,
     )
     rows, reading = times.read_in_unit(lambda how: _read(path, name, how), reading)
     report = reading.report
@@ -176,6 +186,8 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
         )
     report.notes += _unsaid(rows, wanted, report)
     rows = _placed_in_time(by_arrival(rows), wanted, reading)
+    if name in MAY_SHARE and wanted.prefix_model is None:
+        wanted = _with_sessions(rows, wanted, report)
     rows, is_drawn = _completed(rows, wanted, report)
     return Trace(rows, name, report, is_drawn or name == "servegen")
 
@@ -212,7 +224,7 @@ def module_of(name: str) -> Any:
 
 
 def _read(path: Path, name: str, reading: Reading) -> TraceRows:
-    if path.is_dir() and name != "servegen":
+    if path.is_dir() and name not in OF_FOLDERS:
         raise ConfigError(f"{path} is a folder, but a {name} trace is a file; give its path")
     try:
         return module_of(name).read(path, reading)
@@ -274,6 +286,22 @@ def _placed_in_time(rows: TraceRows, wanted: TraceOptions, reading: Reading) -> 
     return cut if cut is rows else cut.take(np.arange(len(cut))[: wanted.limit])
 
 
+def _says_what_is_shared(rows: TraceRows) -> bool:
+    return rows.segments is not None or bool((rows.prefix_len > 0).any())
+
+
+def _with_sessions(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceOptions:
+    """Return the options with a turn that begins with the turns before it, where the trace has whole turns."""
+    num_short, num_later = options.short_turns(rows)
+    if not num_later or 2 * num_short > num_later or _says_what_is_shared(rows):
+        return wanted
+    report.notes.append(
+        "a later turn of a session begins with what was said before, as in a chat (--prefix-model sessions; turns so "
+        f"read: {num_later}); --prefix-model none keeps turns apart"
+    )
+    return replace(wanted, prefix_model="sessions")
+
+
 def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:
     """Return the rows with what the trace does not say; and whether some of it was drawn."""
     rows = options.scale_time(rows, wanted.time_scale)
@@ -286,7 +314,7 @@ def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[T
         rows = options.mix_classes(rows, weights, wanted.seed)
     if wanted.prefix_model is not None:
         model = options.parse_prefix_model(wanted.prefix_model)
-        says_what_is_shared = rows.segments is not None or bool((rows.prefix_len > 0).any())
+        says_what_is_shared = _says_what_is_shared(rows)
         if says_what_is_shared and wanted.prefix_model != "none":
             report.notes.append("--prefix-model has no effect: the trace says what prompts share")
         elif not says_what_is_shared:

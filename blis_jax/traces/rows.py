@@ -209,6 +209,7 @@ class Reading:
     block_size: int | None = None  # tokens of a hash block; the format's if None
     horizon_us: int | None = None
     header: str | None = None  # a TraceV2 header that is not beside its rows
+    stage: int | None = None  # number of a run in a benchmark file with several
     time_unit: str | None = (
         None  # of UNITS_US; a format whose unit may be another one notes what it took
     )

@@ -67,7 +67,9 @@ def read_in_unit(
         if own.time_unit is None:  # the format says it
             break
         if len(rows) and why_odd(rows, own.time_unit, fewest_slow=2) is None:
-            own.report.notes.append(f"times are read as {own.time_unit} (--time-unit auto)")
+            own.report.notes.append(
+                f"times are read as {own.time_unit}, the first unit that can be true; --time-unit names another"
+            )
             break
     else:
         return next((each for each in found if len(each[0])), found[0])

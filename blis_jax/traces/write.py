@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 PRIVATE = "TraceV2 cannot say which contents prompts share; they are private in the file"
-WRITABLE = tuple(sorted(set(FORMATS) - {"servegen"}))  # which describes traffic, not requests
+# ServeGen describes traffic, not requests; benchmark files hold what a server did
+WRITABLE = tuple(sorted(set(FORMATS) - {"servegen", "benchmark"}))
 _OUTCOMES = {
     Status.COMPLETED: ("ok", ""),
     Status.REJECTED: ("error", "rejected by admission"),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.calibrate.measured_run import AS_VLLM, cluster_values
 from blis_jax.calibrate.validation import NAIVE
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
@@ -21,6 +20,7 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from blis_jax.traces.measured.run import AS_VLLM, cluster_values
 
 NAME = "papers.calibration"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_bench_llmservingsim"
@@ -123,8 +123,8 @@ def _fitted(
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.recorded import read_measured
     from blis_jax.calibrate.report import draw
+    from blis_jax.traces.measured.recorded import read_measured
 
     start = time.perf_counter()
     plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)

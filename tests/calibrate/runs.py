@@ -3,8 +3,8 @@
 import numpy as np
 
 from blis_jax.calibrate.calibration import Simulator
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import make_rows
 
 TERMS = ("alpha0", "beta0", "beta1", "beta2")

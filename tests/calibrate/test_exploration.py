@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.uncertainty import Exploration, explore, uncertainty, widened
+from blis_jax.traces.measured.run import MeasuredRun
 from blis_jax.traces.rows import make_rows
 
 TERMS = ("alpha0", "beta0", "beta1", "beta2")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Fit, fit
-from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import Predictive, disturbed, noise_of, redrawn
 from blis_jax.calibrate.uncertainty import beyond_groups, uncertainty
 from blis_jax.calibrate.validation import errors, figures, table
+from blis_jax.traces.measured.run import MeasuredRun
 from tests.calibrate.test_exploration import NUM, TERMS, TRUE, Server
 
 EVERYTHING = np.ones(NUM, bool)

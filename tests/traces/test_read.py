@@ -1,6 +1,7 @@
 """Recognising formats, refusing what is none, the table of every format."""
 
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -28,6 +29,7 @@ OF_FORMAT = {
     "blis-csv": "blis.csv",
     "vidur": "vidur.csv",
     "plain": "plain.csv",
+    "benchmark": "../measured_run",
 }
 
 
@@ -83,7 +85,7 @@ def test_unknown_files_are_refused_with_the_formats(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path, text)
     assert words in str(caught.value)
-    assert "give --trace-format, one of servegen, trace-v3, trace-v2, plain" in str(caught.value)
+    assert "give --trace-format, one of servegen, trace-v3, trace-v2, mooncake" in str(caught.value)
 
 
 def test_missing_and_unreadable_files_are_refused(tmp_path):
@@ -177,3 +179,29 @@ def test_other_separators_and_decimal_commas(tmp_path, separator):
 def test_a_field_too_many_is_named_whatever_the_separator(tmp_path):
     text = "arrival_us;input_tokens;output_tokens\n0;9;1\n5;9;1;7\n"
     assert read_text(tmp_path, text).report.first_bad == [("line 3", "more fields than the header")]
+
+
+def test_a_benchmark_file_with_several_runs_needs_a_stage(tmp_path):
+    row = {"request_throughput": 1.0, "mean_ttft_ms": 1.0, "request_rate": 2.0, "completed": 2}
+    lists = {
+        "input_lens": [7, 8],
+        "output_lens": [2, 3],
+        "ttfts": [0.1, 0.1],
+        "itls": [[0.1], [0.1, 0.1]],
+    }
+    runs = [row | lists | {"start_times": [5.0, 5.0 + gap]} for gap in (1.5, 2.5)]
+    path = tmp_path / "runs.jsonl"
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    with pytest.raises(ConfigError, match="has 2 runs; choose one with --trace-stage"):
+        read_trace(path)
+    trace = read_trace(path, TraceOptions(stage=1))
+    assert trace.format == "benchmark"
+    assert trace.rows.arrival_us.tolist() == [0, 2_500_000]
+    assert trace.rows.input_len.tolist() == [7, 8]
+
+
+def test_a_benchmark_of_figures_alone_has_nothing_to_replay(tmp_path):
+    path = tmp_path / "figures.json"
+    path.write_text(json.dumps({"request_throughput": 1.0, "mean_ttft_ms": 9.0, "completed": 50}))
+    with pytest.raises(ConfigError, match="but no requests to replay: it has no lists by request"):
+        read_trace(path)

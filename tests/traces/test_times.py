@@ -72,7 +72,7 @@ def test_times_since_1970_begin_at_0(tmp_path):
     trace = read_text(tmp_path, text, time_unit="auto")
     np.testing.assert_allclose(trace.rows.arrival_us, np.multiply(IN_SECONDS, 1e6), atol=1)
     assert trace.report.notes == [
-        "times are read as s (--time-unit auto)",
+        "times are read as s, the first unit that can be true; --time-unit names another",
         "the first request comes 20,718 days after time 0, which is moved to it",
     ]
 

@@ -33,6 +33,7 @@ FORMAT_NAMES = (
     "blis-csv",
     "vidur",
     "plain",
+    "benchmark",
 )
 WITH_UNITS = ("mooncake", "burstgpt", "blis-csv", "vidur", "plain")  # whose times are numbers
 TIME_UNITS = ("s", "ms", "us", "ns", "auto")
@@ -42,6 +43,7 @@ _NEEDS_TRACE = (
     "trace_format",
     "trace_header",
     "trace_block_size",
+    "trace_stage",
     "time_unit",
     "from_",
     "until",
@@ -57,7 +59,10 @@ class GivenTrace(CommandOptions, title="trace"):
     """A recorded trace, and how it is read."""
 
     trace: str | None = option(
-        str, None, "FILE", "recorded trace to simulate; a folder for ServeGen"
+        str,
+        None,
+        "FILE",
+        "recorded trace to simulate, or a benchmark's result; a folder for ServeGen",
     )
     trace_format: str | None = option(
         cli.one_of(*FORMAT_NAMES), None, "NAME",
@@ -68,6 +73,9 @@ class GivenTrace(CommandOptions, title="trace"):
     )
     trace_block_size: int | None = option(
         cli.whole, None, "N", "tokens that one hash id of a Mooncake trace stands for", shown=512
+    )
+    trace_stage: int | None = option(
+        cli.whole, None, "N", "run of a benchmark file that holds several, from 0"
     )
     time_unit: str | None = option(
         cli.one_of(*TIME_UNITS), None, "UNIT",
@@ -90,7 +98,8 @@ class GivenTrace(CommandOptions, title="trace"):
     )  # fmt: skip
     prefix_model: str | None = option(
         str, None, "MODEL", "which prompts begin alike, if the trace does not say: none, shared:TOKENS, "
-        "groups:NUMBER:TOKENS[:SHARE], sessions, deltas (a turn's row holds its new tokens only)", shown="none",
+        "groups:NUMBER:TOKENS[:SHARE], sessions, deltas (a turn's row holds its new tokens only); if not given, "
+        "sessions for a mooncake, burstgpt or plain trace that has them, else none",
     )  # fmt: skip
     strict: bool | None = option(
         cli.truth, None, "BOOL", "refuse a trace with malformed rows", shown=False
@@ -240,6 +249,7 @@ def trace_options(
         block_size=options.trace_block_size,
         header=options.trace_header,
         horizon_us=horizon_us,
+        stage=options.trace_stage,
     )
 
 
@@ -250,6 +260,7 @@ def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
     for name, value, formats in (
         ("trace-header", options.trace_header, ("trace-v2", "trace-v3")),
         ("trace-block-size", options.trace_block_size, ("mooncake",)),
+        ("trace-stage", options.trace_stage, ("benchmark",)),
         ("time-unit", options.time_unit, WITH_UNITS),
     ):
         if value is not None and trace.format not in formats:

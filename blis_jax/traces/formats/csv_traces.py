@@ -31,7 +31,16 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas
-from blis_jax.traces.columns import Check, Column, counts, in_us, plain_name, seconds
+from blis_jax.traces.columns import (
+    Check,
+    Column,
+    counts,
+    dates,
+    in_us,
+    plain_name,
+    seconds,
+    since_first_us,
+)
 from blis_jax.traces.delimited import header_names, read_columns, read_header
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import Reading, TraceRows, make_rows, number_turns, segments_of
@@ -61,20 +70,11 @@ def _seconds(rows: TraceRows) -> list[str]:
 
 # --- Azure ----------------------------------------------------------------------------------------
 
-_FIRST_YEAR, _LAST_YEAR = 1900, 2200  # nanoseconds in 64 bits reach from 1678 to 2261
 _EPOCH = np.datetime64("2023-11-16T18:00:00", "us")  # of the traces that we write
 
 
-def _nanoseconds(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    times = pandas.to_datetime(values, utc=True, format="ISO8601", errors="coerce")
-    is_good = (times.dt.year >= _FIRST_YEAR) & (times.dt.year <= _LAST_YEAR)
-    filled = times.where(is_good, pandas.Timestamp(0, tz="UTC"))
-    return filled.dt.as_unit("ns").astype(np.int64).to_numpy(), is_good.to_numpy()
-
-
-_TIMESTAMP = "a date and time like 2023-11-16 18:17:03.9799600"
 _AZURE = {
-    "ns": Column(("TIMESTAMP",), parse=_nanoseconds, wanted=_TIMESTAMP, is_text=True),
+    "ns": dates("TIMESTAMP"),
     "input": counts(1, "ContextTokens"),
     "output": counts(0, "GeneratedTokens"),
 }
@@ -82,8 +82,7 @@ _AZURE = {
 
 def _read_azure(path: Path, reading: Reading) -> TraceRows:
     parts = read_columns(path, _AZURE, reading)
-    ns = parts["ns"]
-    return make_rows((ns - ns.min()) // 1000 if len(ns) else ns, parts["input"], parts["output"])
+    return make_rows(since_first_us(parts["ns"]), parts["input"], parts["output"])
 
 
 def _write_azure(rows: TraceRows, path: Path) -> None:

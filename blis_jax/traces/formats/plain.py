@@ -1,15 +1,21 @@
-"""Our own trace: one row per request as CSV, or as Parquet where pyarrow is installed.
+"""A table with a row per request, by the names that people use: CSV, JSON lines, or Parquet where pyarrow is installed.
 
-Columns: arrival_us (or arrival_s), input_tokens, output_tokens, and if wanted slo_class, tenant,
-client, session, round_index, prefix_group, prefix_tokens, request_id, segment_contents and
-segment_ends (whole numbers with spaces between). Everything that rows can hold is kept, so every
-other format can be turned into this one without loss.
+Needed are an arrival and the tokens of prompt and output. Our own names are arrival_us (or arrival_s), input_tokens,
+output_tokens, and if wanted slo_class, tenant, client, session, round_index, prefix_group, prefix_tokens, request_id,
+timeout_us, segment_contents and segment_ends (whole numbers with spaces between). Everything that rows can hold is
+kept, so every other format can be turned into this one without loss. Usual names for the same are read, too (`NAMES`);
+an arrival whose name has no unit is a date, or a number in the first unit that can be true.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +24,26 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.input_files import open_text
 from blis_jax.lazy import pandas
+from blis_jax.traces import times
 from blis_jax.traces.columns import (
     Check,
     Column,
     Frame,
     counts,
+    dates,
     find_places,
     in_us,
     plain_name,
     read_frames,
     seconds,
+    since_first_us,
     slo_classes,
 )
-from blis_jax.traces.delimited import read_columns, read_header
-from blis_jax.traces.read import PARQUET_MARK, Sniff
-from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows
+from blis_jax.traces.delimited import header_names, read_columns, read_header
+from blis_jax.traces.read import Sniff, sniff
+from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows, number_turns
 from blis_jax.workload.contents import Segments
 
 ROWS_AT_ONCE = 500_000
@@ -41,27 +51,163 @@ _TEXTS = ("tenant", "client", "session", "prefix_group")
 _SEGMENTS = ("segment_contents", "segment_ends")
 
 
+# The names of a column, ours first; compared without case, spaces, - and _. Of JSON the innermost names count.
+NAMES = {
+    key: tuple(names.split())
+    for key, names in {
+        "input_tokens": "input_tokens input_len input_length prompt_tokens prompt_len prompt_length num_prompt_tokens "
+        "num_input_tokens input_toks isl input_sequence_length prompt_token_count input_token_count context_tokens "
+        "request_tokens",
+        "output_tokens": "output_tokens output_len output_length completion_tokens completion_len completion_length "
+        "num_completion_tokens num_output_tokens output_toks osl output_sequence_length completion_token_count "
+        "output_token_count candidates_token_count generated_tokens num_generated_tokens response_tokens decode_tokens",
+        "tenant": "tenant tenant_id organization org_id",
+        "client": "client client_id user user_id customer customer_id",
+        "session": "session session_id conversation conversation_id thread_id chat_id",
+        "round_index": "round_index turn_index turn",
+        "prefix_group": "prefix_group prefix_id",
+        "prefix_tokens": "prefix_tokens prefix_len prefix_length shared_prefix_tokens",
+    }.items()
+}
+_STEMS = [
+    "arrival",
+    "arrival_time",
+    "timestamp",
+    "time",
+    "start_time",
+    "request_time",
+    "created_at",
+]
+_WITH_UNIT = {
+    f"{stem}_{ending}": unit
+    for unit, endings in (
+        ("us", "us micros"),
+        ("s", "s sec secs seconds"),
+        ("ms", "ms millis milliseconds"),
+        ("ns", "ns nanos"),
+    )
+    for stem in _STEMS
+    for ending in endings.split()
+}
+_WITHOUT_UNIT = "arrived_at arrival_timestamp start_timestamp created ts datetime date_time date"
+_TIMES = (*_WITH_UNIT, *_STEMS, *_WITHOUT_UNIT.split())
+
+
 def matches(sniff: Sniff) -> bool:
     """Return whether the three columns are there, or the file is Parquet."""
-    has_time = sniff.has_columns("arrival_us") or sniff.has_columns("arrival_s")
-    return sniff.is_parquet or (has_time and sniff.has_columns("input_tokens", "output_tokens"))
+    listed = (
+        sniff.header,
+        *({plain_name(name) for name in flat(found)} for found in sniff.objects[:1]),
+    )
+    needed = (_TIMES, NAMES["input_tokens"], NAMES["output_tokens"])
+    return sniff.is_parquet or any(
+        all(any(plain_name(name) in names for name in each) for each in needed) for names in listed
+    )
 
 
 def read(path: Path, reading: Reading) -> TraceRows:
     """Return the requests in the order of the file."""
-    is_parquet = _is_parquet(path)
-    names = _parquet_names(path) if is_parquet else read_header(path).names
-    columns = _columns({plain_name(name) for name in names}, reading)
-    if is_parquet:
-        places = find_places(path, names, columns)
-        parts = read_frames(_parquet_frames(path, places), columns, places, reading, _CHECKS)
+    table = _Table.of(path)
+    if table.unit is not None or table.has_dates or reading.time_unit is not None:
+        return _read(table, reading)
+    rows, how = times.read_in_unit(partial(_read, table), replace(reading, time_unit=times.AUTO))
+    reading.report, reading.time_unit = how.report, how.time_unit
+    return rows
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A file by columns: their names, that of the arrival and its unit, and how it is read."""
+
+    path: Path
+    names: tuple[str, ...]
+    arrival: str
+    unit: str | None  # that the name says
+    has_dates: bool
+    kind: str  # csv, json or parquet
+
+    @classmethod
+    def of(cls, path: Path) -> _Table:
+        """Look at the names, and at the first arrival."""
+        seen = sniff(path)
+        first: Mapping[str, Any] = {}
+        if seen.is_parquet:
+            kind, names = "parquet", _parquet_names(path)
+        elif seen.objects:
+            first = flat(seen.objects[0])
+            kind = "json"
+            names = tuple(dict.fromkeys(name for each in seen.objects for name in flat(each)))
+        else:
+            kind, names = "csv", read_header(path).names
+            if len(seen.lines) > 1:
+                first = dict(zip(names, header_names(seen.lines[1]), strict=False))
+        known = {plain_name(name): name for name in names}
+        named = [name for name in _TIMES if plain_name(name) in known]
+        arrival = known[plain_name(named[0])] if named else "arrival_us"
+        unit = _WITH_UNIT.get(named[0]) if named else None
+        return cls(path, names, arrival, unit, _is_date(first.get(arrival)), kind)
+
+    def columns(self, reading: Reading) -> dict[str, Column]:
+        """Return the columns to read, by our names; the file's own names are said of faulty rows."""
+        known = {plain_name(name): name for name in self.names}
+
+        def named(key: str) -> str:
+            listed = (known.get(plain_name(name)) for name in NAMES.get(key, (key,)))
+            return next((name for name in listed if name is not None), key)
+
+        lists = Column(
+            parse=_number_lists,
+            wanted="whole numbers with spaces between",
+            is_text=True,
+            default="",
+        )
+        return {
+            "arrival": self._arrival(reading),
+            "input_tokens": counts(1, named("input_tokens")),
+            "output_tokens": counts(0, named("output_tokens")),
+            "slo_class": slo_classes("slo_class", default=0),
+            "round_index": counts(0, named("round_index"), default=0),
+            "prefix_tokens": counts(0, named("prefix_tokens"), default=0),
+            "request_id": Column(("request_id",), parse=_ids, default=NO_CODE),
+            "timeout_us": counts(0, "timeout_us", most=LATEST_US, default=0),
+            **{name: Column((named(name),), is_text=True, default="") for name in _TEXTS},
+            **{name: lists._replace(names=(name,)) for name in _SEGMENTS},
+        }
+
+    def _arrival(self, reading: Reading) -> Column:
+        if self.has_dates:
+            return dates(self.arrival)
+        is_exact = self.unit == "us" and reading.time_unit in (None, "us")
+        reading.unit_us(self.unit or "s")
+        return (
+            counts(0, self.arrival, most=LATEST_US) if is_exact else seconds(reading, self.arrival)
+        )
+
+
+def _is_date(value: object) -> bool:
+    text = str(value).strip()
+    return re.match(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}([T ]|$)", text) is not None
+
+
+def _read(table: _Table, reading: Reading) -> TraceRows:
+    columns = table.columns(reading)
+    if table.kind == "csv":
+        parts = read_columns(table.path, columns, reading, _CHECKS)
     else:
-        parts = read_columns(path, columns, reading, _CHECKS)
+        places = find_places(table.path, table.names, columns)
+        reading.report.add_unread(
+            name for place, name in enumerate(table.names) if place not in places.values()
+        )
+        frames = _parquet_frames if table.kind == "parquet" else _json_frames
+        parts = read_frames(
+            frames(table.path, table.names, places), columns, places, reading, _CHECKS
+        )
     time = parts.pop("arrival")
-    arrival_us = in_us(time, reading) if time.dtype.kind == "f" else time
+    if table.has_dates:
+        time = since_first_us(time)
     segments = [parts.pop(name) for name in _SEGMENTS]
-    return make_rows(
-        arrival_us,
+    rows = make_rows(
+        in_us(time, reading) if time.dtype.kind == "f" else time,
         parts.pop("input_tokens"),
         parts.pop("output_tokens"),
         texts={name: parts.pop(name) for name in _TEXTS},
@@ -69,6 +215,10 @@ def read(path: Path, reading: Reading) -> TraceRows:
         prefix_len=parts.pop("prefix_tokens"),
         **_with_ids(parts),
     )
+    has_turns = any(
+        plain_name(name) in map(plain_name, table.names) for name in NAMES["round_index"]
+    )
+    return rows if has_turns else number_turns(rows)
 
 
 def write(rows: TraceRows, path: Path) -> None:
@@ -106,28 +256,15 @@ def _split(values: np.ndarray, ptr: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(values, ptr[1:-1])] if len(ptr) > 1 else []
 
 
-def _columns(names: set[str], reading: Reading) -> dict[str, Column]:
-    name = "arrival_us" if plain_name("arrival_us") in names else "arrival_s"
-    if name == "arrival_us" and reading.time_unit in (None, "us"):
-        reading.unit_us("us")
-        arrival = counts(0, name, most=LATEST_US)
-    else:
-        arrival = seconds(reading, name)
-    lists = Column(
-        parse=_number_lists, wanted="whole numbers with spaces between", is_text=True, default=""
-    )
-    return {
-        "arrival": arrival,
-        "input_tokens": counts(1, "input_tokens", "input_len"),
-        "output_tokens": counts(0, "output_tokens", "output_len"),
-        "slo_class": slo_classes("slo_class", default=0),
-        "round_index": counts(0, "round_index", default=0),
-        "prefix_tokens": counts(0, "prefix_tokens", "prefix_len", default=0),
-        "request_id": counts(0, "request_id", most=2**62, default=NO_CODE),
-        "timeout_us": counts(0, "timeout_us", most=LATEST_US, default=0),
-        **{name: Column((name,), is_text=True, default="") for name in _TEXTS},
-        **{name: lists._replace(names=(name,)) for name in _SEGMENTS},
-    }
+def _ids(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids that are numbers; rows with others are numbered anew."""
+    numbers = pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
+    is_id = (numbers >= 0) & (numbers <= 2**62) & (numbers == np.floor(numbers))
+    if values.dtype.kind in "iu":
+        return np.where(is_id, values.to_numpy(), NO_CODE).astype(np.int64), np.ones(
+            len(values), bool
+        )
+    return np.where(is_id, numbers, NO_CODE).astype(np.int64), np.ones(len(values), bool)
 
 
 def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -178,12 +315,41 @@ _CHECKS = (
 )
 
 
+# --- JSON lines -----------------------------------------------------------------------------------
+
+
+def flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object's values by their innermost names; the outermost goes first where two are named alike."""
+    values = {name: value for name, value in found.items() if not isinstance(value, Mapping)}
+    for inner in found.values():
+        if isinstance(inner, Mapping):
+            values = flat(inner) | values
+    return values
+
+
+def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
+    """Chunks as the CSV reader makes them; a line that is no object has its text in place of the arrival."""
+    with open_text(path) as file:
+        numbered = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+        while batch := list(islice(numbered, ROWS_AT_ONCE)):
+            objects = [_object(line, names[places["arrival"]]) for _, line in batch]
+            cells = {
+                place: [found.get(names[place]) for found in objects] for place in places.values()
+            }
+            yield Frame(
+                pandas.DataFrame(cells, dtype=object), np.array([number for number, _ in batch])
+            )
+
+
+def _object(line: str, arrival: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return flat(found) if isinstance(found, dict) else {arrival: line.strip()}
+
+
 # --- Parquet --------------------------------------------------------------------------------------
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(PARQUET_MARK)) == PARQUET_MARK
 
 
 def _need_pyarrow(path: Path) -> None:
@@ -202,12 +368,11 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
         raise ConfigError(f"{path} is not a whole Parquet file ({error})") from None
 
 
-def _parquet_frames(path: Path, places: dict[str, int]) -> Iterator[Frame]:
+def _parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
     """Chunks as the CSV reader makes them, rows counted from 1."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
-    names = file.schema_arrow.names
     used = sorted(set(places.values()))
     row = 1
     for batch in file.iter_batches(ROWS_AT_ONCE, columns=[names[place] for place in used]):

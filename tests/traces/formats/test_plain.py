@@ -124,3 +124,76 @@ def test_parquet_of_other_types_and_with_malformed_rows(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and more")
     with pytest.raises(ConfigError, match="not a whole Parquet file"):
         read_trace(tmp_path / "broken.parquet")
+
+
+# --- names that people use ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "second"),
+    [
+        ("timestamp,prompt_tokens,completion_tokens", "10.0", "12.5"),
+        ("Timestamp,Prompt Tokens,Completion Tokens", "1790000010", "1790000012.5"),
+        (
+            "arrived_at;input_length;output_length",
+            "2026-09-01T10:00:00+02:00",
+            "2026-09-01 08:00:02.5",
+        ),
+        ("timestamp_ms,isl,osl", "1790000010000", "1790000012500"),
+        ("created,context_tokens,generated_tokens", "1790000010000", "1790000012500"),
+        ("start_time_ns,input_len,output_len", "1790000010000000000", "1790000012500000000"),
+    ],
+)
+def test_usual_names_dates_and_units(tmp_path, header, first, second):
+    separator = ";" if ";" in header else ","
+    lines = [header, separator.join((first, "300", "40")), separator.join((second, "500", "60"))]
+    trace = read_text(tmp_path, "\n".join(lines) + "\n")
+    assert trace.format == "plain"
+    assert np.diff(trace.rows.arrival_us).tolist() == [2_500_000]
+    assert trace.rows.input_len.tolist() == [300, 500]
+    assert trace.rows.output_len.tolist() == [40, 60]
+
+
+def test_a_time_without_a_unit_is_said_and_can_be_overruled(tmp_path):
+    text = "timestamp,prompt_tokens,completion_tokens\n0,10,4\n1500,10,4\n2500,10,4\n"
+    unsaid = read_text(tmp_path, text)  # one request in 800 s is no service
+    assert any("times are read as ms, the first unit" in note for note in unsaid.report.notes)
+    assert unsaid.rows.arrival_us.tolist() == [0, 1_500_000, 2_500_000]
+    in_s = read_text(tmp_path, text, time_unit="s")
+    assert in_s.rows.arrival_us.tolist() == [0, 1_500_000_000, 2_500_000_000]
+
+
+def test_json_lines_of_a_server_log(tmp_path):
+    path = tmp_path / "log.jsonl"
+    good = (
+        '{"created": %d, "model": "m", "usage": {"prompt_tokens": 30, "completion_tokens": %d}}\n'
+    )
+    path.write_text(good % (1790000000, 5) + "{broken\n" + good % (1790000002, 7))
+    trace = read_trace(path)
+    assert trace.rows.output_len.tolist() == [5, 7]
+    assert np.diff(trace.rows.arrival_us).tolist() == [2_000_000]
+    assert trace.report.num_bad == 1
+    assert trace.report.first_bad[0].place == "line 2"
+    assert any("column without effect: model" in note for note in trace.report.notes)
+
+
+def test_faulty_cells_are_named_as_the_file_names_them(tmp_path):
+    text = (
+        "timestamp,prompt_tokens,completion_tokens,request_id\n0,10,4,abc\n1,0,4,abd\n2,9,4,abe\n"
+    )
+    trace = read_text(tmp_path, text)
+    assert trace.report.first_bad[0].reason.startswith("prompt_tokens is 0")
+    assert trace.rows.request_id.tolist() == [0, 1]
+
+
+def test_turns_of_a_session_share_what_was_said_unless_told_otherwise(tmp_path):
+    text = (
+        "timestamp,prompt_tokens,completion_tokens,session_id\n"
+        "0,64,16,a\n5,128,16,a\n9,200,16,a\n3,64,16,b\n"
+    )
+    trace = read_text(tmp_path, text)
+    assert any("begins with what was said before" in note for note in trace.report.notes)
+    assert trace.rows.round_index[trace.rows.session == 0].tolist() == [0, 1, 2]
+    assert shared_blocks(to_table(trace.rows, 16)[0])
+    apart = read_text(tmp_path, text, prefix_model="none")
+    assert not shared_blocks(to_table(apart.rows, 16)[0])

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.measured_run import (
+from blis_jax.errors import ConfigError
+from blis_jax.traces.measured.run import (
     LATENCIES,
     STATISTICS,
     TO_MS,
@@ -24,7 +25,6 @@ from blis_jax.calibrate.measured_run import (
     none_answered,
     number,
 )
-from blis_jax.errors import ConfigError
 
 Figures = dict[tuple[str, str], float]  # by latency and statistic, ms
 

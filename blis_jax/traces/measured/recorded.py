@@ -20,8 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.clients import CLIENTS
-from blis_jax.calibrate.measured_run import (
+from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
+from blis_jax.lazy import pandas
+from blis_jax.traces.delimited import header_names, read_table
+from blis_jax.traces.formats import trace_v2, trace_v3
+from blis_jax.traces.measured.clients import CLIENTS
+from blis_jax.traces.measured.run import (
     Benchmark,
     MeasuredRun,
     ServerSettings,
@@ -34,11 +39,6 @@ from blis_jax.calibrate.measured_run import (
     of_meta,
     parse,
 )
-from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
-from blis_jax.lazy import pandas
-from blis_jax.traces.delimited import header_names, read_table
-from blis_jax.traces.formats import trace_v2, trace_v3
 from blis_jax.traces.read import sniff
 from blis_jax.traces.rows import Reading, make_rows
 
@@ -302,12 +302,29 @@ def read_result(
     arrival, all if None; give what the fit gets, so that requests held out stay unseen. `stage` is the
     number of a run in a file with several.
     """
+    found = read_requests(path, wanted, num_fitted, stage)
+    if isinstance(found, MeasuredRun):
+        _check(found, path)
+    return found
+
+
+def read_requests(
+    path: Path,
+    wanted: str | None = None,
+    num_fitted: int | None = None,
+    stage: int | None = None,
+    option: str = "--stage",
+) -> MeasuredRun | Summary:
+    """Return the requests by arrival, however few were measured; see `read_result`.
+
+    `option` is the one that chooses a stage, for messages.
+    """
     path = _rows_path(path)
     name, document = _recognised(path, wanted)
     if name in CLIENTS:
-        found = _chosen(CLIENTS[name].read(document, str(path)), path, stage)
+        found = _chosen(CLIENTS[name].read(document, str(path)), path, stage, option)
     elif stage is not None:
-        raise ConfigError(f"--stage: {path} has one run; leave the option out")
+        raise ConfigError(f"{option}: {path} has one run; leave the option out")
     elif name == "vllm-bench":
         found = read_engine_log(path, num_fitted)
     else:
@@ -317,8 +334,15 @@ def read_result(
         raise ConfigError(none_answered(str(path), found.num_failed))
     if isinstance(found, MeasuredRun):
         found = found.take(np.argsort(found.rows.arrival_us, kind="stable"))
-        _check(found, path)
     return found
+
+
+def is_recorded(path: Path) -> bool:
+    """Return whether a file, or one in a folder, is a measured run of a kind that is read here."""
+    try:
+        return bool(_recognised(_rows_path(path), None))
+    except ConfigError:
+        return False
 
 
 def _rows_path(path: Path) -> Path:
@@ -366,12 +390,14 @@ def _name_of_table(path: Path) -> str:
     )
 
 
-def _chosen(benchmarks: list[Benchmark], path: Path, stage: int | None) -> MeasuredRun | Summary:
+def _chosen(
+    benchmarks: list[Benchmark], path: Path, stage: int | None, option: str
+) -> MeasuredRun | Summary:
     if stage is None and len(benchmarks) > 1:
         listed = "; ".join(f"{place}: {one.label}" for place, one in enumerate(benchmarks))
-        raise ConfigError(f"{path} has {len(benchmarks)} runs; choose one with --stage ({listed})")
+        raise ConfigError(f"{path} has {len(benchmarks)} runs; choose one with {option} ({listed})")
     if not 0 <= (stage or 0) < len(benchmarks):
-        raise ConfigError(f"--stage: got {stage}, allowed is 0 to {len(benchmarks) - 1}")
+        raise ConfigError(f"{option}: got {stage}, allowed is 0 to {len(benchmarks) - 1}")
     return benchmarks[stage or 0].read()
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.calibrate import measured_run
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
-from blis_jax.calibrate.recorded import blocks_from_series, held_blocks, read_measured
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.traces.measured import run as measured_run
+from blis_jax.traces.measured.recorded import blocks_from_series, held_blocks, read_measured
 from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 
 EXAMPLE = REPO_ROOT / "examples" / "measured_run"
@@ -195,7 +195,7 @@ def test_real_runs_have_the_published_means():
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
 def test_estimated_blocks_against_stated_ones():
     """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
-    from blis_jax.calibrate import recorded
+    from blis_jax.traces.measured import recorded
 
     folder = REAL / "RTX4090_Llama-3.1-8B"
     columns = recorded._json_lines(folder / "requests.jsonl")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from blis_jax.calibrate.__main__ import CalibrateOptions, main
-from blis_jax.calibrate.measured_run import Load, MeasuredRun, Summary
-from blis_jax.calibrate.recorded import CLIENTS, FORMATS, read_measured, read_result
 from blis_jax.calibrate.report import how_to_predict
 from blis_jax.calibrate.validation import figures
 from blis_jax.errors import ConfigError
+from blis_jax.traces.measured.recorded import CLIENTS, FORMATS, read_measured, read_result
+from blis_jax.traces.measured.run import Load, MeasuredRun, Summary
 from blis_jax.workload.distribution import GaussianLengths
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.calibrate.benchmark_files import (
+from blis_jax.errors import ConfigError
+from blis_jax.traces.measured.benchmark_files import (
     BenchmarkClient,
     first_of,
     is_aiperf,
@@ -25,7 +26,7 @@ from blis_jax.calibrate.benchmark_files import (
     run_of,
     stated_figures,
 )
-from blis_jax.calibrate.measured_run import (
+from blis_jax.traces.measured.run import (
     Benchmark,
     Load,
     MeasuredRun,
@@ -36,7 +37,6 @@ from blis_jax.calibrate.measured_run import (
     closed_loop,
     number,
 )
-from blis_jax.errors import ConfigError
 
 # --- vllm bench serve and SGLang's bench_serving: figures, and lists by request if asked for ------
 
