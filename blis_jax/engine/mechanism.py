@@ -308,7 +308,7 @@ def _router_draws(
 
 
 def _policy_params(used: Chosen) -> PolicyParams:
-    numbers = _of_each(used, KINDS.values(), Policy.values)
+    numbers = _of_each(used, KINDS.values(), lambda policy: policy.values())
     # each run has a seed of its own
     numbers |= {"scorer_weights": _weights(used), "seed": np.uint64(0)}
     return PolicyParams(**numbers, **_routers(used, _router_params))
@@ -320,5 +320,5 @@ def _weights(used: Chosen | ChosenRouter) -> Any:
 
 
 def _router_params(chosen: ChosenRouter) -> RouterParams:
-    values = _of_each(chosen, ROUTER, Policy.values)
+    values = _of_each(chosen, ROUTER, lambda policy: policy.values())
     return RouterParams(**values, scorer_weights=_weights(chosen))

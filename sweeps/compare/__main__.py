@@ -288,10 +288,13 @@ def _run(
 
     how = options.inert or ("mechanisms" if options.routers is None else "records")
     has_scorers = how == "scorers"
-    count = len(arms) + sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
+    count = len(arms)
+    if how != "records":
+        count += sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
     count += len(arms) * len(draws.values) if draws is not None else 0
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(NAME, journal, count, classes, is_one) as kept:
+        kept.prepare([arm.config for arm in arms])
         if enough is None:
             runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
         else:

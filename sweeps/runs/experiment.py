@@ -25,6 +25,7 @@ from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.on_device.compiled import RunFigures
+    from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
     from blis_jax.runs.driver import Runner
     from blis_jax.runs.runs import Row
@@ -96,6 +97,7 @@ class Experiment:
         configs_per_batch: how many configurations `run` usually gets.
         policy_seeds: the rule that gives random policies their seed, of policies/seeds.py.
         shared: what has compiled programs that this experiment uses as well.
+        handed_in: policies in place of those that a configuration names, see `expect`.
     """
 
     requests: StudyRequests
@@ -105,6 +107,7 @@ class Experiment:
     configs_per_batch: int = 1
     policy_seeds: str = BY_WORKLOAD
     shared: Runner | None = None
+    handed_in: dict[ClusterConfig, Policies] = field(default_factory=dict)
 
     @classmethod
     def on(
@@ -183,7 +186,19 @@ class Experiment:
         seeds = self.seeds if seeds is None else seeds
         if trace is not None and not trace.depends_on_seed(config):
             seeds = self.seeds[:1]
-        return self.drawn.rows(config, self.requests.source, seeds)
+        return self._drawn_on(seeds, config)
+
+    def _drawn_on(self, seeds: Sequence[int], config: ClusterConfig) -> list[Row]:
+        rows = self.drawn.rows(config, self.requests.source, seeds)
+        policies = self.handed_in.get(config)
+        return [replace(row, policies=policies) for row in rows] if policies else rows
+
+    def expect(self, configs: Sequence[ClusterConfig]) -> None:
+        """Take in configurations that will come: those that differ in the router alone share one compiled program."""
+        from blis_jax.runs.alternatives import in_one_program
+
+        self.handed_in.update(in_one_program(configs))
+        self.runner.expect(row for config in self.handed_in for row in self.rows(config))
 
     def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
         """Return the runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
@@ -204,8 +219,7 @@ class Experiment:
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """Return one run, whole."""
-        rows = self.drawn.rows(config, self.requests.source, [seed])
-        (record,) = self.runner.run(rows, lambda run: run)
+        (record,) = self.runner.run(self._drawn_on([seed], config), lambda run: run)
         return record
 
     @contextmanager

@@ -129,6 +129,10 @@ class KeptRuns:
         """Return all seeds on which `of` runs a configuration."""
         return tuple(seed for experiment in self.experiments for seed in experiment.seeds)
 
+    def prepare(self, configs: Sequence[ClusterConfig]) -> None:
+        """Take in the configurations that will be run, but for those that are known, see `Experiment.expect`."""
+        self.experiment.expect([config for config in configs if key_of(config) not in self.runs])
+
     def expect(self, more: int) -> None:
         """Count on `more` further configurations, so that the progress is right."""
         if self.work is not None and self.work.total is not None:

@@ -1,0 +1,145 @@
+"""Configurations that differ in the router alone, as one compiled program: a number says which router decides.
+
+Compiling is most of what a router costs; the program of fifteen takes little longer than that of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.named_policies import numbered
+from blis_jax.core.types import EngineShape, pytree
+from blis_jax.engine.mechanism import mechanism
+from blis_jax.policies.contract import Completion, GatewayContext, Policies, Policy
+from blis_jax.policies.scenes import kept
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+ROUTER = "routing_policy"
+
+
+@pytree
+class AlternativesParams:
+    """Which policy decides, and the numbers of all."""
+
+    which: Float[Array | np.float64, ""]  # a whole number, since numbers of policies are float64
+    of: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Alternative(Policy):
+    """One of several routing policies: its function is that of all, its numbers say which one decides."""
+
+    of: tuple[Policy, ...] = ()
+    which: int = 0
+
+    def values(self) -> AlternativesParams:
+        """Return the place of the policy that decides, and the numbers of all."""
+        return AlternativesParams(np.float64(self.which), tuple(one.values() for one in self.of))
+
+    def function(self) -> Policy:
+        """Return the policy without numbers and place: what a compiled program depends on."""
+        functions = tuple(one.function() for one in self.of)
+        return dataclasses.replace(self, of=functions, which=0)
+
+
+def alternatives(policies: Sequence[Policy]) -> tuple[Alternative, ...]:
+    """Return each routing policy as an alternative of all: it decides as it does alone, in a program of all."""
+    together = _together(tuple(one.function() for one in policies))
+    of = tuple(policies)
+    return tuple(dataclasses.replace(together, of=of, which=at) for at in range(len(of)))
+
+
+@functools.cache
+def _together(of: tuple[Policy, ...]) -> Alternative:
+    """Return the function of all these policies, each with its own memory.
+
+    All of them decide and the answer of one is taken: a branch would copy the memories of the others.
+    """
+
+    def start(params: AlternativesParams, shape: EngineShape) -> tuple[Any, ...]:
+        pairs = zip(of, params.of, strict=True)
+        return tuple(policy.begin(numbers, shape) for policy, numbers in pairs)
+
+    def decide(
+        params: AlternativesParams, state: tuple[Any, ...], context: GatewayContext
+    ) -> tuple[jax.Array, tuple[Any, ...]]:
+        each = zip(of, params.of, state, strict=True)
+        choices, after = zip(*(one.ask(numbers, own, context) for one, numbers, own in each), strict=True)  # fmt: skip
+        which = params.which.astype(jnp.int32)
+        return jnp.stack([choice.astype(jnp.int32) for choice in choices])[which], after
+
+    def observe(
+        params: AlternativesParams, state: tuple[Any, ...], news: Completion
+    ) -> tuple[Any, ...]:
+        return tuple(
+            own if one.observe is None else kept(one, own, one.observe(numbers, own, news))
+            for one, numbers, own in zip(of, params.of, state, strict=True)
+        )
+
+    return Alternative(
+        "routing",
+        decide,
+        AlternativesParams,
+        start,
+        observe if any(one.observe is not None for one in of) else None,
+        is_random=any(bool(one.is_random) for one in of),
+        of=of,
+    )
+
+
+# --- configurations ---------------------------------------------------------------------------------
+
+
+def in_one_program(configs: Iterable[ClusterConfig]) -> dict[ClusterConfig, Policies]:
+    """Return what policies to hand in with each configuration, so that those that differ in the router share a program.
+
+    Left out are configurations without others of their kind, and those of `_may_share`.
+
+    Raises:
+        ConfigError: a policy reads what its run has not.
+    """
+    alike: dict[tuple[Any, ...], list[ClusterConfig]] = {}
+    for config in filter(_may_share, dict.fromkeys(configs)):
+        kind = tuple(getattr(config, name) for name in FIELDS if name != ROUTER)
+        alike.setdefault(kind, []).append(config)
+    shared: dict[ClusterConfig, Policies] = {}
+    for members in alike.values():
+        shared |= _handed_in(members)
+    return shared
+
+
+def _may_share(config: ClusterConfig) -> bool:
+    """Return whether the router decides alike beside others.
+
+    Routers of blis-2026-08 draw from streams of their own, which router tells the caches' index depends on all, what is
+    handed over is of one router, and one that reads scores without scorers would read those of another.
+    """
+    if config.is_august or config.precise_kv_routing:
+        return False
+    made = mechanism(config)
+    reads_scores = made.routing.reads("scores", "picked") or made.admission.reads("picked")
+    return made.routing.hands is None and (bool(made.scorers) or not reads_scores)
+
+
+def _handed_in(members: Sequence[ClusterConfig]) -> dict[ClusterConfig, Policies]:
+    """Return the policies for configurations that are alike but for the router."""
+    if len(members) < 2:
+        return {}
+    used = [numbered(config) for config in members]
+    rated = next((one for one in used if one.scorers), used[0])
+    together = alternatives([one.routing for one in used])
+    return {
+        config: Policies(routing=one, scorers=rated.scorers, picker=rated.picker)
+        for config, one in zip(members, together, strict=True)
+    }
