@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import ShownDifference, ShownInterval, Study
+from blis_jax.reports.study import (
+    NO_FIGURE,
+    TOO_FEW,
+    ShownDifference,
+    ShownInterval,
+    Study,
+)
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     HEADLINE_METRICS,
@@ -38,7 +44,8 @@ FOR = {
     WORSE: "worse",
     UNCLEAR: "not told from chance",
     SAME: "the same",
-    "": "no figure",
+    TOO_FEW: TOO_FEW,
+    NO_FIGURE: NO_FIGURE,
 }
 COUNTED = {BETTER: "better", WORSE: "worse", UNCLEAR: "not told from chance", SAME: "equal"}
 IN_PERCENT = ("attainment",)  # shares
@@ -54,7 +61,7 @@ def answer(study: Study) -> Answer:
     """Return the five lines."""
     if study.answer is not None:
         return study.answer
-    counts = Counter(one.verdict if one.num_pairs else "" for one in study.differences)
+    counts = Counter(one.judgement for one in study.differences)
     num_runs = study.num_runs
     if num_runs is None:
         num_runs = len(study.strategies) * len(study.places) * len(study.seeds)
@@ -132,7 +139,7 @@ def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[st
     chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
     separator = ""
     for verdict, words in FOR.items():
-        classes = [one for one in chosen if (one.verdict if one.num_pairs else "") == verdict]
+        classes = [one for one in chosen if one.judgement == verdict]
         if not classes:
             continue
         yield f"{separator}{words}: "
@@ -176,7 +183,7 @@ def _listed(classes: Sequence[ShownDifference]) -> Iterator[str | Quantity]:
         yield f"{', ' * (at > 0)}{word}"
         if len(of_class) > 1:
             yield f" at {len(of_class)} places"
-        elif of_class[0].num_pairs and of_class[0].verdict != SAME:
+        elif of_class[0].judgement not in (SAME, NO_FIGURE):
             yield " "
             yield change_value(of_class[0], "bare")
 
@@ -197,7 +204,7 @@ def _sure(study: Study, counts: Counter[str]) -> Sentence:
     level, total = f"{100 * study.confidence:g} %", sum(counts.values())
     if not total:
         return Sentence.of(f"{level} for each mean by itself; nothing is compared.")
-    words = COUNTED | {"": "without a figure"}
+    words = COUNTED | {TOO_FEW: TOO_FEW, NO_FIGURE: "without a figure"}
     parts: list[str | Quantity] = [
         f"{level} for all ",
         Quantity.whole(total),
@@ -217,9 +224,14 @@ def _next(study: Study) -> str:
     if not study.differences:
         return "give a second --strategy to compare with."
     metric = deciding(study)
-    unclear = [one for one in study.differences if one.metric == metric and one.verdict == UNCLEAR]
-    if any(one.num_pairs == 0 for one in unclear):
+    of_metric = [one for one in study.differences if one.metric == metric]
+    if any(one.judgement == NO_FIGURE for one in of_metric):
         return "see which runs have no figure and why, with --all."
+    if any(one.judgement == TOO_FEW for one in of_metric):
+        return (
+            "give more of the trace: an interval needs 100 requests, a P99 as many of each class."
+        )
+    unclear = [one for one in of_metric if one.verdict == UNCLEAR]
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     if unclear:

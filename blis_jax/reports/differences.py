@@ -75,7 +75,7 @@ def difference_table(study: Study) -> Table:
     brief = _brief_metrics(study)
     rows = tuple(
         Row(
-            (*(shown(one) for _, shown in columns), one.verdict if one.num_pairs else "no figure"),
+            (*(shown(one) for _, shown in columns), one.judgement),
             one.metric in brief and _is_told(one, deciding(study)),
             one.place,
         )
@@ -95,7 +95,7 @@ def difference_table(study: Study) -> Table:
 def _is_told(one: ShownDifference, metric: str) -> bool:
     """Whether a row says something new: a clear difference, and throughput of the whole cluster alone."""
     is_whole = one.metric not in OF_ALL or one.slo_class == ALL_REQUESTS or one.metric == metric
-    return one.verdict in (BETTER, WORSE) and one.num_pairs > 0 and is_whole
+    return one.judgement in (BETTER, WORSE) and is_whole
 
 
 def _brief_metrics(study: Study) -> set[str]:

@@ -98,9 +98,7 @@ class Answer:
     price: Sentence  # runs
     next: str
     time: Sentence | None = None  # seconds; not in files, which are the same after a resumed run
-    cluster: str = (
-        ""  # what was simulated, see `cluster_line`; empty where that is nothing, or many things
-    )
+    cluster: str = ""  # what was simulated, see `words.cluster_line`; empty where that is nothing, or many things
 
     @classmethod
     def of(

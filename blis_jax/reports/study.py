@@ -113,6 +113,9 @@ def shown_interval(estimate: Estimate) -> ShownInterval:
     return ShownInterval.of(estimate.mean, estimate.low, estimate.high)
 
 
+NO_FIGURE, TOO_FEW = "no figure", "too few requests to judge"
+
+
 @dataclass(frozen=True)
 class ShownDifference:
     """One metric of one class: a strategy against its reference on the seeds that both have."""
@@ -133,6 +136,13 @@ class ShownDifference:
     joint: ShownInterval | None = None  # intervals that hold for all differences together
     joint_percent: ShownInterval | None = None
     p_adjusted: float | None = None
+
+    @property
+    def judgement(self) -> str:
+        """Return the verdict; `NO_FIGURE` where an arm has none, `TOO_FEW` where figures have no interval."""
+        if self.num_pairs:
+            return self.verdict
+        return NO_FIGURE if None in (self.reference_mean, self.mean) else TOO_FEW
 
 
 def shown_difference(
@@ -265,7 +275,7 @@ class Study:
     tails: tuple[ShownFigure, ...] = ()  # those of pictures alone
     confidence: float = CONFIDENCE
     are_exact: bool = False  # the differences, since every seed makes the same run
-    cluster: str = ""  # the first line, see `cluster_line`
+    cluster: str = ""  # the first line, see `words.cluster_line`
     asked: str = ""  # the second; made of strategies, workload and runs if empty
     verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty
     remarks: tuple[

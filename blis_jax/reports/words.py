@@ -175,6 +175,7 @@ class _Part(NamedTuple):
     name: str
     settings: tuple[str, ...]  # that it tells of
     text: Callable[[ClusterConfig], str]  # empty if there is nothing to tell
+    without: str = ""  # said of arms without a text where others have one
 
 
 def _told(part: _Part, configs: Mapping[str, ClusterConfig], varied: Collection[str]) -> str:
@@ -188,7 +189,8 @@ def _told(part: _Part, configs: Mapping[str, ClusterConfig], varied: Collection[
     if len(arms) > MOST_NAMED:
         return f"{part.name} by arm"
     return ", ".join(
-        f"{text or f'no {part.name}'} ({joined(names)})" for text, names in arms.items()
+        f"{text or part.without or f'no {part.name}'} ({joined(names)})"
+        for text, names in arms.items()
     )
 
 
@@ -231,6 +233,10 @@ def _chunks(config: ClusterConfig) -> str:
     return f"prompts cut at {most:,} tokens" if most else "prompts cut by the budget alone"
 
 
+def _cache(config: ClusterConfig) -> str:
+    return "" if config.enable_prefix_caching else "prefix caching off"
+
+
 def _tier(config: ClusterConfig) -> str:
     blocks = config.kv_cpu_blocks
     return f"CPU tier of {blocks:,} KV blocks" if blocks else ""
@@ -271,6 +277,7 @@ _PARTS = (
     _Part("num_instances", (), _instances),
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
     _Part("chunks", ("long_prefill_token_threshold", "slo_prefill"), _chunks),
+    _Part("prefix caching", ("enable_prefix_caching",), _cache, "prefix caching on"),
     _Part("CPU tier", ("kv_cpu_blocks",), _tier),
     _Part("cost of tp left out", ("latency_model",), _free_exchange),
     _Part("router", ("routing_policy", "routing_scorers"), _router),

@@ -179,6 +179,7 @@ def test_the_verdict_says_the_change_and_whether_it_is_chance() -> None:
     assert verdict(verdict="same") == "the same: critical."
     nothing = ShownInterval(None, None, None)
     assert verdict(num_pairs=0, mean=None, percent=nothing) == "no figure: critical."
+    assert verdict(num_pairs=0) == "too few requests to judge: critical −50.0 %."
     of_zero = verdict(percent=nothing, absolute=ShownInterval(3.0, 2.0, 4.0), verdict="worse")
     assert of_zero == "worse: critical +3.00 ms."
 

@@ -36,12 +36,18 @@ def test_one_arm() -> None:
     assert cluster_line({"a": PLAIN}) == cluster_line({"a": PLAIN, "b": PLAIN}) == SAID
 
 
+def test_arms_that_differ_are_named() -> None:
+    told = cluster_line({"a": PLAIN, "b": PLAIN.replace(enable_prefix_caching=False)})
+    assert "prefix caching on (a), prefix caching off (b)" in told
+
+
 @pytest.mark.parametrize(
     ("changes", "before", "after"),
     [
         ({"num_instances": 1, "tp": 4}, "2 instances × 1 L4 = 2", "1 instance × 4 L4 = 4"),
         ({"long_prefill_token_threshold": 256}, "by the budget alone", "at 256 tokens"),
         ({"slo_prefill": True}, "by the budget alone", "by class"),
+        ({"enable_prefix_caching": False}, "alone; ", "alone; prefix caching off; "),
         ({"kv_cpu_blocks": 3000}, "alone; ", "alone; CPU tier of 3,000 KV blocks; "),
         ({"corrected": False}, "without BLIS's defects", "as BLIS of February 2026, defects included"),
         (
