@@ -10,9 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.strict_yaml import read_documents, read_yaml
@@ -233,7 +231,7 @@ PARAMETER_TYPES: dict[str, dict[str, Any]] = {
 BLOCKS = {"blockSizeTokens", "lruCapacityPerServer", "maxPrefixBlocksToMatch", "lruSize"}
 Kind = Literal[
     "scorer", "filter", "picker", "handler", "decider", "producer", "source", "extractor",
-    "detector", "admitter", "ordering", "fairness", "usage-limit",
+    "detector", "admitter", "ordering", "fairness", "usage-limit", "other",
 ]  # fmt: skip
 ParameterType = Literal[
     "int", "count", "positive", "number", "share", "part", "flag", "text", "duration", "object",
@@ -247,10 +245,13 @@ class PluginType(ClosedPart):
     kind: Kind
     stability: Literal["Alpha", "Beta", "Stable"] = "Beta"
     deprecated: str = ""  # what to use instead
-    parameters: dict[str, ParameterType] = Field(default_factory=dict)
+    package: str = ""  # below the target's plugins; empty: the promotion brings it along
+    parameters: dict[str, ParameterType] | None = None  # None: not recorded, taken as they are
 
     def closed_schema(self) -> dict[str, Any]:
-        """Return the closed JSON schema of its parameters."""
+        """Return the closed JSON schema of its parameters, as far as they are recorded."""
+        if self.parameters is None:
+            return {"type": "object"}
         return {
             "type": "object",
             "additionalProperties": False,
@@ -271,8 +272,6 @@ def _negative_block(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 class TargetTypes(ClosedPart):
     """Hold one version of the endpoint picker."""
 
-    source: str
-    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
     config_api_version: str
     config_deprecated: tuple[str, ...]
     objective_api_version: str

@@ -57,7 +57,7 @@ def _policies() -> str:
     target = targets.load(DEFAULT_TARGET)
     lines = ["| kind | policy | plugin | it reads, or why there is none |", "|---|---|---|---|"]
     for rule in shipped_rules():
-        own = target.manifest["built_in"].get(rule.kind, {}).get(rule.name)
+        own = target.built_in(rule.kind, rule.name)
         try:
             plugin = plugin_of(rule, target)
         except NotMappedError as error:

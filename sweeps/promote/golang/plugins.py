@@ -86,7 +86,7 @@ def plugins_of(promotion: Promotion) -> Plugins:
     """
     target = load(promotion.target)
     rules = rules_of(promotion)
-    needed = [rule for rule in rules if not target.is_built_in(rule.kind, rule.name)]
+    needed = [rule for rule in rules if not target.built_in(rule.kind, rule.name)]
     return plugins_for(needed, target)
 
 
@@ -134,7 +134,7 @@ def order_rule(priority: str, scheduler: str, urgency: Policy, order: Policy) ->
 
 
 def _check_picker(name: str, target: str) -> None:
-    if not load(target).is_built_in("picker", name):
+    if not load(target).built_in("picker", name):
         raise NotMappedError(
             f"picker {short_name(name)}: a picker of one's own has no generated plugin for {target}; use first-best, "
             "random-best or weighted-random, or make it a routing policy, which becomes a scorer"
@@ -161,11 +161,12 @@ def names_of(rule: PromotedRule, target: TargetVersion) -> Names:
     kind = target.manifest["kinds"][rule.kind]
     words = [word for word in re.split(r"[^a-z0-9]+", rule.name) if word]
     ending = kind["ending"]
+    made = [*words, *(["routing"] if rule.kind == "routing" else [])]
+    if target.is_taken("-".join([*words, ending]), f"{kind['area']}/{''.join(made)}"):
+        words, made = [*words, "simulated"], [*made, "simulated"]
     plugin_type = "-".join([*words, ending])
-    if plugin_type in target.manifest["plugin_types"]:
-        plugin_type = "-".join([*words, "simulated", ending])
     parts = plugin_type.split("-")
-    package = "".join([*words, *(["routing"] if rule.kind == "routing" else [])])
+    package = "".join(made)
     if package[0].isdigit() or package in _TAKEN:
         package = f"policy{package}"
     struct = "".join(part.capitalize() for part in parts)

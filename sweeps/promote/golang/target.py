@@ -13,8 +13,12 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from sweeps.promote.checks.documents import TargetTypes, target_types
 from sweeps.promote.golang.compiler.terms import Binary, Expression, Text, call, camel, printed
+from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.texts import target_file
+
+PLUGINS = "pkg/epp/framework/plugins"  # below the module
 
 _SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
@@ -154,9 +158,23 @@ class TargetVersion:
         """Return the Go module."""
         return str(self.manifest["module"])
 
-    def is_built_in(self, kind: str, name: str) -> bool:
-        """Return whether the target has a plugin for this policy, so that none is generated."""
-        return name in self.manifest["built_in"].get(kind, {})
+    def built_in(self, kind: str, name: str) -> str:
+        """Return the target's own type for a policy, as Map A has it; empty where one must be generated."""
+        if kind == "order":
+            return "fcfs-ordering-policy" if name == "fcfs" else ""
+        row = policy_row(kind, name)
+        known = row is not None and row.status != "code" and row.plugin in self.types.plugins
+        return row.plugin if row is not None and known else ""
+
+    @property
+    def types(self) -> TargetTypes:
+        """Return what the target registers."""
+        return target_types(self.name)
+
+    def is_taken(self, plugin_type: str, path: str) -> bool:
+        """Return whether the target has a type, or a package, of this name."""
+        packages = {f"{PLUGINS}/{one.package}" for one in self.types.plugins.values()}
+        return plugin_type in self.types.plugins or path in packages
 
     @property
     def readings(self) -> dict[str, TargetReading]:

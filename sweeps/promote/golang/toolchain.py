@@ -74,7 +74,7 @@ def stubs_of(target: str) -> dict[str, str]:
     manifest = targets.load(target).manifest
     found = {"go.mod": f"module {manifest['module']}\n\ngo {manifest['go']}\n"}
     for path, text in manifest["packages"].items():
-        found[f"{path}/stub.go"] = text
+        found[f"{path}/stub.go"] = text.replace("{key_type}", manifest["key_type"])
     return found
 
 

@@ -258,7 +258,7 @@ def test_what_the_target_has_not_is_one_sentence_with_a_proposal(given: str, sen
     "name", ["iter00_baseline", "iter13_class_lead@found", "iter16_class_gate@found"]
 )
 def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
-    given = dataclasses.replace(promotion(name), target="llm-d-inference-scheduler@0.8")
+    given = dataclasses.replace(promotion(name), target="llm-d-inference-scheduler@main-520af478")
     files = config_files(given, plugins(given))
     assert findings_of(files, given.target) == []
     document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])

@@ -10,11 +10,53 @@ import pytest
 
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
-from blis_jax.policies import registry
 from blis_jax.policies.contract import GatewayContext, QueueContext
 from sweeps.promote import DEFAULT_TARGET
+from sweeps.promote.checks.documents import target_types
 from sweeps.promote.golang import target as targets
-from sweeps.promote.texts import target_names
+from sweeps.promote.maps.rows import policy_rows
+from sweeps.promote.texts import target_file, target_names
+
+_MEMBER = re.compile(r"(\w+)(\(.*)")
+
+
+def go_declarations(text: str) -> dict[str, str]:
+    """Return exported functions, methods and fields of a Go text with their types, without names and packages."""
+    found: dict[str, str] = {}
+    holder = ""
+    for line in text.splitlines():
+        if match := re.match(r"type (\w+) (struct|interface) \{$", line):
+            holder = match[1]
+        elif match := re.match(r"type (\w+) func(\(.*)", line):
+            found[match[1]] = f"func{_types(match[2])}"
+        elif match := re.match(r"func (?:\(\w+ \*?(\w+)\) )?([A-Z]\w*)(\(.*) \{", line):
+            if match[1] is None or match[1][0].isupper():
+                found[f"{match[1]}.{match[2]}" if match[1] else match[2]] = _types(match[3])
+        elif line == "}":
+            holder = ""
+        elif holder[:1].isupper() and (match := re.match(r"\t([A-Z]\w*)(\(.*)", line)):
+            found[f"{holder}.{match[1]}"] = _types(match[2])
+        elif holder[:1].isupper() and (match := re.match(r"\t([A-Z]\w*(?:, \w+)*)\s+(\S+)$", line)):
+            found |= {f"{holder}.{name}": _bare(match[2]) for name in match[1].split(", ")}
+    return found
+
+
+def _types(signature: str) -> str:
+    """Return arguments and results of `(a, b int) error` as types alone."""
+    given, _, result = signature.partition(")")
+    result = result.strip()
+    results = result.strip("()").split(", ") if result else []
+    words = [_bare(one.rpartition(" ")[2]) for one in results]
+    kinds: list[str] = []
+    for one in reversed(given.lstrip("(").split(", ") if given != "(" else []):
+        is_name_alone = " " not in one and kinds and re.search(r"\w \S", given) is not None
+        kinds.append(kinds[-1] if is_name_alone else _bare(one.rpartition(" ")[2]))
+    text = f"({', '.join(reversed(kinds))})"
+    return text + (f" ({', '.join(words)})" if len(words) > 1 else f" {words[0]}" if words else "")
+
+
+def _bare(kind: str) -> str:
+    return re.sub(r"\b\w+\.", "", kind)
 
 
 @pytest.mark.parametrize("name", target_names())
@@ -29,8 +71,51 @@ def test_a_manifest_holds_together(name: str) -> None:
         assert all(signal.declared[key] for key in ("metric", "refresh", "simulator"))
     for reading in target.readings.values():
         assert reading.of in ("metrics", "request", "item", "clock", *manifest["attributes"])
-    for kind, names in manifest["built_in"].items():
-        assert set(names) <= set(registry.NAMES.get(kind, registry.NAMES["scheduler"]))
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_name_tag_and_commit_agree(name: str) -> None:
+    """A version of numbers is that very tag; another has the branch and the commit in its name."""
+    manifest = targets.load(name).manifest
+    repository, version = name.split("@")
+    described, commit = manifest["describe"], manifest["commit"]
+    assert re.fullmatch(r"[0-9a-f]{40}", commit)
+    assert manifest["repository"] == f"llm-d/{repository}"
+    if re.fullmatch(r"[0-9.]+", version):
+        assert described == f"v{version}"
+    else:
+        assert version == f"main-{commit[:8]}"
+        behind = re.fullmatch(r".+-[1-9][0-9]*-g([0-9a-f]{8,})", described)
+        assert behind and commit.startswith(behind[1])
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_stubs_declare_what_the_commit_declares(name: str) -> None:
+    recorded = target_file(name, "signatures.yaml")
+    manifest = targets.load(name).manifest
+    assert set(recorded) == set(manifest["packages"])
+    for path, text in manifest["packages"].items():
+        stub = go_declarations(text.replace("{key_type}", manifest["key_type"]))
+        assert stub == recorded[path], path
+
+
+def test_a_release_and_main_differ_where_the_release_does_not_compile() -> None:
+    release, main = (
+        target_file(f"llm-d-router@{one}", "signatures.yaml") for one in ("0.10.0", "main-ebab6879")
+    )
+    of_endpoint = "pkg/epp/framework/interface/scheduling"
+    assert release[of_endpoint]["Endpoint.Get"] == "(string) (Cloneable, bool)"
+    assert main[of_endpoint]["Endpoint.Get"] == "(DataKey) (Cloneable, bool)"
+
+
+@pytest.mark.parametrize(("name", "count"), [("0.10.0", 96), ("main-ebab6879", 97)])
+def test_everything_that_the_router_registers_is_there(name: str, count: int) -> None:
+    types = target_types(f"llm-d-router@{name}").plugins
+    assert len(types) == count and all(one.package for one in types.values())
+    named = {row.plugin for row in policy_rows() if row.plugin} | {
+        row.producer for row in policy_rows() if row.producer
+    }
+    assert named <= set(types)
 
 
 def test_every_signal_of_a_context_has_a_row() -> None:
