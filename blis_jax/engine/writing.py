@@ -19,6 +19,7 @@ from blis_jax.core.parts import Parts
 from blis_jax.core.rows import Row
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row
+from blis_jax.engine.phases.steps.step_times import no_earlier
 from blis_jax.prefix_index import router_index
 from blis_jax.prefix_index.news import no_news as no_index_news
 from blis_jax.prefix_index.news import with_news
@@ -73,6 +74,7 @@ def no_record(ctx: Context) -> RecordWrite:
     return RecordWrite(
         record=jnp.int32(ctx.shape.log_capacity),
         row=StepRecord.filled(ctx.clock),
+        earlier=no_earlier(ctx),
     )
 
 
@@ -287,6 +289,20 @@ def _write_row(table: RowTable, row_: Row, at: jax.Array) -> RowTable:
     return RowTable((numbers, _put_row(table.times, row_.times, at)))
 
 
+def _write_log(log: RowTable, done: RecordWrite) -> RowTable:
+    """The records behind each other."""
+    earlier = done.earlier
+    if earlier is not None:
+        first = done.record - earlier.count
+
+        def put_row(at: jax.Array, log: RowTable) -> RowTable:
+            row = StepRecord(earlier.numbers[at], earlier.times[at])
+            return _write_row(log, row, first + at)
+
+        log = lax.fori_loop(0, earlier.count, put_row, log)
+    return _write_row(log, done.row, done.record)
+
+
 def _write_slot(table: RowTable, slot: SlotWrite) -> RowTable:
     at = jnp.int32(0), slot.instance, slot.slot
     if table.is_joined:
@@ -321,5 +337,5 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         past=_write_requests(ctx, state, done),
         lane=done.lane,
         inst=_write_row(state.inst, done.inst, done.instance),
-        log=_write_row(state.log, done.record.row, done.record.record),
+        log=_write_log(state.log, done.record),
     )

@@ -22,6 +22,16 @@ class StepTimeFn(Protocol):
         ...
 
 
+class DecodeTimeFn(Protocol):
+    """`(coefficients, decodes, context) -> float64 µs`, traced by JAX."""
+
+    def __call__(
+        self, beta: Float[Array, "coefficient"], decodes: jax.Array, context: jax.Array, /
+    ) -> jax.Array:
+        """The time of a step of so many members in decode, which had so many tokens of context before, float64."""
+        ...
+
+
 class VectorFn(Protocol):
     """`(coefficients, deployment) -> numbers`, made once on the host; `step_time` gets the numbers."""
 
@@ -55,8 +65,8 @@ class LatencyModel:
     needs_members: bool = False  # the batch by request (`batch.members`), not only its totals
     # steps of one batch in decode take the same time, so that many can be made at once
     has_equal_decode_steps: bool = True
-    # in decode more context never makes a step shorter, so that steps of equal whole microseconds can be found
-    grows_with_context: bool = False
+    # what `step_time` says of a batch that only decodes, bit by bit, if the totals of the batch are enough
+    decode_time: DecodeTimeFn | None = None
     # place of what every step costs among the coefficients, or the numbers from sizes; None: there is none
     overhead: int | None = 0
     sizes: FromSizes | None = None  # the step time depends on what is served on what
@@ -68,13 +78,13 @@ def latency_model(
     has_equal_decode_steps: bool = True,
     overhead: int | None = 0,
     sizes: FromSizes | None = None,
-    grows_with_context: bool = False,
+    decode_time: DecodeTimeFn | None = None,
 ) -> Callable[[StepTimeFn], LatencyModel]:
     """Make a latency model of a function; see `LatencyModel` for what is declared.
 
     A model that looks at how many tokens are computed before a step must say
-    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. With
-    `grows_with_context=True` it also says that no step of a batch in decode is shorter than the one before.
+    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. Then
+    `decode_time` spares asking every member before each step of a batch that only decodes.
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
@@ -84,7 +94,7 @@ def latency_model(
             tuple(coefficients),
             needs_members,
             has_equal_decode_steps,
-            grows_with_context,
+            decode_time,
             overhead,
             sizes,
         )

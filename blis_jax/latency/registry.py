@@ -74,7 +74,6 @@ def choosing(names: tuple[str, ...]) -> LatencyModel:
         (),
         needs_members=True,
         has_equal_decode_steps=False,
-        grows_with_context=first.grows_with_context and second.grows_with_context,
         overhead=None,
         sizes=first.sizes,
     )

@@ -126,7 +126,6 @@ def _check(deployment: Deployment) -> None:
     (),
     needs_members=True,
     has_equal_decode_steps=False,
-    grows_with_context=True,
     overhead=None,
     sizes=FromSizes(vector, (0.0, 0.0, 0.0), (), 0),
 )

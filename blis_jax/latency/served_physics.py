@@ -152,7 +152,6 @@ def _shared_size(model: ModelDescription) -> int:
     COEFFICIENTS,
     needs_members=True,
     has_equal_decode_steps=False,
-    grows_with_context=True,
     overhead=ServedNumbers._fields.index("every_step_us"),
     sizes=FromSizes(vector, ALPHA, BETA, len(COEFFICIENTS)),
 )

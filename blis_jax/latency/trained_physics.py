@@ -194,11 +194,27 @@ def _weights_us(deployment: Deployment, group: float) -> float:
     return (attention + feed_forward) / (deployment.gpu.bandwidth_tbs * 1e6)
 
 
+def _numbers(beta: Float[Array, "number"]) -> PhysicsNumbers:
+    return PhysicsNumbers(*(beta[place] for place in range(len(PhysicsNumbers._fields))))
+
+
+def decode_time(beta: Float[Array, "number"], decodes: jax.Array, context: jax.Array) -> jax.Array:
+    """Return what `trained_physics` says of a batch that only decodes, float64 µs.
+
+    Args:
+        beta: `PhysicsNumbers`.
+        decodes: members.
+        context: tokens that they have computed before, in all.
+    """
+    nothing = jnp.float64(0.0)
+    return _time(_numbers(beta), nothing, nothing, decodes, context, decodes)
+
+
 @latency_model(
     COEFFICIENTS,
     needs_members=True,
     has_equal_decode_steps=False,
-    grows_with_context=True,
+    decode_time=decode_time,
     overhead=PhysicsNumbers._fields.index("every_step_us"),
     sizes=FromSizes(vector, ALPHA, BETA, FEWEST, has_time_after_decode=True),
 )
@@ -208,10 +224,19 @@ def trained_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array
     The attention of a prompt counts its whole length in every chunk. Sums over members are whole numbers
     below 2^53 for prompts and budgets up to millions of tokens, so their order does not matter.
     """
-    numbers = PhysicsNumbers(*(beta[place] for place in range(len(PhysicsNumbers._fields))))
-    members = batch.members
-    assert members is not None
-    prompt_tokens, attention, decodes, context, requests = _sums(members, numbers)
+    numbers = _numbers(beta)
+    assert batch.members is not None
+    return _time(numbers, *_sums(batch.members, numbers))
+
+
+def _time(
+    numbers: PhysicsNumbers,
+    prompt_tokens: jax.Array,
+    attention: jax.Array,
+    decodes: jax.Array,
+    context: jax.Array,
+    requests: jax.Array,
+) -> jax.Array:
     prefill = _both(
         numbers.prefill_compute,
         _compute_us(numbers, prompt_tokens, attention),

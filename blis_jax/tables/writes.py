@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from blis_jax.core.columns import selected
 from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.types import LAST, NO_REQUEST, pytree
+from blis_jax.core.types import LAST, NO_REQUEST, Absent, pytree
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.tables.context import Context, Work
 from blis_jax.tables.journeys import (
@@ -66,11 +68,31 @@ def no_slot(ctx: Context) -> SlotWrite[Any]:
 
 
 @pytree
+class EarlierRecords:
+    """The records of steps that were made with later ones of the same batch."""
+
+    count: Int[Array, ""]
+    numbers: Int[Array, "row column"]
+    times: Real[Array, "row time"]
+
+    def with_row(self, at: jax.Array, row: StepRecord) -> EarlierRecords:
+        """Return the records with one in its place."""
+        numbers, times = selected(row.numbers)[None], selected(row.times)[None]
+        start = at, jnp.int32(0)
+        return EarlierRecords(
+            self.count,
+            lax.dynamic_update_slice(self.numbers, numbers, start),
+            lax.dynamic_update_slice(self.times, times, start),
+        )
+
+
+@pytree
 class RecordWrite:
-    """One step record; past the log's end if there is none."""
+    """One step record, past the log's end if there is none, and those right before it."""
 
     record: Int[Array, ""]
     row: StepRecord
+    earlier: EarlierRecords | Absent = None
 
 
 @pytree

@@ -26,6 +26,7 @@ from blis_jax.engine.phases.steps.batch_formation import has_candidate, serve
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
+from blis_jax.engine.phases.steps.step_times import DecodeSteps, no_stretch
 from blis_jax.engine.writing import no_record, no_writes
 from blis_jax.memory.memory import Left, Subject
 from blis_jax.memory.models import move_blocks
@@ -43,14 +44,21 @@ if TYPE_CHECKING:
 
 
 def _finished(
-    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    stretch: DecodeSteps | None,
 ) -> tuple[Work, RecordWrite]:
-    result = finish_step(ctx, state, work, instance, written)
+    result = finish_step(ctx, state, work, instance, written, stretch)
     record = work.lane.num_records
+    if result.earlier is not None:
+        record = record + result.earlier.count
     if ctx.shape.stall_steps:
         record = record - work.lane.log_base
     record = jnp.minimum(record, jnp.int32(ctx.shape.log_capacity))
-    return result.work, RecordWrite(record, result.record)
+    return result.work, RecordWrite(record, result.record, result.earlier)
 
 
 def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
@@ -96,7 +104,11 @@ def advance(
     begins = is_new & ~is_drop
     for hook in hooks:
         work, begins = hook.before_step(ctx, state, work, instance, begins)
-    started = when(begins, lambda: begin(ctx, state, work, instance, until), lambda: work)
+    started, stretch = when(
+        begins,
+        lambda: begin(ctx, state, work, instance, until),
+        lambda: (work, no_stretch(ctx)),
+    )
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
     fails = does(started, Do.FAILED)
@@ -109,7 +121,7 @@ def advance(
     ends = is_forming & is_sound & does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
     timed, record = when(
         ends,
-        lambda: _finished(ctx, state, formed, instance, written),
+        lambda: _finished(ctx, state, formed, instance, written, stretch),
         lambda: (formed, no_record(ctx)),
     )
     is_completing = timed.lane.mode == Mode.COMPLETING

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
 from blis_jax.core.views import ContextLimits, StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
-from blis_jax.engine.phases.steps.step_start import members_of, step_time
+from blis_jax.engine.phases.steps.step_times import DecodeSteps, members_of, no_earlier, step_time
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Left, Subject
 from blis_jax.tables.blocks import Asker
@@ -39,43 +40,116 @@ from blis_jax.tables.context import (
 )
 from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import Instance, Mode, State, StepRecord
-from blis_jax.tables.writes import SlotWrite, no_slot
+from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 
 
 @pytree
 class Finished:
-    """A step that has been timed, and its record."""
+    """A step that has been timed, and its record; those of the steps before it in its stretch."""
 
     work: Work
     record: StepRecord
+    earlier: EarlierRecords | None
+
+
+@pytree
+class _Timed:
+    """The last equal steps of those that end, and what was before them."""
+
+    num_steps: jax.Array
+    duration: jax.Array
+    unlimited: jax.Array  # the duration in float64 µs, which no clock limits
+    start: jax.Array
+    total: jax.Array  # duration of all steps before
+    sum_used: jax.Array  # blocks, over these steps
 
 
 def _record(
     ctx: Context,
     work: Work,
     instance: jax.Array,
-    index: jax.Array,
-    num_done: jax.Array,
-    **times: jax.Array,
+    timed: _Timed,
+    **changes: jax.Array,
 ) -> StepRecord:
-    """The record of the step in progress."""
+    """The record of equal steps, the last ones of those in progress but for the changes."""
     lane, inst = work.lane, work.inst
-    steps, used = lane.num_steps, inst.used_blocks
+    steps = timed.num_steps
+    values = {
+        "last_index": inst.step_index + lane.num_steps,
+        "used_blocks": inst.used_blocks,
+        "num_completed": jnp.int32(0),
+    }
     return StepRecord.make(
         ctx.clock,
         instance=instance,
         num_steps=steps,
-        last_index=index,
+        sum_used_blocks=timed.sum_used,
         running=inst.num_prefill + inst.num_decode,
         waiting=lane.num_waiting,
-        used_blocks=used,
-        sum_used_blocks=jnp.where(steps == 1, used, lane.sum_used),
         num_decode=lane.num_decode,
-        num_completed=num_done,
         prefill_tokens=lane.prefill_tokens,
         num_scheduled=lane.num_scheduled,
-        **times,
+        start=timed.start,
+        duration=timed.duration,
+        total_duration=timed.total + steps.astype(ctx.clock) * timed.duration,
+        **(values | changes),
     )
+
+
+def _timed(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    stretch: DecodeSteps | None,
+) -> tuple[_Timed, EarlierRecords | None]:
+    """The last equal steps of those that end, and the records of those before."""
+    lane, inst = work.lane, work.inst
+
+    def alike() -> tuple[_Timed, EarlierRecords | None]:
+        times = _duration(ctx, state, work, instance, written)
+        summed = jnp.where(lane.num_steps == 1, inst.used_blocks, lane.sum_used)
+        before = lane.now, inst.total_duration, summed
+        return _Timed(lane.num_steps, *times, *before), no_earlier(ctx)
+
+    if stretch is None:
+        return alike()
+    in_runs = functools.partial(_in_runs, ctx, state, work, instance, stretch)
+    return ctx.when(stretch.num_runs > 0, in_runs, alike)
+
+
+def _in_runs(
+    ctx: Context, state: State, work: Work, instance: jax.Array, stretch: DecodeSteps
+) -> tuple[_Timed, EarlierRecords | None]:
+    """The last run of a stretch, and the records of the runs before it."""
+    inst, slots = work.inst, SlotRows(state, instance)
+    blocks, _ = ctx.memory.decode_blocks(ctx, slots, inst.step_index, work.lane.num_steps)
+    none = no_earlier(ctx)
+    last = stretch.num_runs - 1
+
+    def run(at: jax.Array, before: tuple[jax.Array, ...]) -> tuple[_Timed, jax.Array, jax.Array]:
+        start, total, index, used = before
+        steps = stretch.num_steps[at]
+        taken, more = ctx.memory.decode_blocks(ctx, slots, index, steps)
+        duration, summed = stretch.durations[at], used * steps + more
+        return (
+            _Timed(steps, duration, stretch.unlimited, start, total, summed),
+            index + steps,
+            used + taken,
+        )
+
+    def record(at: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        timed, index, used = run(at, carry[0])
+        row = _record(ctx, work, instance, timed, last_index=index, used_blocks=used)
+        passed = timed.num_steps.astype(ctx.clock) * timed.duration
+        return (timed.start + passed, timed.total + passed, index, used), carry[1].with_row(at, row)
+
+    before = work.lane.now, inst.total_duration, inst.step_index, inst.used_blocks - blocks
+    if none is None:
+        return run(last, before)[0], None
+    before, rows = lax.fori_loop(0, last, record, (before, none))
+    return run(last, before)[0], dataclasses.replace(rows, count=last)
 
 
 def _duration(
@@ -116,26 +190,29 @@ def finish_step(
     work: Work,
     instance: jax.Array,
     written: SlotWrite,
+    stretch: DecodeSteps | None = None,
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
-    `written` may have been served in this scan step, and its rows are not in the tables yet.
+    `written` may have been served in this scan step, and its rows are not in the tables yet. A stretch has
+    begun in this scan step, too.
     """
     lane, inst, now = work.lane, work.inst, work.lane.now
     steps = lane.num_steps
-    duration, unlimited = _duration(ctx, state, work, instance, written)
-    last_start = now + (steps - 1).astype(ctx.clock) * duration
-    before = inst.total_duration
-    total = before + steps.astype(ctx.clock) * duration
+    timed, earlier = _timed(ctx, state, work, instance, written, stretch)
+    duration, at_last = timed.duration, timed.num_steps
+    last_start = timed.start + (at_last - 1).astype(ctx.clock) * duration
+    before = timed.total
+    total = before + at_last.astype(ctx.clock) * duration
     index = inst.step_index + steps
     finish, num_done, moving = _done(ctx, state, work, instance, written, index)
-    completed, times = num_done - moving, {"start": now, "duration": duration}
-    record = _record(ctx, work, instance, index, completed, total_duration=total, **times)
+    record = _record(ctx, work, instance, timed, num_completed=num_done - moving)
+    num_records = lane.num_records if earlier is None else lane.num_records + earlier.count
     outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
     if not ctx.shape.stall_steps:  # else the log is emptied before it is full
-        outcome = failing(outcome, lane.num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)
+        outcome = failing(outcome, num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)
     # the next step would start beyond the clock; with steps that overlap their sum may leave it before
-    is_beyond = ctx.is_beyond(last_start, unlimited) | (total < before)
+    is_beyond = ctx.is_beyond(last_start, timed.unlimited) | (total < before)
     outcome = failing(outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
     at_start = inst.steps_at_now + steps
     return Finished(
@@ -145,7 +222,7 @@ def finish_step(
                 outcome=outcome,
                 mode=jnp.int32(Mode.COMPLETING),
                 num_to_complete=num_done,
-                num_records=lane.num_records + 1,
+                num_records=num_records + 1,
                 now=last_start,
                 duration=duration,
             ),
@@ -159,6 +236,7 @@ def finish_step(
             task=ctx.memory.task_after_step(ctx, work.task),
         ),
         record,
+        earlier,
     )
 
 

@@ -34,7 +34,7 @@ def test_a_step_begins_with_who_waits_and_who_is_visited() -> None:
     made.resident(1, 2, request=2, queued=900)  # not yet in the queue
     made.instance(1, load=3, num_prefill=1, next_order=1, is_idle=0, chains=(500,))
     made.lane(now=500)
-    work = begin(made.ctx, made.state, made.work(1), ONE, LATER)
+    work, _ = begin(made.ctx, made.state, made.work(1), ONE, LATER)
     assert values(work.lane, "mode", "active", "budget") == [Mode.FORMING, 1, 64]
     assert values(work.lane, "num_waiting", "queue_depth", "num_to_visit") == [1, 1, 1]
     assert values(work.lane, "num_decode", "decode_tokens", "num_steps") == [0, 0, 1]
@@ -46,14 +46,14 @@ def test_equal_steps_end_with_the_first_completion_or_before_the_cluster_s_next_
     until: int, steps: int
 ) -> None:
     made = decoding()
-    work = begin(made.ctx, made.state, made.work(1), ONE, jnp.int32(until))
+    work, _ = begin(made.ctx, made.state, made.work(1), ONE, jnp.int32(until))
     assert values(work.lane, "num_steps", "num_to_visit", "decode_tokens") == [steps, 0, 2]
     assert values(work.lane, "budget") == [62]
 
 
 def test_the_end_of_a_step_is_recorded_and_counts_who_is_done() -> None:
     made = decoding()
-    work = begin(made.ctx, made.state, made.work(1), ONE, LATER)
+    work, _ = begin(made.ctx, made.state, made.work(1), ONE, LATER)
     done = finish_step(made.ctx, made.state, work, ONE, no_slot(made.ctx))
     names = ("instance", "num_steps", "last_index", "running", "num_completed", "num_decode")
     assert values(done.record, *names) == [1, 3, 7, 2, 1, 2]
@@ -66,7 +66,7 @@ def test_a_step_that_ends_beyond_the_clock_is_reported() -> None:
     made = decoding()
     made.instance(1, chains=(NEVER - 900,))
     made.lane(now=NEVER - 900)
-    work = begin(made.ctx, made.state, made.work(1), ONE, LATER)
+    work, _ = begin(made.ctx, made.state, made.work(1), ONE, LATER)
     done = finish_step(made.ctx, made.state, work, ONE, no_slot(made.ctx))
     assert int(done.work.lane.outcome) == Outcome.CLOCK_OVERFLOW
 
