@@ -125,8 +125,8 @@ def _check_free(folder: Path, is_forced: bool) -> None:
 
 def _scaffold(folder: Path, options: InitOptions) -> dict[str, Any]:
     from sweeps.ledger import render
+    from sweeps.ledger.baseline import measure_baseline
     from sweeps.ledger.book import Ledger
-    from sweeps.tracks.baseline import measure_baseline
     from sweeps.tracks.problem import FILE, load_problem, parse_problem
 
     workload_text = _workload_text(options.workload or "")
@@ -149,7 +149,7 @@ def _scaffold(folder: Path, options: InitOptions) -> dict[str, Any]:
 
 
 def _refresh(folder: Path, options: InitOptions) -> dict[str, Any]:
-    from sweeps.tracks.baseline import measure_baseline
+    from sweeps.ledger.baseline import measure_baseline
     from sweeps.tracks.problem import load_problem, to_markdown
 
     for name in options.given():

@@ -97,8 +97,8 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
     prepare_backend(use_cache=not options.no_cache)
 
+    from sweeps.claims.metrics import reported_names
     from sweeps.runs.experiment import Experiment, targets_of
-    from sweeps.runs.metrics import reported_names
     from sweeps.runs.workloads import workload_content
     from sweeps.search.engines import make, recommended
     from sweeps.search.loop import ExperimentOnLoads, SearchRecord, load_specs

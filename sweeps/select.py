@@ -154,8 +154,8 @@ def _check_class(name: str, classes: Sequence[str]) -> None:
 def _choice(options: SelectOptions) -> FinalQuestion:
     from blis_jax.metrics.scalars import lookup
     from sweeps.claims.grammar import parse_constraint
+    from sweeps.claims.metrics import our_name
     from sweeps.compare.selection.stage import FinalQuestion
-    from sweeps.runs.metrics import our_name
 
     metric = our_name(options.metric)
     lookup(metric)

@@ -14,12 +14,14 @@ from benchmarks.house.imports import (
     imports,
     inner_imports,
     inside,
+    nodes,
     parsed,
 )
 
 TREE = parsed(Path(__file__).parents[1])
 EDGES = imports(TREE)
 OURS = imports(inside(TREE, "blis_jax"))
+SWEEPS = imports(inside(TREE, "sweeps"))
 FOLDERS = between_folders(OURS)
 
 # Each may import those before it, of modules on the top floor of blis_jax all.
@@ -33,6 +35,7 @@ INSIDE_FUNCTIONS = {
     "blis_jax.reports.style": 6,  # matplotlib, which is there for who draws
     "blis_jax.traces.formats.plain": 3,  # PyArrow, which is there for who reads Parquet
 }
+POLICIES = "sweeps.strategies.policies"  # whose modules strategy files and options name
 
 
 def test_every_folder_has_a_layer() -> None:
@@ -59,8 +62,35 @@ def test_packages_import_only_packages_below() -> None:
     assert up == set()
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circles(OURS) == []
+@pytest.mark.parametrize("edges", [OURS, SWEEPS], ids=["blis_jax", "sweeps"])
+def test_nothing_imports_each_other_in_a_circle(edges: dict[str, set[str]]) -> None:
+    assert circles(edges) == []
+    assert circles(between_folders(edges)) == []
+
+
+def test_every_module_of_sweeps_is_imported_named_or_a_command() -> None:
+    used = set().union(*EDGES.values())
+    texts = {
+        text.value
+        for module in TREE.values()
+        for text in nodes(module, ast.Constant)
+        if isinstance(text.value, str)
+    }
+    unused = [
+        name
+        for name in SWEEPS
+        if name not in used | texts
+        and not any(other.startswith(f"{name}.") for other in SWEEPS)
+        and not name.startswith(f"{POLICIES}.")
+        and "__main__" not in (name.split(".")[-1], *_names_compared(TREE[name]))
+    ]
+    assert unused == []
+
+
+def _names_compared(module: ast.Module) -> list[object]:
+    """Return the texts of `if __name__ == "__main__"` on the top floor of a module."""
+    tests = [node.test for node in module.body if isinstance(node, ast.If)]
+    return [text.value for test in tests for text in nodes(test, ast.Constant)]
 
 
 def test_the_core_imports_nothing_of_ours() -> None:

@@ -22,8 +22,8 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from blis_jax.workload.spec import parse_spec
+from sweeps.claims.metrics import our_name
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.metrics import our_name
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -106,16 +106,15 @@ def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def folder_of(name: str) -> str | None:
-    """Return the folder of `blis_jax` that a module belongs to; None for one on the top floor or a
+    """Return the folder of its package that a module belongs to; None for one on the top floor or a
     door (`__main__`).
     """
     parts = name.split(".")
-    is_inside = parts[0] == "blis_jax" and len(parts) > 2 and parts[-1] != "__main__"
-    return parts[1] if is_inside else None
+    return parts[1] if len(parts) > 2 and parts[-1] != "__main__" else None
 
 
 def between_folders(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return which folder of `blis_jax` imports which others."""
+    """Return which folder imports which others, from the imports between modules of one package."""
     joined: dict[str, set[str]] = {}
     for name, others in edges.items():
         folder = folder_of(name)

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,6 +72,10 @@ class Estimate:
     def holds(self, value: float) -> bool:
         """Return whether a value lies within; also where nothing can be said."""
         return not (value < self.low or value > self.high)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mean, its interval and the method as plain data."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "method": self.method}
 
 
 def t_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,6 +105,21 @@ class Difference:
     p_adjusted: float
     verdict: str  # BETTER, WORSE, UNCLEAR, or SAME: equal on every seed
     is_exact: bool = False  # every seed makes the same run
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as plain data, the first strategy as the reference."""
+        return {
+            "num_pairs": self.num_pairs,
+            "reference_mean": self.first_mean,
+            "mean": self.second_mean,
+            "difference": self.absolute.to_json(),
+            "percent": self.percent.to_json(),
+            "simultaneous": self.simultaneous.to_json(),
+            "simultaneous_percent": self.simultaneous_percent.to_json(),
+            "p_value": self.p_value,
+            "p_adjusted": self.p_adjusted,
+            "verdict": self.verdict,
+        }
 
 
 def joint_words(inference: Inference) -> str:

@@ -68,7 +68,9 @@ SCALAR_NAMES = (*RUN_FIGURES, *names_in(CLASS_FIGURES, CLASSES))
 
 def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
     from blis_jax.metrics.scalars import evaluate
-    from sweeps.runs import metrics  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
+    from sweeps.claims import (
+        metrics,  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
+    )
 
     assert metrics is not None
     return np.array(list(evaluate(record, names, _targets()).values()))

@@ -19,7 +19,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import HIGHER, LOWER
 from blis_jax.metrics.scalars import lookup
-from sweeps.runs.metrics import our_name
+from sweeps.claims.metrics import our_name
 
 if TYPE_CHECKING:
     from blis_jax.statistics.intervals import Estimate

@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
-import scipy
 
-from blis_jax import __version__
-from blis_jax.cluster.config import FIELDS, PROFILE, ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import numbered
-from blis_jax.cluster.setting_values import plain_value
 from blis_jax.core.kinds import NONE
 from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import names_in
@@ -26,17 +21,17 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
 from blis_jax.reports.words import cluster_line
-from blis_jax.statistics.intervals import Estimate, Inference
+from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
 from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.crossover import Crossover, crossovers
 from sweeps.compare.judge import Judge, OneTrace, interval_sentence, judge_of
 from sweeps.compare.ranking import ranking
-from sweeps.runs.measured import failure_of, metric_values, same_lives
-from sweeps.search.result import arguments
-from sweeps.strategies.arms import Arm
+from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
+from sweeps.strategies.arms import Arm, settings_of
 from sweeps.strategies.parts import SuccessCriterion
+from sweeps.strategies.reference_arguments import arguments
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_p99_ms", "goodput_rps")
@@ -160,18 +155,6 @@ def setting_json(setting: ComparedSetting) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the programs that made the figures."""
-    return {
-        "blis_jax": __version__,
-        "profile": PROFILE,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-    }
-
-
 def _inference(
     setting: ComparedSetting, size: int, found: Sequence[Difference], judge: Judge
 ) -> dict[str, Any]:
@@ -204,16 +187,11 @@ def _arm(
 ) -> dict[str, Any]:
     config, runs = one.arm.config, one.runs
     failure = failure_of(setting.seeds, runs)
-    default = ClusterConfig()
     return {
         "name": one.arm.name,
         "strategy": one.arm.strategy.name if one.arm.strategy is not None else None,
         "profile": config.profile,
-        "settings": {
-            name: plain_value(getattr(config, name))
-            for name in FIELDS
-            if getattr(config, name) != getattr(default, name)
-        },
+        "settings": settings_of(config),
         "cli_args": arguments(config),
         "outcomes": [run.outcome.name for run in runs],
         "fingerprint": _together(runs),
@@ -259,7 +237,7 @@ def _figures(
         values = metric_values(runs, name)
         entry = {
             "unit": metric.unit,
-            **interval_json(judge.interval(runs, name)),
+            **judge.interval(runs, name).to_json(),
             "num_seeds": int(np.isfinite(values).sum()),
             "per_seed": values.tolist(),
         }
@@ -312,33 +290,7 @@ def _comparison(
         "metric": metric.name,
         "unit": metric.unit,
         "better": metric.direction,
-        **difference_json(found),
-    }
-
-
-def difference_json(found: Difference) -> dict[str, Any]:
-    """Return a difference as plain data."""
-    return {
-        "num_pairs": found.num_pairs,
-        "reference_mean": found.first_mean,
-        "mean": found.second_mean,
-        "difference": interval_json(found.absolute),
-        "percent": interval_json(found.percent),
-        "simultaneous": interval_json(found.simultaneous),
-        "simultaneous_percent": interval_json(found.simultaneous_percent),
-        "p_value": found.p_value,
-        "p_adjusted": found.p_adjusted,
-        "verdict": found.verdict,
-    }
-
-
-def interval_json(interval: Estimate) -> dict[str, Any]:
-    """Return an interval as plain data."""
-    return {
-        "mean": interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "method": interval.method,
+        **found.to_json(),
     }
 
 
@@ -376,7 +328,7 @@ def _judged(arm: str, entry: CriterionVerdict[SuccessCriterion]) -> dict[str, An
         "metric": lookup(verdict.claim.metric)[0].name,
         "class": entry.slo_class,
         "is_asked": entry.is_asked,
-        "reached": interval_json(verdict.reading.mean),
+        "reached": verdict.reading.mean.to_json(),
         "num_seeds": len(verdict.reading.per_seed) - verdict.reading.num_missing,
         "num_seeds_met": verdict.num_holding,
         "is_met": verdict.word == MET,

@@ -24,8 +24,6 @@ USUAL = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is compared
 
 def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge) -> dict[str, Any]:
     """Order the arms from the best to the worst; differences between any two are judged together."""
-    from sweeps.compare.document import difference_json
-
     name = next((one for one in USUAL if one in setting.metrics), setting.metrics[0])
     metric, slo_class = lookup(name)
     places = list(combinations(range(len(compared)), 2))
@@ -46,7 +44,7 @@ def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge
             {
                 "arm": arms[at],
                 "value": float(values[at]),
-                "against_reference": difference_json(by_pair[0, int(at)]) if at else None,
+                "against_reference": by_pair[0, int(at)].to_json() if at else None,
                 "surely_ahead_of": [
                     arms[other] for other in order if _is_ahead(by_pair, int(at), int(other))
                 ],

@@ -28,10 +28,10 @@ from blis_jax.workload.spec import parse_spec
 from sweeps.compare.document import ComparedSetting, default_metrics
 from sweeps.runs.experiment import Experiment, metrics_for
 from sweeps.runs.options import ComparisonOptions, inference_of
+from sweeps.runs.workloads import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.file import converted
 from sweeps.strategies.reference_arguments import replaced
-from sweeps.sweep.plan import WORKLOAD_PREFIX
 
 WANTED = "a Dataset of blis-jax sweep"
 USED = {  # options that say how runs are judged and shown, not how they are made

@@ -73,8 +73,6 @@ class EnoughSeeds:
 
     def document(self, arms: Sequence[Arm], looks: Sequence[Differences]) -> dict[str, Any]:
         """Return what was asked for, seen and used, as plain data."""
-        from sweeps.compare.document import difference_json
-
         last, asked = looks[-1], [(arm, name) for arm in arms[1:] for name in self.names]
         return {
             "rule": rule_words(self.rule, self.confidence),
@@ -89,7 +87,7 @@ class EnoughSeeds:
                     "arm": arm.name,
                     "metric": lookup(name)[0].name,
                     "class": lookup(name)[1] or ALL,
-                    **difference_json(found),
+                    **found.to_json(),
                 }
                 for (arm, name), found in zip(asked, last.found, strict=True)
             ],

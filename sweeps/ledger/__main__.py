@@ -170,8 +170,8 @@ def _status(arguments: list[str]) -> int:
     options = _StatusOptions.read(arguments)
     if options.null_limit is not None and options.null_limit < 1:
         raise ConfigError(f"--null-limit must be at least 1, got {options.null_limit}")
+    from sweeps.claims.metrics import known_metric, our_name
     from sweeps.ledger.answers import of_status
-    from sweeps.runs.metrics import known_metric, our_name
 
     ledger = options.ledger()
     objective = our_name(options.objective or ledger.problem.objective)

@@ -28,11 +28,11 @@ from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.judge import Figures
+from sweeps.claims.metrics import reported_names
 from sweeps.claims.words import REFERENCE_RUNS
 from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pooled_tails
-from sweeps.runs.metrics import reported_names
 from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.tracks.problem import workload_named

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import sweeps.runs.metrics  # noqa: F401  (registers the metrics of searches)
+import sweeps.claims.metrics  # noqa: F401  (registers the metrics of searches)
 from blis_jax.core.arrays import ratio
 from blis_jax.core.outcome import WHOLE
 from blis_jax.core.types import CLASS_NAMES

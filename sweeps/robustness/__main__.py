@@ -297,8 +297,8 @@ def _stopping(options: RobustnessOptions) -> StoppingRule | None:
 
 def _question(options: RobustnessOptions) -> Question:
     from sweeps.claims.grammar import parse_constraint
+    from sweeps.claims.metrics import our_name
     from sweeps.robustness.plan import CONSTRAINTS, Question
-    from sweeps.runs.metrics import our_name
 
     if not 1 <= options.depth <= 10:
         raise ConfigError(f"--depth must be between 1 and 10, got {options.depth}")

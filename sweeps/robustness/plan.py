@@ -17,9 +17,9 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.claims.grammar import Claim, parse_constraint
+from sweeps.claims.metrics import reported_names
 from sweeps.robustness.cells import MapAxis, Place, config_in
 from sweeps.robustness.workloads import Extent, Shape, TraceShape
-from sweeps.runs.metrics import reported_names
 from sweeps.strategies.arms import Arm
 
 OBJECTIVE = "ttft_p99_ms[critical]"

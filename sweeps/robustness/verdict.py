@@ -28,10 +28,10 @@ from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Pair, differences
 from sweeps.claims.grammar import Claim, parse_constraint
+from sweeps.claims.metrics import our_name
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.plan import CONSTRAINTS, OBJECTIVE, Question
 from sweeps.robustness.store import Unrun, is_done
-from sweeps.runs.metrics import our_name
 
 NONE = "none"
 BEST = "best within the constraints"

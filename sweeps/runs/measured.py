@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
+import scipy
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax import __version__
+from blis_jax.cluster.config import PROFILE, ClusterConfig
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import evaluated
@@ -32,7 +36,6 @@ from blis_jax.statistics.compared import pooled_pair
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
 from blis_jax.statistics.pooled import contributions_ms
-from sweeps.search.objectives import NO_FIGURE
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
@@ -218,6 +221,7 @@ def metric_values(runs: Sequence[RunSummary], name: str) -> np.ndarray:
 
 # --- failures --------------------------------------------------------------------------------------
 
+NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
 _WHAT_TO_DO = {
     Outcome.LIVELOCK.name: "the run would go on for ever; give more KV blocks, fewer requests a "
     "second, or another preemption",
@@ -275,3 +279,15 @@ def _sentence(code: str) -> str:
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the programs that made the figures."""
+    return {
+        "blis_jax": __version__,
+        "profile": PROFILE,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }

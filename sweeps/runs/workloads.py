@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
 
 FOLDER = "workloads"
+WORKLOAD_PREFIX = "workload."  # of an axis that is a number of the workload
 
 
 def list_own() -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Pair, differences, joint_words
-from sweeps.runs.metrics import our_name
+from sweeps.claims.metrics import our_name
 
 Answer = Mapping[str, Any]
 OF_TARGETS = ("goodput_rps", "attainment", "slo_miss_rate")  # metrics that look at the targets

@@ -15,12 +15,12 @@ import numpy as np
 from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.run_summary import RunSummary
-from sweeps.runs.metrics import known_metric, our_name
+from sweeps.claims.metrics import known_metric, our_name
+from sweeps.runs.measured import NO_FIGURE
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.parts import Constraint
 
 Metrics = Mapping[str, float]
-NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
 AT = " at "  # between a metric and the further load that it is measured at
 
 

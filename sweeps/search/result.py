@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig
-from blis_jax.cluster.setting_values import plain_value
 from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
@@ -19,6 +16,7 @@ from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.search.objectives import AT, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
 from sweeps.search.racing import Tried, best_of
+from sweeps.strategies.reference_arguments import arguments
 from sweeps.strategies.space import Space
 
 THEIR_METRICS = {  # the reference's names of what it reports of the best point
@@ -30,7 +28,6 @@ THEIR_METRICS = {  # the reference's names of what it reports of the best point
     "dropped": "num_dropped",
     "preemptions": "num_preemptions",
 }
-_OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 @dataclass(frozen=True)
@@ -134,24 +131,6 @@ def failures(tried: Sequence[Tried]) -> dict[str, int]:
     """Count the points that failed, by outcome."""
     names = [name for point in tried for name in point.worth.failures]
     return {name: names.count(name) for name in sorted(set(names))}
-
-
-def arguments(config: ClusterConfig) -> list[str]:
-    """Write the configuration as the reference's options; what has its default is left out."""
-    default = ClusterConfig()
-    words = ["--model", config.model]
-    for name in FIELDS:
-        value = getattr(config, name)
-        if name in _OURS or name == "model" or value == getattr(default, name):
-            continue
-        words.append(f"--{name.replace('_', '-')}")
-        if name == "policy_numbers":
-            words.append(",".join(f"{number}={entry!r}" for number, entry in value))
-        elif name == "instances":
-            words.append(json.dumps(plain_value(value)))
-        elif value is not True:
-            words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
-    return words
 
 
 def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import FROM_SIZES, lookup
 from blis_jax.policies.moved import ours
 
 if TYPE_CHECKING:
     from blis_jax.commands.cli import Parser
+
+_OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
 def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
@@ -47,6 +51,24 @@ def _arguments_parser() -> Parser:
     elsewhere = "give it as a key of the file"
     parser.refuse({"workload-spec": f"{elsewhere}, workload", "seed": f"{elsewhere}, seeds"})
     return parser
+
+
+def arguments(config: ClusterConfig) -> list[str]:
+    """Write the configuration as the reference's options; what has its default is left out."""
+    default = ClusterConfig()
+    words = ["--model", config.model]
+    for name in FIELDS:
+        value = getattr(config, name)
+        if name in _OURS or name == "model" or value == getattr(default, name):
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if name == "policy_numbers":
+            words.append(",".join(f"{number}={entry!r}" for number, entry in value))
+        elif name == "instances":
+            words.append(json.dumps(plain_value(value)))
+        elif value is not True:
+            words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
+    return words
 
 
 def replaced(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig:

@@ -26,7 +26,7 @@ from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.experiment import Experiment, Targets
 from sweeps.runs.requests import StudyRequests
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.reference_arguments import replaced
@@ -35,7 +35,6 @@ DEFAULT_STRATEGIES = ("baseline", "it08_opt")
 OF_ARMS = {  # keys of a strategy file that say what is run
     "name", "description", "mechanism", "fixed_args", "source", "folder", "parameter_paths",
 }  # fmt: skip
-WORKLOAD_PREFIX = "workload."
 RATE = "workload.aggregate_rate"
 MOST_VALUES = 10_000  # of one axis
 MOST_ROWS = 1_000_000

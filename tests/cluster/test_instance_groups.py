@@ -15,10 +15,9 @@ from blis_jax.cluster.step_times import name_of
 from blis_jax.commands.run.one_run import dashed
 from blis_jax.engine.mechanism import params
 from sweeps.ledger.trial import config_of
-from sweeps.search.result import arguments
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.strategies.file import parse_strategy
-from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.strategies.reference_arguments import arguments, config_from_arguments
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -31,13 +31,10 @@ from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import (
     FORMAT,
     ComparedSetting,
-    difference_json,
-    interval_json,
     setting_json,
-    versions,
 )
 from sweeps.compare.judge import interval_sentence
-from sweeps.runs.measured import failure_of, metric_values, same_lives
+from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm
 
 OF_CLASS = ("ttft_p99_ms",)
@@ -136,7 +133,7 @@ def _combination(setting: ComparedSetting, ablation: Ablation, one: Combination)
         metric, slo_class = lookup(name)
         values = metric_values(one.runs, name)
         interval = interval_of(seed_mean, [values[np.isfinite(values)]], setting.inference)
-        entry = {**interval_json(interval), "unit": metric.unit, "per_seed": values.tolist()}
+        entry = {**interval.to_json(), "unit": metric.unit, "per_seed": values.tolist()}
         figures.setdefault(slo_class or ALL, {})[metric.name] = entry
     return {
         "on": [component.name for component in on(ablation.components, one.mask)],
@@ -204,8 +201,7 @@ def _total(
     ]
     totals = differences(pairs, setting.inference)
     return [
-        {**_named(name), **difference_json(one)}
-        for name, one in zip(setting.metrics, totals, strict=True)
+        {**_named(name), **one.to_json()} for name, one in zip(setting.metrics, totals, strict=True)
     ]
 
 
@@ -250,7 +246,7 @@ def _contributions(
             "component": ablation.components[place].name,
             "kind": kind,
             **_named(name),
-            **difference_json(difference),
+            **difference.to_json(),
         }
         for (name, kind, place), difference in zip(
             effects, differences(pairs, setting.inference), strict=True
@@ -283,7 +279,7 @@ def _interactions(
         {
             "components": [ablation.components[place].name for place in (first, second)],
             **_named(name),
-            **difference_json(one),
+            **one.to_json(),
             **more,
             "ratio": _ratio(setting, values[name], first, second),
         }
@@ -307,7 +303,7 @@ def _averaged(
         added, both = factorial.joint_anywhere(values[name], first, second)
         change = both - added
         interval = interval_of(seed_mean, [change[np.isfinite(change)]], setting.inference)
-        yield {"averaged": interval_json(interval)}
+        yield {"averaged": interval.to_json()}
 
 
 def _ratio(setting: ComparedSetting, values: Values, first: int, second: int) -> dict[str, Any]:
@@ -317,14 +313,12 @@ def _ratio(setting: ComparedSetting, values: Values, first: int, second: int) ->
     cells = [cell[known] for cell in cells]
     nothing = Estimate(math.nan, math.nan, math.nan, 0, NO_INTERVAL)
     if not known.any() or any(cell.mean() <= 0 for cell in cells):
-        return {"together": None, "expected": None, "interaction": interval_json(nothing)}
+        return {"together": None, "expected": None, "interaction": nothing.to_json()}
     base, one, other, both = (float(cell.mean()) for cell in cells)
     logs = student_interval(factorial.log_ratio, cells, setting.inference.confidence)
     ends = [math.exp(end) for end in (logs.mean, logs.low, logs.high)]
     return {
         "together": both / base,
         "expected": one / base * other / base,
-        "interaction": interval_json(
-            Estimate(ends[0], ends[1], ends[2], logs.num_seeds, logs.method)
-        ),
+        "interaction": Estimate(ends[0], ends[1], ends[2], logs.num_seeds, logs.method).to_json(),
     }

@@ -11,8 +11,9 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, 
 from blis_jax.reports.words import cluster_line, metric_words
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import MISSED
-from sweeps.compare.document import difference_json, setting_json, versions
+from sweeps.compare.document import setting_json
 from sweeps.compare.report import quantity
+from sweeps.runs.measured import versions
 
 if TYPE_CHECKING:
     from sweeps.compare.document import ComparedSetting
@@ -69,7 +70,7 @@ def document_of(
             "seeds": list(seeds),
             "reference": arms[0].name,
             "differences": [
-                {"metric": name, **difference_json(one)}
+                {"metric": name, **one.to_json()}
                 for name, one in zip(choice.names, differences, strict=True)
             ],
         }

@@ -22,11 +22,11 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.claims.metrics import our_name
 from sweeps.promote.evidence.concerns import Concern, concerns, workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.texts import render
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.metrics import our_name
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
