@@ -1,6 +1,7 @@
-"""Sessions of a TraceV2 trace whose later rounds wait for their answers, as BLIS's closed-loop replay has them.
+"""Sessions of a TraceV2 or Mooncake trace whose later rounds wait for their answers.
 
-Lengths, prefixes and the order of draws are the trace's; contents are drawn, session by session.
+TraceV2 is replayed as in BLIS's closed loop: lengths, prefixes and the order of draws are the trace's;
+contents are drawn, session by session.
 Source: BLIS as of August 2026, `sim/workload/replay.go` and `session.go`.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,8 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v3
-from blis_jax.traces.rows import Reading, Report
+from blis_jax.traces.formats.csv_traces import made_up_tokens
+from blis_jax.traces.rows import DELAY, NO_CODE, NO_DELAY, Reading, Report, TraceRows
 from blis_jax.workload.go_random import Stream
 from blis_jax.workload.length_laws import LognormalLaw, RevisedConstantLaw
 from blis_jax.workload.reference.clients import DrawnContents, draw_tokens
@@ -27,7 +30,7 @@ from blis_jax.workload.reference.requests import NO_SESSION, DrawnRequest
 from blis_jax.workload.revised_spec import RevisedClient
 
 if TYPE_CHECKING:
-    from jaxtyping import Int32
+    from jaxtyping import Int32, Int64
 
     Tokens = Int32[np.ndarray, " token"]
     Row = Mapping[str, Any]
@@ -89,6 +92,74 @@ def closed_loop_of_trace(
     requests.sort(key=lambda request: request.arrival_us)
     made = tuple(_client(key) for key in clients)
     return DrawnWorkload(made, requests, sessions, math.inf, horizon_us)
+
+
+def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
+    """Return the workload of rows of which some wait for the answer to the turn before; None if none does.
+
+    Prompts share what the rows say; a turn with a time of its own arrives then, whatever was answered.
+    """
+    delay_us = rows.others.get(DELAY)
+    if delay_us is None:
+        return None
+    contents = [
+        DrawnContents(tokens[:count].astype(np.int32), tokens[count:].astype(np.int32))
+        for tokens, count in zip(made_up_tokens(rows), rows.input_len.tolist(), strict=True)
+    ]
+    followers = _followers(rows, delay_us)
+    waiting = {row for later in followers.values() for row in later}
+    clients: dict[tuple[str, ...], int] = {}
+    requests, sessions = [], {}
+    for row in np.argsort(rows.arrival_us, kind="stable").tolist():
+        if row in waiting:
+            continue
+        key = ("", "", SLO_CLASSES[rows.slo_class[row]], rows.model_names[rows.model[row]])
+        client = clients.setdefault(key, len(clients))
+        name = NO_SESSION
+        if row in followers:
+            turn = int(rows.round_index[row])
+            name = rows.session_names[rows.session[row]] + (f"/{turn}" if turn else "")
+        requests.append(
+            DrawnRequest(
+                int(rows.arrival_us[row]), client, (contents[row].new,), contents[row].output,
+                session=name, number=int(rows.request_id[row]),
+            )
+        )  # fmt: skip
+        if row in followers:
+            later = tuple(Recorded(int(delay_us[each]), contents[each]) for each in followers[row])
+            sessions[name] = _of_turns(name, client, later)
+    made = tuple(_client(key) for key in clients)
+    return DrawnWorkload(made, requests, sessions, math.inf, math.inf)
+
+
+def _followers(rows: TraceRows, delay_us: Int64[np.ndarray, " request"]) -> dict[int, list[int]]:
+    """Return the rows that wait one after the other, by the row with a time of its own that they follow."""
+    followers: dict[int, list[int]] = {}
+    starts: dict[int, int] = {}  # by session
+    for row in np.lexsort((rows.round_index, rows.session)).tolist():
+        session = int(rows.session[row])
+        if session != NO_CODE and delay_us[row] != NO_DELAY and session in starts:
+            followers.setdefault(starts[session], []).append(row)
+        elif session != NO_CODE:
+            starts[session] = row
+    return followers
+
+
+def _of_turns(name: str, client: int, later: tuple[Recorded, ...]) -> Session:
+    nothing = np.empty(0, np.int32)
+    return Session(
+        name,
+        client,
+        num_rounds=len(later) + 1,
+        is_growing=False,
+        think_time_us=0,
+        timeout_us=0,
+        slo_target_us=0,
+        seed=0,
+        prefix=nothing,
+        draw=lambda _: DrawnContents(nothing, nothing),
+        later=later,
+    )
 
 
 def end_of(latest_us: int) -> int:
@@ -161,25 +232,19 @@ def _session(
     think_time: ThinkTime | None,
 ) -> Session:
     """Return how a session goes on; the stream has drawn its first round."""
-    nothing = np.empty(0, np.int32)
     thinks, later = _think_times(rounds), []
     for place, row in enumerate(rounds[1:]):
         think_us = thinks[place] if think_time is None else think_time(stream)
         inputs, outputs = _input_len(row), row["output_tokens"]
         contents = DrawnContents(draw_tokens(stream, inputs), draw_tokens(stream, outputs))
         later.append(Recorded(think_us, contents))
-    return Session(
-        rounds[0]["session_id"],
-        client,
-        num_rounds=len(rounds),
+    session = _of_turns(rounds[0]["session_id"], client, tuple(later))
+    return replace(
+        session,
         is_growing=grows,
-        think_time_us=0,
         timeout_us=FOLLOW_UP_TIMEOUT_US,
         slo_target_us=rounds[0][trace_v3.TARGET],
-        seed=0,
-        prefix=prefixes.get(rounds[0]["prefix_group"], nothing),
-        draw=lambda _: DrawnContents(nothing, nothing),
-        later=tuple(later),
+        prefix=prefixes.get(rounds[0]["prefix_group"], session.prefix),
     )
 
 

@@ -18,7 +18,15 @@ from blis_jax.files.input_files import check_regular, open_text
 from blis_jax.traces import options, times
 from blis_jax.traces.columns import plain_name
 from blis_jax.traces.delimited import header_names
-from blis_jax.traces.rows import MOST_NAMED, ROW_PREFIX, Reading, Report, TraceRows, by_arrival
+from blis_jax.traces.rows import (
+    DELAY,
+    MOST_NAMED,
+    ROW_PREFIX,
+    Reading,
+    Report,
+    TraceRows,
+    by_arrival,
+)
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000
@@ -180,7 +188,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
     if not len(rows):
         raise _nothing_usable(path, name, reading)
     num_late = int(np.count_nonzero(np.diff(rows.arrival_us) < 0))
-    if num_late:
+    if num_late and DELAY not in rows.others:
         report.notes.append(
             f"{num_late} rows came earlier than the row above; all are sorted by arrival"
         )

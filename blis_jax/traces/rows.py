@@ -24,6 +24,8 @@ NO_CODE = -1  # no session, no prefix group
 _WIDE = ("request_id", "timeout_us")  # columns of 64 bits
 # a further column: the prefix_length of a row, which counts for its group alone if it is the first
 ROW_PREFIX = "row_prefix"
+# a further column: µs from the answer to a session's turn until this one arrives; NO_DELAY where it comes by itself
+DELAY, NO_DELAY = "delay_us", -1
 MOST_NAMED = 10  # malformed rows that are named
 MOST_TOKENS = 2**31 - 1
 UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # µs of a unit of time

@@ -189,6 +189,7 @@ def study_source(
 
     But for those that are `allowed`, which mean something for a trace, too.
     """
+    from blis_jax.traces.rows import DELAY
     from blis_jax.traces.source import TraceSource
 
     given = options.given()
@@ -202,7 +203,12 @@ def study_source(
     if windows is None and not {"seeds", "num_seeds"} & set(given):
         windows = usual_windows
     source = TraceSource(Path(options.trace), trace_options(options), windows)
-    _say(options, source.trace, Notes(command, "error" if is_quiet else "info"))
+    notes = Notes(command, "error" if is_quiet else "info")
+    _say(options, source.trace, notes)
+    if DELAY in source.trace.rows.others:
+        notes.warn(
+            "turns with a delay arrive here as if the answers before them took no time; `blis-jax run` lets them wait"
+        )
     return source
 
 

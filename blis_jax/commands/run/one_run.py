@@ -90,6 +90,8 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     wanted_scores = scores.scores_of(options, source.spec, trace, options)
     decisions.check(options, config, notes)
     workload, run = users or closed_loop_of(source), None
+    if workload is None and trace is not None:
+        workload = requests.closed_loop_of_rows(trace.rows)
     table, names = (
         requests.requests_of(source, config)
         if trace is None

@@ -23,6 +23,7 @@ from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, drawn_of
+from blis_jax.traces.closed_loop import closed_loop_of_rows as closed_loop_of_rows
 from blis_jax.traces.write import revised_header, write_drawn
 from blis_jax.traces.write import write_first_rounds as write_rounds
 from blis_jax.workload.distribution import NO_REQUEST

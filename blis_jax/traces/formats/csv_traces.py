@@ -244,7 +244,7 @@ def _read_blis(path: Path, reading: Reading) -> TraceRows:
 
 def _write_blis(rows: TraceRows, path: Path) -> None:
     """Write times and tokens; the tokens are made up, equal where contents are shared."""
-    tokens = _made_up_tokens(rows)
+    tokens = made_up_tokens(rows)
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         file.write(HEADER + "\n")
         for row, (seconds, sequence) in enumerate(zip(_seconds(rows), tokens, strict=True)):
@@ -351,7 +351,7 @@ def _num_common(first: bytes, second: bytes) -> int:
     return int(np.argmax(differ)) if differ.any() else length
 
 
-def _made_up_tokens(rows: TraceRows) -> list[np.ndarray]:
+def made_up_tokens(rows: TraceRows) -> list[np.ndarray]:
     """Return a sequence for every request with the same common beginnings."""
     segments = segments_of(rows)
     start, chain = chain_numbers(segments)

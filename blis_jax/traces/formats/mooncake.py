@@ -3,7 +3,8 @@
 Timestamps are milliseconds unless said otherwise. Each hash id stands for `block_size` prompt tokens (512 unless said
 otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may
 be filled in part. Ids are compared from the first on, so files whose ids are not chained are read
-rightly too. Prompt tokens without an id, and all output, are private. Rows may have a session_id.
+rightly too. Prompt tokens without an id, and all output, are private. Rows may have a session_id; a later
+turn of a session may have a delay (ms) in place of its timestamp, from the answer to the turn before on.
 
 Qwen-Bailian's traces have the same columns, but seconds, ids of 16 tokens, and chat_id with
 parent_chat_id: a chat and those that go on from it are a session.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import open_text
 from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import (
+    DELAY,
     LATEST_US,
     MOST_NAMED,
     MOST_TOKENS,
+    NO_CODE,
+    NO_DELAY,
     BadRow,
     Reading,
     TraceRows,
@@ -38,7 +43,7 @@ from blis_jax.workload.contents import Segments
 ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
 LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
 BLOCK_SIZE, BAILIAN_BLOCK_SIZE = 512, 16  # tokens of a hash id
-_NAMES = ("timestamp", "input_length", "output_length", "hash_ids", "session_id")
+_NAMES = ("timestamp", "delay", "input_length", "output_length", "hash_ids", "session_id")
 _BAILIAN_NAMES = ("chat_id", "parent_chat_id", "turn")  # turns are numbered by time
 
 
@@ -62,6 +67,8 @@ class _Columns:
         self.odd_ids: dict[int | str, int] = {}
         self.sessions: list[str] = []
         self.session_of_chat: dict[str, str] = {}
+        self.delay = array("d")
+        self.last_of_session: dict[str, float] = {}  # the time of its last turn so far
 
     def add(self, line: str, block_size: int, latest: float) -> None:
         """Add one request; nothing is kept of a line that is refused."""
@@ -71,16 +78,26 @@ class _Columns:
             raise _BadLine("not a JSON object") from None
         if not isinstance(found, dict):
             raise _BadLine("not a JSON object")
-        if "delay" in found and "timestamp" not in found:
-            raise _BadLine("delay in place of timestamp: turns that wait for answers are not read")
-        time = _number(found, "timestamp", 0, latest)
+        session = self._session_of(found)
+        time, delay = self._time_of(found, session, latest)
         input_len = _whole(found, "input_length", 1)
         output_len = _whole(found, "output_length", 0)
         self._add_ids(found.get("hash_ids") or [], input_len, block_size)
         self.time.append(time)
+        self.delay.append(delay)
+        self.last_of_session[session] = time
         self.input_len.append(input_len)
         self.output_len.append(output_len)
-        self.sessions.append(self._session_of(found))
+        self.sessions.append(session)
+
+    def _time_of(self, found: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
+        """Return when a row arrives, at the earliest where it waits for an answer, and the delay after that."""
+        if found.get("delay") is None or found.get("timestamp") is not None:
+            return _number(found, "timestamp", 0, latest), NO_DELAY
+        delay = _number(found, "delay", 0, latest)
+        if not session or session not in self.last_of_session:
+            raise _BadLine("delay, but no earlier turn of a session that it could follow")
+        return self.last_of_session[session] + delay, delay
 
     def _session_of(self, found: dict[str, Any]) -> str:
         """Return the name of a row's session, empty for none; a chat has that of the chat that it goes on from."""
@@ -140,6 +157,9 @@ def read(path: Path, reading: Reading) -> TraceRows:
                     first_bad.append(BadRow(f"line {number}", str(error)))
                     _check_block_size(path, line, num_bad, len(columns.time), block_size)
     reading.report.add_bad(num_bad, first_bad)
+    delay = np.asarray(columns.delay)
+    waits = delay != NO_DELAY
+    delay_us = np.where(waits, np.rint(delay * unit_us), NO_DELAY).astype(np.int64)
     input_len = np.asarray(columns.input_len, np.int64)
     rows = make_rows(
         np.rint(np.asarray(columns.time) * unit_us).astype(np.int64),
@@ -148,21 +168,32 @@ def read(path: Path, reading: Reading) -> TraceRows:
         texts={"session": np.array(columns.sessions, object)},
         segments=_segments(columns, input_len, block_size) if columns.hash_ids else None,
     )
-    return number_turns(rows)
+    rows = number_turns(rows)
+    return replace(rows, others={DELAY: delay_us}) if waits.any() else rows
 
 
 def write(rows: TraceRows, path: Path, block_size: int = BLOCK_SIZE) -> None:
-    """Write times, lengths and, where every segment is a block of its size, hash ids."""
+    """Write times, lengths, sessions and, where every segment is a block of its size, hash ids."""
+    delay_us = rows.others.get(DELAY, np.full(len(rows), NO_DELAY))
     with replacing(path) as written, written.open("w", encoding="utf-8") as file:
         for row in range(len(rows)):
-            milliseconds = int(rows.arrival_us[row]) / 1000
             line = {
-                "timestamp": int(milliseconds) if milliseconds.is_integer() else milliseconds,
+                "timestamp": _milliseconds(rows.arrival_us[row]),
                 "input_length": int(rows.input_len[row]),
                 "output_length": int(rows.output_len[row]),
                 "hash_ids": _hash_ids(rows, row, block_size),
             }
+            if rows.session[row] != NO_CODE:
+                line = {"session_id": rows.session_names[rows.session[row]], **line}
+            if delay_us[row] != NO_DELAY:
+                del line["timestamp"]
+                line["delay"] = _milliseconds(delay_us[row])
             file.write(json.dumps(line) + "\n")
+
+
+def _milliseconds(time_us: int) -> float:
+    milliseconds = int(time_us) / 1000
+    return int(milliseconds) if milliseconds.is_integer() else milliseconds
 
 
 def _number(found: dict[str, Any], name: str, low: float, high: float) -> float:

@@ -31,7 +31,15 @@ from blis_jax.traces.formats.trace_v2 import (
     write_pair,
 )
 from blis_jax.traces.read import Sniff
-from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, ROW_PREFIX, Reading, TraceRows, make_rows
+from blis_jax.traces.rows import (
+    DELAY,
+    LATEST_US,
+    MOST_TOKENS,
+    ROW_PREFIX,
+    Reading,
+    TraceRows,
+    make_rows,
+)
 from blis_jax.workload.length_laws import Strict, Whole
 from blis_jax.workload.revised_spec import ClassTargets
 
@@ -202,6 +210,7 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
         "status": np.full(len(rows), "incomplete", object),
     }
     outcome = {**rows.others, **outcome}
+    outcome.pop(DELAY, None)
     targets, own = outcome.pop(TARGET, None), outcome.pop(ROW_PREFIX, None)
     if own is not None:
         shared = np.where(own <= rows.input_len, own, 0)

@@ -7,10 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.runs.closed_loop import simulate_closed_loop
+from blis_jax.traces.closed_loop import closed_loop_of_rows
 from blis_jax.traces.formats import mooncake
 from blis_jax.traces.read import TraceOptions, read_trace
-from blis_jax.traces.rows import to_table
+from blis_jax.traces.rows import DELAY, to_table
 from tests.traces.scenes import assert_same_rows, read_text, real_file
 
 
@@ -225,9 +228,42 @@ def test_rows_of_new_tokens_are_noted_and_can_be_made_whole(tmp_path):
     assert shared_blocks(table) == {(0, 1): 105 // 16}
 
 
-def test_a_turn_that_waits_is_named(tmp_path):
+WAITING = (
+    row_of(timestamp=0, session_id="a")
+    + row_of(timestamp=300, session_id="b")
+    + row_of(delay=700, session_id="a")
+    + row_of(timestamp=9000, session_id="a")
+    + row_of(delay=0.5, session_id="a")
+)
+
+
+def test_turns_that_wait_for_an_answer_arrive_at_their_earliest_and_keep_their_delay(tmp_path):
+    apart = {"prefix_model": "none"}
+    trace = read_text(tmp_path, WAITING, name="waiting.jsonl", **apart)
+    assert trace.rows.arrival_us.tolist() == [0, 300_000, 700_000, 9_000_000, 9_000_500]
+    assert trace.rows.others[DELAY].tolist() == [-1, -1, 700_000, -1, 500]
+    mooncake.write(trace.rows, tmp_path / "again.jsonl")
+    assert_same_rows(read_trace(tmp_path / "again.jsonl", TraceOptions(**apart)).rows, trace.rows)
+
+
+def test_a_turn_that_waits_for_nothing_is_named(tmp_path):
     trace = read_text(tmp_path, row_of(timestamp=0) + row_of(delay=700))
-    assert trace.report.first_bad[0].reason.startswith("delay in place of timestamp")
+    assert trace.report.first_bad[0].reason.startswith("delay, but no earlier turn of a session")
+
+
+def test_completions_bring_the_turns_that_wait(tmp_path):
+    rows = read_text(tmp_path, WAITING, name="waiting.jsonl").rows
+    workload = closed_loop_of_rows(rows)
+    assert workload is not None
+    assert [request.arrival_us for request in workload.requests] == [0, 300_000, 9_000_000]
+    assert {name: each.num_rounds for name, each in workload.sessions.items()} == {"a": 2, "a/2": 2}
+    run = simulate_closed_loop(ClusterConfig(), workload)
+    requests = run.record.requests
+    arrivals = requests.arrival_us.tolist()
+    first_ends = int(requests.left_us[0])
+    assert arrivals[:2] == [0, 300_000]
+    assert first_ends + 700_000 in arrivals
+    assert len(arrivals) == 5
 
 
 def test_qwen_bailian_has_seconds_chats_and_ids_of_16_tokens(tmp_path):
