@@ -68,7 +68,7 @@ def answer(study: Study) -> Answer:
     return Answer(
         asked=study.asked or _asked(study),
         verdict=study.verdict or tuple(_verdicts(study)),
-        sure=_sure(study, counts),
+        sure=study.sure or _sure(study, counts),
         price=Sentence.of(Quantity.whole(num_runs), f" run{'s' * (num_runs != 1)}."),
         time=study.time,
         next=study.next or _next(study),

@@ -39,6 +39,7 @@ def findings(study: Study) -> Findings:
         answer(study),
         (
             Remarks(tuple(map(said, study.remarks)), is_brief=True),
+            *study.ranked,
             table,
             *(Remarks(tuple(lines), title, is_brief=True) for title, lines in study.brief.items()),
             *study.tables,
@@ -99,7 +100,12 @@ def _is_told(one: ShownDifference, metric: str) -> bool:
 
 
 def _brief_metrics(study: Study) -> set[str]:
-    """Return the metrics of the short table: the usual ones, or all where none of them was asked for."""
+    """Return the metrics of the short table: the usual ones, or all where none of them was asked for.
+
+    A ranking is the short table itself.
+    """
+    if study.ranked:
+        return set()
     if len({(one.strategy, one.place) for one in study.differences}) > MOST_POINTS:
         return {deciding(study)}
     entries: Sequence[Entry] = study.differences or study.figures

@@ -269,6 +269,9 @@ class Study:
     checks: tuple[str, ...] = ()  # outcomes, ties, invariants: one sentence each
     more: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further findings, by title
     brief: Mapping[str, Sequence[str]] = field(default_factory=dict)  # those that are shown unasked
+    ranked: tuple[
+        Table, ...
+    ] = ()  # strategies from the best to the worst, in place of the short table
     tables: tuple[Table, ...] = ()  # further ones
     provenance: Mapping[str, Any] = field(default_factory=dict)
     figures: tuple[ShownFigure, ...] = ()
@@ -278,6 +281,7 @@ class Study:
     cluster: str = ""  # the first line, see `words.cluster_line`
     asked: str = ""  # the second; made of strategies, workload and runs if empty
     verdict: tuple[Sentence, ...] = ()  # the third; made of the differences if empty
+    sure: Sentence | None = None  # the fourth; counts the verdicts if there is none
     remarks: tuple[
         str, ...
     ] = ()  # shown unasked: failures, broken invariants, how seeds were added

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from blis_jax.reports.answers import deciding
 from blis_jax.reports.arm_pictures import (
     MOST_STRATEGIES,
     MOST_TIMELINES,
@@ -29,7 +31,10 @@ from blis_jax.reports.pictures import (
 )
 from blis_jax.reports.study import ShownDifference, ShownFigure, Study
 from blis_jax.reports.style import (
+    ALL_REQUESTS,
+    BLUE,
     STRATEGY_COLOURS,
+    WIDTH,
     class_style,
     class_words,
 )
@@ -44,6 +49,8 @@ def pictures(study: Study) -> tuple[Picture, ...]:
     """Return what a comparison draws; the first is its PNG, and opens its page."""
     places = study.places[:MOST_PLACES]
     first = study.own or tuple(changes(study, at) for at in places if _entries(study, at))
+    if study.ranked:
+        first = (ranked(study),)
     curves = tuple(distributions(study, at) for at in places if has_curves(study, at))
     drawn = [*curves, *first] if study.opens_with == "distributions" else [*first, *curves]
     if study.differences and len(study.seeds) > 1:
@@ -74,7 +81,7 @@ def changes(study: Study, place: str) -> Picture:
     ]  # fmt: skip
     heights = [1.0 + len(metrics) * (0.28 + 0.13 * (len(compared) - 1))]
     if has_parts := _has_tail(study):
-        longest = _longest(study)
+        longest = _longest(study, names)
         above = [
             _tail_panel(study, names, name, longest, column == 0)
             for column, name in enumerate(classes)
@@ -154,14 +161,15 @@ def _tails(study: Study) -> dict[tuple[str, str], ShownFigure]:
     return {(one.strategy, one.slo_class): one for one in study.tails if one.metric == TAIL}
 
 
-def _longest(study: Study) -> float:
+def _longest(study: Study, names: Sequence[str]) -> float:
     sums: dict[tuple[str, str], float] = {}
     for one in study.parts:
-        if one.view == "p99":
+        if one.view == "p99" and one.strategy in names:
             sums[one.strategy, one.slo_class] = (
                 sums.get((one.strategy, one.slo_class), 0) + one.mean_ms
             )
-    return max(1.0, *sums.values(), *(one.value.high or 0.0 for one in _tails(study).values()))
+    tails = [one for (name, _), one in _tails(study).items() if name in names]
+    return max(1.0, *sums.values(), *(one.value.high or 0.0 for one in tails))
 
 
 def _tail_panel(
@@ -219,6 +227,54 @@ def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
     if not study.pairs and any(one.num_pairs < len(study.seeds) for one in study.differences):
         sentences.append("Runs that did not come to their end are left out.")
     return " ".join(sentences)
+
+
+# --- the best of many ------------------------------------------------------------------------------
+
+
+def ranked(study: Study) -> Picture:
+    """Return the best strategies, a row each: what their TTFT P99 is made of, and its change against the reference."""
+    metric, reference = deciding(study), study.strategies[0]
+    entries = [
+        one
+        for one in study.differences
+        if (one.metric, one.slo_class) == (metric, ALL_REQUESTS) and one.percent.mean is not None
+    ]
+    best = [str(row.cells[1]) for row in study.ranked[0].rows][:MOST_STRATEGIES]
+    names = best if reference in best else [*best[:-1], reference]
+    rows = {name: float(row) for row, name in enumerate(names)}
+    marks: list[Mark] = [Guide(0.0)]
+    for entry in entries:
+        if entry.strategy in rows:
+            style = Style(
+                BLUE, "o", width=3, size=5.5, is_hollow=entry.verdict not in (BETTER, WORSE)
+            )
+            mean, low, high = entry.joint_percent or entry.percent
+            marks.append(Series([mean], [rows[entry.strategy]], style, "", [low], [high]))
+    x = Axis(f"{metric_name(metric)} against {reference}", "percent", limits=_reach(entries))
+    y = Axis(
+        ticks=[(row, short(name)) for name, row in rows.items()], limits=(len(rows) - 0.4, -0.6)
+    )
+    panels = [Panel(marks, x, replace(y, has_grid=False), "change")]
+    if _has_tail(study):
+        tail = _tail_panel(study, names, ALL_REQUESTS, _longest(study, names), is_first=True)
+        panels[0] = replace(
+            panels[0], y=replace(panels[0].y, ticks=[(row, "") for row in rows.values()])
+        )
+        panels = [replace(tail, title="what it is spent on"), *panels]
+    left = len(study.strategies) - len(names)
+    level = f"{100 * study.confidence:g} %"
+    caption = (
+        f"{study.source} {study.workload_name}, the same requests for each, {study.runs.listed(study.seeds)}. "
+        "Left: the requests around the 99th percentile of time to first token, by what they spent it on. Right: the "
+        f"change against {reference}; lines: {level} intervals that hold for all pairs together; filled dots: "
+        f"told from chance.{f' {left} more are in the table.' * (left > 0)}"
+    )
+    words = f"The best {len(names)} of {len(study.strategies)}, the best first"
+    return Picture(
+        f"{words}: {metric_name(metric)}", caption, [panels], [0.9 + 0.3 * len(names)], WIDTH, name="changes",
+        heading="Which is best?",
+    )  # fmt: skip
 
 
 # --- seed by seed ---------------------------------------------------------------------------------

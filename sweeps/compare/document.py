@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.crossover import Crossover, crossovers
 from sweeps.compare.judge import Judge, OneTrace, interval_sentence, judge_of
-from sweeps.compare.ranking import ranking
+from sweeps.compare.ranking import one_of_each, ranked_metric, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm, settings_of
 from sweeps.strategies.parts import SuccessCriterion
@@ -108,26 +109,35 @@ def to_document(
     setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
     """Write a comparison as plain data; the others are compared with the first arm."""
-    reference, *others = compared
-    pairs = [(other, name) for other in others for name in setting.metrics]
+    distinct = one_of_each(compared) if is_ranked else compared
+    distinct = distinct if len(distinct) > 1 else compared
     judge = judge_of(setting, [one.runs for one in compared])
-    differences = judge.differences([(reference.runs, other.runs, name) for other, name in pairs])
-    comparisons = [
-        _comparison(reference, other, name, difference)
-        for (other, name), difference in zip(pairs, differences, strict=True)
-    ]
+    ranked = ranked_metric(setting.metrics) if is_ranked else None
+    names = [name for name in setting.metrics if name != ranked]
+    families = [[(0, other, name) for other in range(1, len(distinct)) for name in names]]
+    if ranked is not None:
+        families += [[(*pair, ranked) for pair in combinations(range(len(distinct)), 2)]]
+    differences: dict[tuple[int, int, str], Difference] = {}
+    for asked in families:
+        each = [(distinct[one].runs, distinct[other].runs, name) for one, other, name in asked]
+        differences |= zip(asked, judge.differences(each), strict=True)
+    reference, *others = distinct
     return plain(
         {
             "format": FORMAT,
             "kind": "comparison",
             "versions": versions(),
             **setting_json(setting),
-            "inference": _inference(setting, len(pairs), differences, judge),
+            "inference": _inference(setting, differences, judge, ranked),
             "cluster": cluster_line({one.arm.name: one.arm.config for one in compared}),
             "reference": reference.arm.name,
             "arms": [_arm(setting, one, compared, judge) for one in compared],
-            "ranking": ranking(setting, compared, judge) if is_ranked else None,
-            "comparisons": comparisons,
+            "ranking": ranking(ranked, distinct, judge, differences) if ranked else None,
+            "comparisons": [
+                _comparison(reference, distinct[other], name, differences[0, other, name])
+                for other in range(1, len(distinct))
+                for name in setting.metrics
+            ],
             "ttft_changes": [
                 change for other in others for change in _part_changes(setting, reference, other)
             ],
@@ -156,18 +166,25 @@ def setting_json(setting: ComparedSetting) -> dict[str, Any]:
 
 
 def _inference(
-    setting: ComparedSetting, size: int, found: Sequence[Difference], judge: Judge
+    setting: ComparedSetting,
+    differences: Mapping[tuple[int, int, str], Difference],
+    judge: Judge,
+    ranked: str | None,
 ) -> dict[str, Any]:
+    found = list(differences.values())
     most = max((one.num_pairs for one in found), default=0)
     are_exact = most > 0 and all(one.is_exact for one in found if one.num_pairs)
+    num_ranked = sum(name == ranked for _, _, name in differences)
+    others = f"{len(found) - num_ranked} comparisons: every metric and class of every arm against the reference"
+    pairs = f"{num_ranked} comparisons: every two arms in {ranked}; beside it, a family of {others}"
     is_resampled = isinstance(judge, OneTrace)
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
     more, word = "" if is_resampled else f"; {OF_POOLED}", setting.run_word
     test = ("anytime-valid " * setting.inference.is_anytime + test).replace("seed", word)
     return {
         **dataclasses.asdict(setting.inference),
-        "family": f"{size} comparisons: every metric and class of every arm against the reference",
-        "family_size": size,
+        "family": pairs if num_ranked else others,
+        "family_size": num_ranked or len(found),
         "test": test,
         "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
         "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],

@@ -1,118 +1,204 @@
-"""Which arm is best in one metric, by how much, and how surely: every two arms against each other."""
+"""Which arm is best in one metric, by how much, and how surely: every two arms against each other.
+
+Arms in which every request fares alike are one place of the ranking, named after the first of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.metrics.metric import LOWER
 from blis_jax.metrics.scalars import lookup
-from blis_jax.reports.words import metric_name, number
+from blis_jax.reports.answers import in_words
+from blis_jax.reports.findings import Quantity, Row, Sentence, Table
+from blis_jax.reports.study import words_of
+from blis_jax.reports.words import HEADLINE_METRICS, joined, metric_name, number, table_title
 from blis_jax.statistics.paired import BETTER, WORSE
 from sweeps.compare.report import quantity
+from sweeps.runs.measured import same_lives
 
 if TYPE_CHECKING:
     from blis_jax.statistics.paired import Difference
-    from sweeps.compare.document import Compared, ComparedSetting
+    from sweeps.compare.document import Compared
     from sweeps.compare.judge import Judge
 
-USUAL = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is compared
+Document = Mapping[str, Any]
+MOST_NAMED = 4  # in the verdict, of those that may be as good
 
 
-def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge) -> dict[str, Any]:
-    """Order the arms from the best to the worst; differences between any two are judged together."""
-    name = next((one for one in USUAL if one in setting.metrics), setting.metrics[0])
+def ranked_metric(metrics: Sequence[str]) -> str:
+    """Return the metric by which arms are ranked: the first of the headline that is compared."""
+    return next((one for one in HEADLINE_METRICS if one in metrics), metrics[0])
+
+
+def one_of_each(compared: Sequence[Compared]) -> list[Compared]:
+    """Return the first of the arms that fare exactly alike, and all others."""
+    return [
+        arm
+        for at, arm in enumerate(compared)
+        if not any(same_lives(arm.runs, before.runs) for before in compared[:at])
+    ]
+
+
+def ranking(
+    name: str,
+    distinct: Sequence[Compared],
+    judge: Judge,
+    differences: Mapping[tuple[int, int, str], Difference],
+) -> dict[str, Any]:
+    """Order the arms from the best to the worst in a metric; `differences` of every two are a family of their own."""
     metric, slo_class = lookup(name)
-    places = list(combinations(range(len(compared)), 2))
-    differences = judge.differences(
-        [(compared[one].runs, compared[other].runs, name) for one, other in places]
-    )
-    values = np.array([judge.interval(one.runs, name).mean for one in compared])
+    values = np.array([judge.interval(one.runs, name).mean for one in distinct])
     sign = 1.0 if metric.direction == LOWER else -1.0
-    order = [at for at in np.argsort(sign * values, kind="stable") if np.isfinite(values[at])]
-    by_pair = dict(zip(places, differences, strict=True))
-    arms = [one.arm.name for one in compared]
+    order = [int(at) for at in np.argsort(sign * values, kind="stable") if np.isfinite(values[at])]
+    arms = [one.arm.name for one in distinct]
+
+    def is_ahead(one: int, other: int) -> bool:
+        """Return whether one arm is surely better than another; a verdict is on the second of a pair."""
+        if one < other:
+            return differences[one, other, name].verdict == WORSE
+        return one > other and differences[other, one, name].verdict == BETTER
+
     return {
         "metric": metric.name,
         "class": slo_class or "all",
         "better": metric.direction,
-        "family_size": len(places),
+        "num_pairs": len(arms) * (len(arms) - 1) // 2,
         "order": [
             {
                 "arm": arms[at],
                 "value": float(values[at]),
-                "against_reference": by_pair[0, int(at)].to_json() if at else None,
-                "surely_ahead_of": [
-                    arms[other] for other in order if _is_ahead(by_pair, int(at), int(other))
-                ],
+                "against_reference": differences[0, at, name].to_json() if at else None,
+                "surely_ahead_of": [arms[other] for other in order if is_ahead(at, other)],
             }
             for at in order
         ],
     }
 
 
-def _is_ahead(by_pair: Mapping[tuple[int, int], Difference], one: int, other: int) -> bool:
-    """Whether one arm is surely better than another; a verdict is on the second of a pair."""
-    if one == other:
-        return False
-    pair = (min(one, other), max(one, other))
-    return by_pair[pair].verdict == (WORSE if one < other else BETTER)
+# --- in words -------------------------------------------------------------------------------------
 
 
-def ranking_lines(document: Mapping[str, Any]) -> list[str]:
-    """Write the ranking in words, the answer first."""
+def shown_arms(document: Document) -> list[str]:
+    """Return the arms of a report: the reference, then the others from the best to the worst, one of those alike."""
+    names = [arm["name"] for arm in document["arms"]]
+    if not document.get("ranking"):
+        return names
+    order = [entry["arm"] for entry in document["ranking"]["order"]]
+    alike = {other for arm in document["arms"] for other in arm["same_as"]}
+    failed = [name for name in names if name not in order and name not in alike]
+    return list(dict.fromkeys([document["reference"], *order, *failed]))
+
+
+def title(document: Document) -> str:
+    """Return the question that a ranking answers; empty without one."""
+    if not document.get("ranking"):
+        return ""
+    metric = in_words(document["ranking"]["metric"])
+    return f"Which of {len(document['arms'])} routers is best in {metric}?"
+
+
+def asked(document: Document) -> str:
+    """Return the question and what it was asked on; empty without a ranking."""
+    if not document.get("ranking"):
+        return ""
+    source = "Trace" if document["trace"] else "Workload"
+    runs = words_of(document).counted(len(document["seeds"]))
+    return f"{title(document)} {source} {document['workload']}, {runs}."
+
+
+def verdict(document: Document) -> Sentence | None:
+    """Return the best arm, by how much, and which others may be as good; None without two arms to rank."""
     ranking = document.get("ranking")
     if not ranking or len(ranking["order"]) < 2:
-        return []
-    reference = document["reference"]
-    lines = [_answer(ranking, reference)]
+        return None
+    best, *others = ranking["order"]
+    level = [one["arm"] for one in others if one["arm"] not in best["surely_ahead_of"]]
+    figure = (
+        f"{metric_name(ranking['metric'])} of {ranking['class']} requests {number(best['value'])}"
+    )
+    text = f"{figure}{_unit(ranking)}"
+    if best["against_reference"] is not None:
+        text += f", {_change(best)} against {document['reference']}"
+    else:
+        text += f"; the next, {others[0]['arm']}, has {_change(others[0])}"
+    if not level:
+        return Sentence.of(f"{best['arm']} is best: {text}.")
+    other_words = joined(level) if len(level) <= MOST_NAMED else f"{len(level)} of the others"
+    other_words = "any other" if len(level) == len(others) else other_words
+    return Sentence.of(
+        f"{best['arm']} has the best figure: {text}. These requests cannot tell it from {other_words}."
+    )
+
+
+def sure(document: Document) -> Sentence | None:
+    """Return how sure a ranking is; None without one, or where differences are exact."""
+    ranking, inference = document.get("ranking"), document["inference"]
+    if not ranking or inference.get("are_exact"):
+        return None
+    told = sum(len(one["surely_ahead_of"]) for one in ranking["order"])
+    pairs = ranking["num_pairs"]
+    level = f"{100 * inference['confidence']:g} % for "
+    level += f"all {pairs} pairs of routers at once: " if pairs > 1 else "the one pair of routers: "
+    return Sentence.of(
+        level, Quantity.whole(told), " told apart, ", Quantity.whole(pairs - told), " not."
+    )
+
+
+def ranking_table(document: Document) -> Iterator[Table]:
+    """Yield the ranking, the best first, if there is one."""
+    ranking = document.get("ranking")
+    if not ranking:
+        return
+    rows = []
     for rank, entry in enumerate(ranking["order"], start=1):
-        difference = entry["against_reference"]
-        words = (
-            "the reference"
-            if difference is None
-            else f"{quantity(difference['simultaneous_percent'])} % against {reference}"
+        change = entry["against_reference"]
+        against = "the reference" if change is None else quantity(change["simultaneous_percent"])
+        surely = "" if change is None else change["verdict"]
+        beaten = len(entry["surely_ahead_of"])
+        rows.append(
+            Row(
+                (
+                    str(rank),
+                    entry["arm"],
+                    Quantity(entry["value"]),
+                    against,
+                    surely,
+                    f"{beaten} of {len(ranking['order']) - 1}",
+                )
+            )
         )
-        ahead = entry["surely_ahead_of"]
-        sure = f"; surely better than {', '.join(ahead)}" if ahead else ""
-        lines.append(
-            f"{rank}. {entry['arm']}: {number(entry['value'])}{_unit(ranking)}, {words}{sure}"
-        )
-    scorers = {arm["settings"].get("routing_scorers") for arm in document["arms"]} - {None}
-    is_weighted = any(
-        arm["settings"].get("routing_policy") == "weighted" for arm in document["arms"]
+    columns = (
+        "",
+        "router",
+        table_title(ranking["metric"]),
+        f"in % of {document['reference']}",
+        "",
+        "surely beats",
     )
-    if is_weighted and scorers:
+    yield Table(columns, tuple(rows), name="ranking")
+
+
+def ranking_lines(document: Document) -> list[str]:
+    """Say which routers fare as another, and what `weighted` adds up."""
+    if not document.get("ranking"):
+        return []
+    shown = shown_arms(document)
+    alike = {arm["name"]: arm["same_as"] for arm in document["arms"] if arm["same_as"]}
+    lines = [f"As {name}: {', '.join(alike[name])}." for name in shown if name in alike]
+    settings = [arm["settings"] for arm in document["arms"]]
+    scorers = {one.get("routing_scorers") for one in settings} - {None}
+    if scorers and any(one.get("routing_policy") == "weighted" for one in settings):
         lines.append(f"weighted adds up the scores {', '.join(sorted(scorers))}.")
-    pairs = ranking["family_size"]
-    together = f"hold for its {pairs} pairs together" if pairs > 1 else "are of one figure"
-    lines.append(
-        f"Intervals of the ranking {together}; the tables judge more figures together, so theirs "
-        "are wider."
-    )
     return lines
 
 
-def _answer(found: Mapping[str, Any], reference: str) -> str:
-    """The best arm, by how much, and which others may be as good."""
-    best, *others = found["order"]
-    level = [one["arm"] for one in others if one["arm"] not in best["surely_ahead_of"]]
-    figure = f"{metric_name(found['metric'])} of {found['class']} requests {number(best['value'])}"
-    text = f"{figure}{_unit(found)}"
-    if best["against_reference"] is not None:
-        change = quantity(best["against_reference"]["simultaneous_percent"])
-        text += f", {change} % against {reference}"
-    else:
-        change = quantity(others[0]["against_reference"]["simultaneous_percent"])
-        text += f"; the next, {others[0]['arm']}, has {change} %"
-    if not level:
-        return f"{best['arm']} is best: {text}."
-    others_words = "any other" if len(level) == len(others) else ", ".join(level)
-    return f"{best['arm']} has the best figure: {text}. These requests cannot tell it from {others_words}."
+def _change(entry: Mapping[str, Any]) -> str:
+    return f"{quantity(entry['against_reference']['simultaneous_percent'])} %"
 
 
-def _unit(found: Mapping[str, Any]) -> str:
-    return " ms" if found["metric"].endswith("_ms") else ""
+def _unit(ranking: Mapping[str, Any]) -> str:
+    return " ms" if ranking["metric"].endswith("_ms") else ""

@@ -147,7 +147,8 @@ def _crossover_words(entry: Mapping[str, Any]) -> str:
 def idle_lines(document: Mapping[str, Any]) -> list[str]:
     """Return what was inert and why, and arms that are the same.
 
-    Arms that differ in the router alone share their mechanisms, so only the last is said of them.
+    Nothing is said of arms that differ in the router alone: they share their mechanisms, and the ranking has one of
+    those that are the same.
     """
     lines = []
     for arm in document["arms"]:
@@ -155,7 +156,7 @@ def idle_lines(document: Mapping[str, Any]) -> list[str]:
             if entry["status"] == "inert":
                 words = "required by the strategy, but inert" if entry["is_required"] else "inert"
                 lines.append(f"{arm['name']}: {entry['feature']} is {words}: {entry['reason']}")
-        lines += _same_lines(document, arm)
+        lines += [] if document.get("ranking") else _same_lines(document, arm)
     return lines
 
 

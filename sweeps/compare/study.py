@@ -27,9 +27,8 @@ from blis_jax.reports.study import (
     words_of,
 )
 from blis_jax.reports.words import target_line
-from sweeps.compare import coefficient_draws
+from sweeps.compare import coefficient_draws, ranking
 from sweeps.compare import report as words
-from sweeps.compare.ranking import ranking_lines
 from sweeps.compare.seeds import stopping_lines
 
 if TYPE_CHECKING:
@@ -79,9 +78,10 @@ def seconds_sentence(seconds: float | None) -> Sentence | None:
 
 def study_of(document: Document, command: str = "") -> Study:
     """Return a comparison as a report, without what only its runs know."""
-    inference, arms = document["inference"], document["arms"]
-    runs_are = words_of(document)
-    ranked = ranking_lines(document)
+    inference, runs_are = document["inference"], words_of(document)
+    by_name = {arm["name"]: arm for arm in document["arms"]}
+    arms = [by_name[name] for name in ranking.shown_arms(document)]
+    best = ranking.verdict(document)
     has_parts = any(any(arm["ttft_parts"].values()) for arm in arms)
     return Study(
         command=command,
@@ -98,6 +98,7 @@ def study_of(document: Document, command: str = "") -> Study:
             difference_of(entry, entry["arm"], entry["reference"])
             for entry in document["comparisons"]
         ),
+        sure=ranking.sure(document),
         confidence=inference["confidence"],
         are_exact=inference.get("are_exact", False),
         intervals=inference["intervals"],
@@ -105,9 +106,12 @@ def study_of(document: Document, command: str = "") -> Study:
         f"number of comparisons ({inference['family_size']}: a family of {inference['family']}), tells it from "
         f"chance. P-values: {inference['p_values']}.",
         joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
-        verdict=(Sentence.of(ranked[0]),) if ranked else (),
+        title=ranking.title(document),
+        asked=ranking.asked(document),
+        verdict=(best,) if best is not None else (),
+        ranked=tuple(ranking.ranking_table(document)),
         tails=tuple(tail for arm in arms for tail in _tails(arm)),
-        num_runs=document.get("num_runs", len(arms) * len(document["seeds"])),
+        num_runs=document.get("num_runs", len(by_name) * len(document["seeds"])),
         values=tuple(value for arm in arms for value in values_of(arm["name"], arm["figures"])),
         parts=tuple(part for arm in arms for part in _parts(arm)),
         parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
@@ -119,18 +123,18 @@ def study_of(document: Document, command: str = "") -> Study:
         ),
         remarks=tuple(words.failure_lines(document)),
         tables=(words.part_table(document),) if has_parts else (),
-        brief=_brief(document, ranked),
+        brief=_brief(document),
         more=_more(document),
         provenance=_provenance(document),
     )
 
 
-def _brief(document: Document, ranked: Sequence[str]) -> dict[str, list[str]]:
+def _brief(document: Document) -> dict[str, list[str]]:
     """Return the findings beside the differences that are shown unasked, by title."""
     said = words_of(document).in_text
     asked = {**document, "criteria": [one for one in document["criteria"] if one["is_asked"]]}
     found = {
-        "Routers, the best first": ranked[1:],
+        "Routers that fare exactly alike": ranking.ranking_lines(document),
         "Enough seeds": stopping_lines(document),
         "Success criteria": [said(line) for line in words.criterion_lines(asked)],
         "Coefficients drawn": coefficient_draws.lines(document),

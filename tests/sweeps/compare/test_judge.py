@@ -69,10 +69,36 @@ def test_round_robin_is_the_reference_and_the_best_router_is_said(whole: dict[st
     ]
     order = [entry["arm"] for entry in whole["ranking"]["order"]]
     assert order == ["least-loaded", "round-robin", "always-busiest"]
-    answer, *places = ranking_lines(whole)
-    assert answer.startswith("least-loaded ") and "% against round-robin" in answer
-    assert places[-1].startswith("Intervals of the ranking hold for its 3 pairs together")
-    assert "surely better than always-busiest" in places[0]
+    shown = " ".join(text(findings_of(whole)).split())
+    assert "Which of 3 routers is best in time to first token (P99)? Trace " in shown
+    assert "Verdict: least-loaded " in shown and "% against round-robin" in shown
+    assert "95 % for all 3 pairs of routers at once" in shown
+    assert "always-busiest" in whole["ranking"]["order"][0]["surely_ahead_of"]
+
+
+def test_a_figure_has_one_verdict(whole: dict[str, Any]) -> None:
+    """The ranked metric is judged between all pairs, every other one in a family of its own."""
+    for entry in whole["ranking"]["order"]:
+        if entry["arm"] != "round-robin":
+            shown = one(whole, entry["arm"], "ttft_p99_ms")
+            against = entry["against_reference"]
+            assert {name: shown[name] for name in against} == against
+    assert whole["inference"]["family_size"] == 3
+    num_others = len(whole["comparisons"]) - 2
+    assert f"a family of {num_others} comparisons" in whole["inference"]["family"]
+
+
+def test_routers_that_fare_alike_are_one_place(tmp_path: Path) -> None:
+    """Without anything in common prompts have no affinity, so prefix-affinity chooses the least loaded."""
+    document = compared(tmp_path, "--routers", "round-robin,least-loaded,prefix-affinity")
+    assert [entry["arm"] for entry in document["ranking"]["order"]] == [
+        "least-loaded",
+        "round-robin",
+    ]
+    assert {entry["arm"] for entry in document["comparisons"]} == {"least-loaded"}
+    assert ranking_lines(document) == ["As least-loaded: prefix-affinity."]
+    (drawn, *_) = findings_of(document).pictures
+    assert [label for _, label in drawn.panels[0][0].y.ticks] == ["least-loaded", "round-robin"]  # type: ignore[union-attr]
 
 
 def test_one_run_with_intervals_from_blocks_of_the_trace(whole: dict[str, Any]) -> None:
