@@ -106,6 +106,8 @@ def summary(trace: Trace, block_size: int = 16) -> Mapping[str, str]:
     classes = np.bincount(rows.slo_class, minlength=len(SLO_CLASSES))
     words = {
         "format": trace.format,
+        **({"columns read": ", ".join(trace.report.read)} if trace.report.read else {}),
+        **({"columns ignored": ", ".join(trace.report.unread)} if trace.report.unread else {}),
         "requests": f"{len(rows):,}",
         "malformed rows": f"{trace.report.num_bad:,}",
         "span": f"{span_s:,.3f} s",

@@ -63,8 +63,9 @@ def read_header(path: Path) -> Header:
     raise ConfigError(f"{path} is empty; give a trace with a header and one request per line")
 
 
-def _note_unread(names: Sequence[str], places: Mapping[str, int], reading: Reading) -> None:
-    """Tell the report of columns that are not read."""
+def note_columns(names: Sequence[str], places: Mapping[str, int], reading: Reading) -> None:
+    """Tell the report which columns are read, and which are not."""
+    reading.report.read = [names[place] for place in sorted(set(places.values()))]
     read = {*places.values(), *(names.index(name) for name in names if plain_name(name) in _SUMS)}
     reading.report.add_unread(
         name for place, name in enumerate(names) if place not in read and name
@@ -81,7 +82,7 @@ def read_columns(
     header = read_header(path)
     places = find_places(path, header.names, columns)
     if all(column.place is None for column in columns.values()):
-        _note_unread(header.names, places, reading)
+        note_columns(header.names, places, reading)
     try:
         return read_frames(_frames(path, header, places, columns), columns, places, reading, checks)
     except Irregular:

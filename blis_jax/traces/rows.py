@@ -163,6 +163,7 @@ class Report:
     num_bad: int = 0
     first_bad: list[BadRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)  # columns of the file, where it has a header
     unread: dict[str, None] = field(default_factory=dict)  # columns of the file that are not read
 
     def add_unread(self, names: Iterable[str]) -> None:
@@ -178,8 +179,9 @@ class Report:
     def copy(self) -> Report:
         """Return a report of its own with the same contents."""
         return replace(
-            self, first_bad=list(self.first_bad), notes=list(self.notes), unread=dict(self.unread)
-        )
+            self, first_bad=list(self.first_bad), notes=list(self.notes), read=list(self.read),
+            unread=dict(self.unread),
+        )  # fmt: skip
 
     def lines(self) -> list[str]:
         """Return the malformed rows as a block of text, nothing if there are none."""

@@ -41,7 +41,7 @@ from blis_jax.traces.columns import (
     since_first_us,
     slo_classes,
 )
-from blis_jax.traces.delimited import header_names, read_columns, read_header
+from blis_jax.traces.delimited import header_names, note_columns, read_columns, read_header
 from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows, number_turns
 from blis_jax.workload.contents import Segments
@@ -195,9 +195,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         parts = read_columns(table.path, columns, reading, _CHECKS)
     else:
         places = find_places(table.path, table.names, columns)
-        reading.report.add_unread(
-            name for place, name in enumerate(table.names) if place not in places.values()
-        )
+        note_columns(table.names, places, reading)
         frames = _parquet_frames if table.kind == "parquet" else _json_frames
         parts = read_frames(
             frames(table.path, table.names, places), columns, places, reading, _CHECKS
