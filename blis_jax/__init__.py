@@ -1,4 +1,14 @@
-"""A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request."""
+"""A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request.
+
+Ask a question: compare, capacity, sweep, select, ablate, robustness, optimize, sensitivity, gradient,
+make_dataset and train_surrogate take what the command of that name takes, and return a StudyResult: print it, or
+call its `to_dataframe()`, `to_dataset()`, `plot()`.
+
+    result = blis_jax.compare("vllm", "llm-d-default", workload="mixed", seeds=20)
+
+Simulate: ClusterConfig, load_builtin or load_spec or read_trace; then simulate, over_seeds, over_params or run_grid.
+Differentiate: jacobian, metric_slopes, grad. Each has a `help()`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +18,15 @@ from blis_jax.errors import ConfigError
 from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from blis_jax.commands.door.functions import StudyResult
     from blis_jax.commands.run.requests import draw_requests
     from blis_jax.metrics.kv import cache_hit_rate
     from blis_jax.metrics.on_device.compiled import figures_of
     from blis_jax.policies import Policies
     from blis_jax.records.record import TTFT_PARTS, RunRecord
+    from blis_jax.results.dataset import summaries_to_dataset
     from blis_jax.runs.derivatives import Differentiator, jacobian
     from blis_jax.runs.many_runs import over_params, over_seeds, run_grid, simulate
     from blis_jax.runs.options import Options
@@ -23,6 +37,19 @@ if TYPE_CHECKING:
     from blis_jax.workload.reference import draw as draw_reference_requests
     from blis_jax.workload.spec import load_builtin, load_spec, override
 
+    Study = Callable[..., StudyResult]
+    ablate: Study
+    capacity: Study
+    compare: Study
+    gradient: Study
+    make_dataset: Study
+    optimize: Study
+    robustness: Study
+    select: Study
+    sensitivity: Study
+    sweep: Study
+    train_surrogate: Study
+
 __version__ = "0.1.0"
 __all__ = [
     "TTFT_PARTS",
@@ -32,23 +59,36 @@ __all__ = [
     "Options",
     "Policies",
     "RunRecord",
+    "StudyResult",
     "TraceOptions",
+    "ablate",
     "cache_hit_rate",
+    "capacity",
+    "compare",
     "draw_reference_requests",
     "draw_requests",
     "figures_of",
     "grad",
+    "gradient",
     "jacobian",
     "load_builtin",
     "load_spec",
+    "make_dataset",
     "metric_slopes",
+    "optimize",
     "over_params",
     "over_seeds",
     "override",
     "read_trace",
+    "robustness",
     "run_grid",
+    "select",
+    "sensitivity",
     "simulate",
+    "summaries_to_dataset",
+    "sweep",
     "to_table",
+    "train_surrogate",
     "write_trace",
 ]
 prepare_backend()
@@ -57,6 +97,10 @@ prepare_backend()
 __getattr__ = exports(
     "blis_jax",
     {
+        "commands.door.functions": (
+            "StudyResult", "ablate", "capacity", "compare", "gradient", "make_dataset", "optimize", "robustness",
+            "select", "sensitivity", "sweep", "train_surrogate",
+        ),
         "commands.run.requests": ("draw_requests",),
         "runs.derivatives": ("Differentiator", "jacobian"),
         "runs.many_runs": ("over_params", "over_seeds", "run_grid", "simulate"),
@@ -65,6 +109,7 @@ __getattr__ = exports(
         "metrics.kv": ("cache_hit_rate",),
         "metrics.on_device.compiled": ("figures_of",),
         "runs.slopes": ("grad", "metric_slopes"),
+        "results.dataset": ("summaries_to_dataset",),
         "records.record": ("TTFT_PARTS", "RunRecord"),
         "traces.read": ("TraceOptions", "read_trace"),
         "traces.rows": ("to_table",),
@@ -72,4 +117,8 @@ __getattr__ = exports(
         "workload.reference": ("draw_reference_requests=draw",),
         "workload.spec": ("load_builtin", "load_spec", "override"),
     },
-)
+)  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def run_command(
     name: str, command: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None
 ) -> int:
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
+    if is_called_from_python.get():
+        with display.shown(as_called(name)):
+            return command(arguments)
     _open_what_is_closed()
     try:
         _own_the_process()
@@ -108,6 +112,19 @@ def run_command(
             raise
         say(name, f"error: {place}: {_said(error)}")
         return EXIT_BAD_INPUT
+
+
+is_called_from_python: ContextVar[bool] = ContextVar("is_called_from_python", default=False)
+
+
+@contextlib.contextmanager
+def called_from_python() -> Iterator[None]:
+    """Let commands leave the process to its owner, and errors and warnings be Python's, while the block lasts."""
+    before = is_called_from_python.set(True)
+    try:
+        yield
+    finally:
+        is_called_from_python.reset(before)
 
 
 @functools.cache

@@ -359,6 +359,11 @@ class _KeepAll(argparse.Action):
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), values])
 
 
+def is_kept_whole(option: argparse.Action) -> bool:
+    """Return whether an option may be given again and keeps all its values."""
+    return isinstance(option, _KeepAll)
+
+
 def _help_of(flag: Flag) -> str:
     if flag.help == HIDDEN:
         return argparse.SUPPRESS

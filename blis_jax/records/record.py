@@ -272,6 +272,15 @@ class RunRecord:
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
     figures: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return how the run ended and what it holds, without the numbers."""
+        requests = self.requests
+        completed = int(np.sum(requests.status == Status.COMPLETED))
+        return (
+            f"RunRecord({self.outcome.name}: {completed:,} of {len(requests.status):,} requests completed on "
+            f"{self.num_instances} instances; to_dataframe(), to_dataset())"
+        )
+
     @property
     def num_instances(self) -> int:
         """Return the number of instances that were part of the cluster."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from blis_jax.files.atomic_write import replacing
@@ -32,6 +33,7 @@ from blis_jax.reports.pictures import (
 from blis_jax.reports.style import (
     DPI,
     LINE_INCHES,
+    RULES,
     area_handle,
     figure,
     line_handle,
@@ -67,6 +69,24 @@ def svg(picture: Picture) -> str:
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     whole = re.sub(r"base64,[^\"]*", lambda found: "".join(found[0].split()), text.getvalue())
     return with_tooltips(re.sub(r"\s*\n\s*", " ", whole[whole.index("<svg") :]), picture)
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows in the common style."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with rc_context(RULES):
+            self.savefig(file, dpi=DPI, format="png")
+        return file.getvalue()
+
+
+def shown(picture: Picture) -> NotebookFigure:
+    """Return the picture as a figure for a notebook."""
+    with drawn(picture) as made:
+        made.__class__ = NotebookFigure
+        shown_: NotebookFigure = made
+    return shown_
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 
 from blis_jax.reports.findings import Answer, Cell, Findings, Quantity, Remarks, Row, Table
 
@@ -18,8 +20,26 @@ COLOURS = {"better": "\33[32m", "worse": "\33[31m"}
 NO_COLOUR = "\33[0m"
 
 
+_taken: ContextVar[list[Findings] | None] = ContextVar("findings that are taken", default=None)
+
+
+@contextlib.contextmanager
+def taken() -> Iterator[list[Findings]]:
+    """Take findings in place of printing them while the block lasts."""
+    found: list[Findings] = []
+    before = _taken.set(found)
+    try:
+        yield found
+    finally:
+        _taken.reset(before)
+
+
 def show(findings: Findings, has_all: bool = False) -> None:
     """Print findings on standard output, as wide as the terminal."""
+    found = _taken.get()
+    if found is not None:
+        found.append(findings)
+        return
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
     print(text(findings, has_all, width, has_colours=is_terminal))
@@ -27,6 +47,10 @@ def show(findings: Findings, has_all: bool = False) -> None:
 
 def show_answer(answer: Answer, *texts: str) -> None:
     """Print an answer on standard output, and each text below an empty line."""
+    found = _taken.get()
+    if found is not None:
+        found.append(Findings(answer, [Remarks(texts)] if texts else []))
+        return
     print("\n\n".join(["\n".join(answer_lines(answer)), *texts]))
 
 

@@ -23,6 +23,7 @@ from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics.reference import instance_name
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import KINDS, OWN_METRICS, class_summary, evaluate, lookup
 from blis_jax.metrics.summaries import (
     ALL,
@@ -93,6 +94,44 @@ def to_dataset(
     rows.add_run_metrics(window)
     rows.add_kv_figures(tiers)
     rows.add_checks()
+    return dataset
+
+
+def summaries_to_dataset(
+    rows: Sequence[Sequence[object]], seeds: Sequence[int], name: str = "point"
+) -> xr.Dataset:
+    """Return the metrics of summaries, `rows[point][seed]`, as xarray `[point, seed]` with units.
+
+    Args:
+        rows: what `figures_of` kept of the runs; of `over_seeds` one row, `[runs]`.
+        seeds: of the columns.
+        name: of the first dimension.
+
+    Raises:
+        ConfigError: they have no metrics.
+    """
+    runs = [[run if isinstance(run, RunSummary) else None for run in row] for row in rows]
+    whole = [run for row in runs for run in row if run is not None]
+    names = list(dict.fromkeys(metric for run in whole for metric in run.metrics))
+    if not names:
+        raise ConfigError(
+            "the runs have no metrics to label; give summarize=figures_of([...]) with names of metrics"
+        )
+    dims = (name, "seed")
+
+    def values(metric: str) -> list[list[float]]:
+        return [
+            [run.metrics.get(metric, math.nan) if run else math.nan for run in row] for row in runs
+        ]
+
+    dataset = xr.Dataset(
+        {metric: (dims, values(metric)) for metric in names},
+        {name: list(range(len(runs))), "seed": list(seeds)},
+    )
+    for metric in names:
+        about = lookup(metric)[0]
+        dataset[metric].attrs = {"long_name": about.axis, "units": about.unit}
+    dataset["outcome"] = dims, [[run.outcome.name if run else "" for run in row] for row in runs]
     return dataset
 
 

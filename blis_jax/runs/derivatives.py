@@ -24,6 +24,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.loop import Order, requests_of, run_row
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import xarray
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records.from_tables import request_records
 from blis_jax.records.observation import Observation, unstack
@@ -46,6 +47,7 @@ BETA = ("beta0", "beta1", "beta2", "beta3")
 # arrival_scale stretches all arrival times by a factor 1 + ε; the latencies are settings in µs
 OTHERS = ("arrival_scale", "kv_transfer_base_latency", "admission_latency", "routing_latency")
 DIRECTIONS = (*ALPHA, *BETA, *OTHERS)
+_PER_TOKEN = ("alpha1", "beta1", "beta2", "beta3")  # µs for each token
 CLOCKS = ("float64", "continuous")
 
 Direction = Mapping[str, float]  # a weight for some of DIRECTIONS; the others have 0
@@ -67,6 +69,28 @@ class Derivatives:
     step_duration_us: Float[np.ndarray, "direction record"]
     output_time_us: Float[np.ndarray, "direction instance"]
     ended_us: Float[np.ndarray, "direction"]  # of the last event of the run
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Return the slopes of every request's times as xarray `[direction, request]`, with units."""
+        names = ("first_token_us", "ttft_us", "e2e_us", "left_us", "sched_delay_us", "queued_at_us")
+        units = ("direction", [unit_of_direction(name) for name in self.wrt])
+        coords = {"direction": list(self.wrt), "direction_unit": units}
+        slopes = {f"d_{name}": (("direction", "request"), getattr(self, name)) for name in names}
+        dataset = xarray.Dataset(slopes, coords)
+        for name in names:
+            about = {
+                "long_name": f"slope of {name.removesuffix('_us')}",
+                "units": "µs per direction_unit",
+            }
+            dataset[f"d_{name}"].attrs = about
+        return dataset
+
+
+def unit_of_direction(name: str) -> str:
+    """Return the unit of a direction; 1 where it is a factor or a mixture of several."""
+    if name in _PER_TOKEN:
+        return "µs/token"
+    return "µs" if name in DIRECTIONS and name != "arrival_scale" else "1"
 
 
 def jacobian(

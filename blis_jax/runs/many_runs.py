@@ -19,6 +19,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.types import Mechanism
 from blis_jax.engine.mechanism import of_one_program
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import exports, xarray
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records.record import RunRecord
@@ -61,6 +62,8 @@ def simulate(
     return Runner(options, num_rows=1).alone(GivenRun(row, options))
 
 
+_FORMS = exports("blis_jax.results", {"dataset": ("summaries_to_dataset",)})  # without xarray
+
 T = TypeVar("T")
 M = TypeVar("M", Point, GivenRun)
 LARGEST_SEED = 2**32 - 1
@@ -74,6 +77,15 @@ class Grid(Generic[T]):
     seeds: tuple[int, ...]
     rows: tuple[tuple[T, ...], ...]
     timing: Timing = field(default_factory=Timing)
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Return the metrics of the summaries as xarray `[point, seed]`, with units; NaN where a run has no figures.
+
+        Raises:
+            ConfigError: the summaries have no metrics; ask for some with `summarize=figures_of([...])`.
+        """
+        dataset: xarray.Dataset = _FORMS("summaries_to_dataset")(self.rows, self.seeds)
+        return dataset
 
 
 def run_grid(

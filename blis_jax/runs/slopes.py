@@ -7,20 +7,21 @@ of the run. What counts requests (attainment, goodput, completions) moves throug
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import xarray
 from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import PERCENTS, tpot_us
 from blis_jax.records.record import Status
 from blis_jax.records.step_records import completed_itl_counts
-from blis_jax.runs.derivatives import Derivatives, jacobian
+from blis_jax.runs.derivatives import Derivatives, jacobian, unit_of_direction
 from blis_jax.runs.options import Options
 from blis_jax.workload.table import RequestTable
 
@@ -45,6 +46,49 @@ class Slope(NamedTuple):
     slopes: Float[np.ndarray, "direction"]
 
 
+class Slopes(dict[str, Slope]):
+    """Metrics of one run with their slopes, by name; `wrt` names the directions."""
+
+    def __init__(self, slopes: Mapping[str, Slope], wrt: Sequence[str]) -> None:
+        super().__init__(slopes)
+        self.wrt = tuple(wrt)
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Return `value` `[metric]` and `slope` `[metric, direction]`, with the units of metrics and directions."""
+        metrics = [lookup(name)[0] for name in self]
+        slopes = [slope.slopes for slope in self.values()]
+        dataset = xarray.Dataset(
+            {
+                "value": ("metric", [slope.value for slope in self.values()]),
+                "slope": (("metric", "direction"), slopes),
+            },
+            {
+                "metric": list(self),
+                "direction": list(self.wrt),
+                "unit": ("metric", [metric.unit for metric in metrics]),
+                "direction_unit": ("direction", [unit_of_direction(name) for name in self.wrt]),
+            },
+        )
+        dataset["value"].attrs = {"long_name": "metric of the run", "units": "see unit"}
+        dataset["slope"].attrs = {
+            "long_name": "slope of the metric",
+            "units": "see unit, per direction_unit",
+        }
+        return dataset
+
+    def __repr__(self) -> str:
+        """Return a line for each metric, with units."""
+        lines = []
+        for name, slope in self.items():
+            unit = lookup(name)[0].unit
+            parts = (
+                f"{value:+.4g} {unit} per {unit_of_direction(wrt)} of {wrt}"
+                for wrt, value in zip(self.wrt, slope.slopes, strict=True)
+            )
+            lines.append(f"{name} = {slope.value:.4g} {unit}: {', '.join(parts)}")
+        return "\n".join(lines)
+
+
 class _Moving(NamedTuple):
     """A sample whose members move."""
 
@@ -53,7 +97,7 @@ class _Moving(NamedTuple):
     weights: Int[np.ndarray, "value"] | None = None  # None: every member once
 
 
-def metric_slopes(found: Derivatives, names: Iterable[str]) -> dict[str, Slope]:
+def metric_slopes(found: Derivatives, names: Iterable[str]) -> Slopes:
     """Differentiate metrics of one run.
 
     Args:
@@ -61,7 +105,8 @@ def metric_slopes(found: Derivatives, names: Iterable[str]) -> dict[str, Slope]:
         names: some of `SMOOTH_METRICS`, with `[class]` behind for one SLO class.
 
     Returns:
-        Value and slopes `[direction]` by name, in the metric's unit per unit of the direction.
+        Value and slopes `[direction]` by name, in the metric's unit per unit of the direction; `to_dataset()`
+        labels them.
 
     Raises:
         ConfigError: a metric changes through decisions alone, or is unknown.
@@ -70,7 +115,8 @@ def metric_slopes(found: Derivatives, names: Iterable[str]) -> dict[str, Slope]:
     for name in names:
         _check(name)
     values = evaluate(found.record, names)
-    return {name: Slope(values[name], _slopes_of(found, name, values[name])) for name in names}
+    slopes = {name: Slope(values[name], _slopes_of(found, name, values[name])) for name in names}
+    return Slopes(slopes, found.wrt)
 
 
 def grad(

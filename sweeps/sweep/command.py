@@ -259,7 +259,8 @@ def _interrupt_on_termination() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is threading.main_thread():
+    is_ours = not cli.is_called_from_python.get()
+    if is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
 
 

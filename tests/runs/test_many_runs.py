@@ -13,6 +13,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.records.record import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.runs import driver, many_runs
 from blis_jax.runs.calls import Call
@@ -168,6 +169,24 @@ def test_points_of_one_mechanism_share_a_compilation_and_seeds_their_requests(
             mine, theirs = getattr(one.requests, name), getattr(other.requests, name)
             np.testing.assert_array_equal(mine, theirs)
         assert np.any(one.requests.ttft_us != other.requests.ttft_us)
+
+
+def test_metrics_of_a_grid_are_labelled(spec: WorkloadSpec, fcfs: ClusterConfig) -> None:
+    names = ["ttft_mean_ms", "output_tokens_per_s"]
+    grid = many_runs.run_grid([fcfs], spec, SEEDS, figures_of(names), OPTIONS)
+    dataset = grid.to_dataset()
+    assert dataset.sizes == {"point": 1, "seed": len(SEEDS)}
+    assert [dataset[name].attrs["units"] for name in names] == ["ms", "1/s"]
+    assert dataset["seed"].values.tolist() == list(SEEDS)
+    for place, run in enumerate(grid.rows[0]):
+        assert dataset["ttft_mean_ms"].values[0, place] == run.metrics["ttft_mean_ms"]
+    with pytest.raises(ConfigError, match="no metrics to label; give summarize=figures_of"):
+        many_runs.run_grid([fcfs], spec, SEEDS[:1], whole, OPTIONS).to_dataset()
+
+
+def test_a_record_is_shown_in_a_line(first: tuple[RunRecord, ...]) -> None:
+    shown = repr(first[0])
+    assert shown.startswith("RunRecord(COMPLETED: ") and len(shown) < 150
 
 
 def test_rates_share_a_compilation_and_their_random_numbers(

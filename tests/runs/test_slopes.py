@@ -59,6 +59,22 @@ def test_values_are_those_of_the_metrics(found):
         assert slope.slopes.shape == (len(WRT),) and np.all(np.isfinite(slope.slopes))
 
 
+def test_slopes_have_labels_and_units(found):
+    slopes = metric_slopes(found, ["ttft_mean_ms", "output_tokens_per_s"])
+    dataset = slopes.to_dataset()
+    assert dataset["slope"].dims == ("metric", "direction")
+    assert dataset["unit"].values.tolist() == ["ms", "1/s"]
+    assert dict(zip(WRT, dataset["direction_unit"].values, strict=True)) == {
+        "alpha0": "µs", "beta0": "µs", "beta1": "µs/token",
+    }  # fmt: skip
+    mine = dataset["slope"].sel(metric="ttft_mean_ms", direction="beta0")
+    assert float(mine) == slopes["ttft_mean_ms"].slopes[1]
+    assert f"{float(mine):+.4g} ms per µs of beta0" in repr(slopes)
+    requests = found.to_dataset()
+    assert requests["d_ttft_us"].attrs["units"] == "µs per direction_unit"
+    np.testing.assert_array_equal(requests["d_ttft_us"].sel(direction="beta1"), found.ttft_us[2])
+
+
 def test_the_gradient_is_the_slopes_by_name(found):
     by_name = grad(settings(), thousands(0), "e2e_p99_ms", WRT, SMOOTH)
     slopes = metric_slopes(found, ["e2e_p99_ms"])["e2e_p99_ms"].slopes

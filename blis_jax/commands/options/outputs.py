@@ -199,10 +199,10 @@ def show(findings: Findings, write: Callable[[], Sequence[Path]], options: Comma
 
     named = vars(options)
     try:
-        if not named["quiet"]:
+        if not named.get("quiet"):
             render.show(findings, named.get("all", False))
             sys.stdout.flush()
     finally:
         files = write()
-    if not named["quiet"]:
+    if files and not named.get("quiet"):
         print(f"Written: {', '.join(map(str, files))}")

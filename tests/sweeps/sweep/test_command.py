@@ -554,7 +554,7 @@ def test_a_sweep_of_the_first_format_is_gone_on_with(
 def test_help_and_refusals_do_not_import_jax() -> None:
     program = """
 import sys
-from blis_jax import sweep
+from sweeps.sweep import command as sweep
 try:
     sweep.main(["--help"])
 except SystemExit as end:

@@ -1,0 +1,309 @@
+"""Commands as functions of Python: `blis_jax.compare("vllm", "llm-d-default", seeds=20)` returns what it found."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import html
+import inspect
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_jax.commands import cli
+from blis_jax.commands.door.catalogue import COMMANDS, options_of
+from blis_jax.commands.parser import Parser, called_as, declared, is_kept_whole
+from blis_jax.errors import ConfigError, choices
+from blis_jax.lazy import pandas, xarray
+from blis_jax.reports import render
+from blis_jax.reports.findings import Cell, Findings, Quantity, Table
+
+if TYPE_CHECKING:
+    from blis_jax.reports.drawing import NotebookFigure
+
+
+class _Question(NamedTuple):
+    """A command that can be asked from Python."""
+
+    command: str  # the words behind `blis-jax`
+    ending: str = (
+        ""  # of a result that is only read back; without one the command writes to its usual place
+    )
+
+
+QUESTIONS = {
+    "ablate": _Question("ablate", ".json"),
+    "capacity": _Question("capacity", ".json"),
+    "compare": _Question("compare", ".json"),
+    "gradient": _Question("gradient", ".json"),
+    "make_dataset": _Question("dataset"),
+    "optimize": _Question("optimize", ".json"),
+    "robustness": _Question("robustness", ".json"),
+    "select": _Question("select", ".json"),
+    "sensitivity": _Question("sensitivity", "/"),
+    "sweep": _Question("sweep", ".zarr"),
+    "train_surrogate": _Question("surrogate train"),
+}
+_OF_TERMINALS = ("--quiet", "--all", "--json", "--help")  # what Python does without
+_UNASKED = {"--figure": "none", "--no-figures": True}  # pictures are drawn by `plot`
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study has found: sentences, tables and pictures.
+
+    Attributes:
+        findings: the answer, the tables and the pictures, as every output has them.
+        document: the result file, with every figure; empty where the command writes none.
+        dataset: the runs, xarray with units, where the command keeps them; else None.
+        text: what the command printed besides.
+    """
+
+    findings: Findings
+    document: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Any = None
+    text: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict in a sentence."""
+        return " ".join(map(str, self.findings.answer.verdict))
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """Return the tables that have rows, by name."""
+        filled = [one for one in self.findings.tables if one.rows]
+        return {one.name or one.title or f"table {at}": one for at, one in enumerate(filled)}
+
+    @property
+    def pictures(self) -> list[str]:
+        """Return the titles of the pictures that `plot` draws."""
+        return [one.title for one in self.findings.pictures]
+
+    def to_dataframe(self, table: str | None = None) -> pandas.DataFrame:
+        """Return a table as a pandas DataFrame, the first one if none is named.
+
+        A number with an interval has columns of its ends behind it, `… low` and `… high`; `attrs["units"]` has the
+        units by column.
+
+        Raises:
+            ConfigError: there is no such table.
+        """
+        return _frame(self._table(table))
+
+    def to_dataset(self, table: str | None = None) -> xarray.Dataset:
+        """Return the runs as an xarray Dataset; where the command keeps none, or a table is named, the table.
+
+        Of a table, what rows are of are coordinates, the others are variables `[row]` with `units` and `long_name`.
+
+        Raises:
+            ConfigError: there is no such table.
+        """
+        if table is None and self.dataset is not None:
+            return self.dataset
+        found = self._table(table)
+        frame = _frame(found)
+        made = xarray.Dataset({name: ("row", frame[name]) for name in frame})
+        for name in frame:
+            made[name].attrs["long_name"] = name
+            if name in frame.attrs["units"]:
+                made[name].attrs["units"] = frame.attrs["units"][name]
+        made.attrs["answer"] = self.verdict
+        return made.set_coords(list(frame)[: found.num_keys])
+
+    def plot(self, number: int = 0) -> NotebookFigure:
+        """Return a picture as matplotlib's Figure, the first one if no number is given.
+
+        Raises:
+            ConfigError: there is no such picture.
+        """
+        from blis_jax.reports.drawing import shown
+
+        if not 0 <= number < len(self.findings.pictures):
+            many = len(self.findings.pictures)
+            raise ConfigError(f"picture {number} is not there; this result has {many}, from 0")
+        return shown(self.findings.pictures[number])
+
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        return render.text(self.findings)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the answer, the short tables and the first picture for a notebook."""
+        from blis_jax.reports.drawing import svg
+
+        shown = [render.answer_html(self.findings.answer)]
+        for name, table in self.tables.items():
+            brief = table.brief()
+            if brief.rows:
+                shown.append(f"<p>{html.escape(table.title or name)}</p>{render.table_html(brief)}")
+        shown += [svg(one) for one in self.findings.pictures[:1]]
+        return "\n".join(shown)
+
+    def _table(self, name: str | None) -> Table:
+        tables = self.tables
+        if not tables:
+            raise ConfigError("this result has no table; print it for what was found")
+        if name is None:
+            return next(iter(tables.values()))
+        if name not in tables:
+            raise ConfigError(f"table {name!r}: {choices(name, list(tables))}")
+        return tables[name]
+
+
+def _frame(table: Table) -> pandas.DataFrame:
+    """Return the rows with numbers as numbers."""
+    columns: dict[str, list[Any]] = {}
+    units: dict[str, str] = {}
+    for at, heading in enumerate(table.columns):
+        name, cells = heading or "verdict", [row.cells[at] for row in table.rows]
+        numbers = [cell for cell in cells if isinstance(cell, Quantity)]
+        columns[name] = (
+            [_value(cell, "mean") for cell in cells] if numbers else list(map(str, cells))
+        )
+        if any(cell.low is not None for cell in numbers):
+            columns |= {
+                f"{name} {end}": [_value(cell, end) for cell in cells] for end in ("low", "high")
+            }
+        found = {cell.unit.strip() for cell in numbers}
+        if len(found) == 1 and (unit := found.pop()):
+            units |= dict.fromkeys([one for one in columns if one.startswith(name)], unit)
+    if "metric" in columns and "unit" not in columns:  # `TTFT mean, ms`
+        named = {
+            "unit": [
+                str(one).rpartition(", ")[2] if ", " in str(one) else ""
+                for one in columns["metric"]
+            ]
+        }
+        at = list(columns).index("metric") + 1
+        pairs = list(columns.items())
+        columns = dict([*pairs[:at], *named.items(), *pairs[at:]])
+    frame = pandas.DataFrame(columns)
+    frame.attrs["units"] = units
+    return frame
+
+
+def _value(cell: Cell, end: str) -> float | None:
+    value: float | None = getattr(cell, end) if isinstance(cell, Quantity) else None
+    return value
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def function_of(name: str) -> Callable[..., StudyResult]:
+    """Return the function of a command, whose signature and help are made of its options."""
+    command = COMMANDS[QUESTIONS[name].command]
+    words = f"blis-jax {command.name}"
+    with called_as(command.module, words):
+        parser = declared(command.main())
+    known = {_name_of(option): option for option in options_of(parser)}
+    known = {key: one for key, one in known.items() if not {*_OF_TERMINALS} & {*one.option_strings}}
+
+    def ask(*given: str, **options: Any) -> StudyResult:
+        for key in options:
+            if key not in known:
+                raise ConfigError(f"{name}() has no option {key!r}; {choices(key, list(known))}")
+        return _asked(name, [*map(str, given), *_words(options, known)], options, known)
+
+    parameters = [inspect.Parameter("words", inspect.Parameter.VAR_POSITIONAL, annotation=str)]
+    parameters += [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in known
+    ]
+    ask.__name__ = ask.__qualname__ = name
+    ask.__module__ = "blis_jax"
+    ask.__doc__ = _help(parser, words, known)
+    ask.__signature__ = inspect.Signature(parameters, return_annotation=StudyResult)  # type: ignore[attr-defined]
+    return ask
+
+
+def _name_of(option: argparse.Action) -> str:
+    """Return the keyword of an option: its name, with an underscore behind a word of Python."""
+    name = option.option_strings[-1 if option.dest == "help" else 0].lstrip("-").replace("-", "_")
+    return f"{name}_" if name == "from" else name
+
+
+def _help(parser: Parser, words: str, known: Mapping[str, argparse.Action]) -> str:
+    about = " ".join((parser.description or "").split())
+    lines = [about, "", f"The same as `{words}`; options:", ""]
+    lines += [f"    {key}: {(one.help or '').replace('%%', '%')}" for key, one in known.items()]
+    lines += ["", "Returns:", "    What was found, a `StudyResult`.", "", "Raises:"]
+    return "\n".join([*lines, "    ConfigError: something that is asked for cannot be done."])
+
+
+def _words(options: Mapping[str, Any], known: Mapping[str, argparse.Action]) -> Iterator[str]:
+    """Yield the command line of options by keyword: lists with commas, or the option again where it can be repeated."""
+    for key, value in options.items():
+        option, spelled = known[key], known[key].option_strings[0]
+        if value is None or value is False:
+            continue
+        if value is True:
+            yield spelled
+        elif isinstance(value, str) or not isinstance(value, Sequence | range):
+            yield f"{spelled}={_text(value)}"
+        elif is_kept_whole(option):
+            yield from (f"{spelled}={_text(one)}" for one in value)
+        else:
+            yield f"{spelled}={','.join(map(_text, value))}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    return str(value)
+
+
+def _asked(
+    name: str, words: list[str], options: Mapping[str, Any], known: Mapping[str, argparse.Action]
+) -> StudyResult:
+    """Run the command in this process and return what it found; its errors are raised."""
+    question = QUESTIONS[name]
+    command = COMMANDS[question.command]
+    for spelled, value in _UNASKED.items():
+        if (key := spelled.lstrip("-").replace("-", "_")) in known and key not in options:
+            words += [spelled] if value is True else [f"{spelled}={value}"]
+    with tempfile.TemporaryDirectory() as folder:
+        output = options.get("output")
+        if output is None and question.ending:
+            output = str(Path(folder, f"result{question.ending.rstrip('/')}"))
+            words.append(f"--output={output}")
+        printed = io.StringIO()
+        with (
+            called_as(command.module, f"blis-jax {command.name}"),
+            cli.called_from_python(),
+            render.taken() as found,
+            contextlib.redirect_stdout(printed),
+        ):
+            command.main()(words)
+        if not found:
+            raise ConfigError(f"{name}() found nothing; it printed: {printed.getvalue().strip()}")
+        return StudyResult(found[-1], *_read_back(output), printed.getvalue().strip())
+
+
+def _read_back(output: str | None) -> tuple[dict[str, Any], Any]:
+    """Return the document and the dataset that a command has written."""
+    if output is None:
+        return {}, None
+    path = Path(output)
+    if path.suffix == ".json" and path.exists():
+        return json.loads(path.read_text(encoding="utf-8")), None
+    store = path if path.suffix in (".zarr", ".nc") else path / "dataset.zarr"
+    if not store.exists():
+        return {}, None
+    from blis_jax.results.dataset import load
+
+    return {}, load(store).load()
+
+
+def __getattr__(name: str) -> Callable[..., StudyResult]:
+    if name not in QUESTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return function_of(name)

@@ -1,0 +1,102 @@
+"""Commands as functions: found by `dir`, told by `help`, and what they return as text, tables and pictures."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pydoc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blis_jax
+from blis_jax import ConfigError, StudyResult
+from blis_jax.commands.door.catalogue import COMMANDS
+from blis_jax.commands.door.functions import QUESTIONS
+from tests.sweeps.busy import NUM_SEEDS, write_strategies
+
+SMALL = {
+    "bootstrap": 199,
+    "metrics": ["ttft_mean_ms", "tokens_per_sec"],
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    base, other = write_strategies(tmp_path_factory.mktemp("strategies"))
+    return blis_jax.compare(f"base={base}", f"other={other}", seeds=NUM_SEEDS, **SMALL)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_function_is_listed_and_explains_its_command(name: str) -> None:
+    function = getattr(blis_jax, name)
+    assert name in dir(blis_jax) and name in blis_jax.__all__
+    assert QUESTIONS[name].command in COMMANDS
+    keywords = list(inspect.signature(function).parameters)[1:]
+    told = pydoc.render_doc(function, renderer=pydoc.plaintext)
+    assert keywords and all(f"    {key}: " in told for key in keywords)
+    assert not {"quiet", "all", "help"} & {*keywords}
+
+
+def test_a_result_is_text_tables_and_a_page_of_a_notebook(
+    result: StudyResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert str(result).startswith("Cluster:") and "Verdict:" in repr(result)
+    assert result.verdict in " ".join(str(result).split())
+    page = result._repr_html_()
+    brief = [one for one in result.tables.values() if one.brief().rows]
+    assert page.count("<table") == len(brief) > 0 and "<svg" in page and "Verdict" in page
+    assert capsys.readouterr().out == ""  # nothing is printed
+
+
+def test_tables_have_numbers_intervals_and_units(result: StudyResult) -> None:
+    frame = result.to_dataframe()
+    row = frame[(frame["class"] == "all") & (frame["metric"] == "TTFT mean, ms")].iloc[0]
+    assert row["unit"] == "ms"
+    (kept,) = [
+        one
+        for one in result.document["comparisons"]
+        if (one["class"], one["metric"]) == ("all", "ttft_mean_ms")
+    ]
+    assert row["difference [95 %]"] == pytest.approx(kept["difference"]["mean"])
+    assert row["difference [95 %] low"] == pytest.approx(kept["difference"]["low"])
+    dataset = result.to_dataset("differences")
+    assert {"class", "metric"} <= set(dataset.coords)
+    assert dataset["base"].attrs["long_name"] == "base"
+    np.testing.assert_array_equal(dataset["base"], frame["base"])
+    with pytest.raises(ConfigError, match="table 'differnces': use one of differences"):
+        result.to_dataset("differnces")
+
+
+def test_a_picture_is_a_figure_that_a_notebook_shows(result: StudyResult) -> None:
+    figure = result.plot()
+    assert figure.axes and figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="picture 99 is not there"):
+        result.plot(99)
+
+
+def test_errors_are_pythons() -> None:
+    with pytest.raises(ConfigError, match=r"has no option 'seedz'; did you mean 'seeds'"):
+        blis_jax.compare("vllm", "llm-d-default", seedz=3)
+    with pytest.raises(ConfigError, match="did you mean 'vllm'"):
+        blis_jax.compare("vlm", "llm-d-default", seeds=3)
+    with pytest.raises(AttributeError):
+        blis_jax.compere  # noqa: B018
+
+
+def test_a_file_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    base, other = write_strategies(tmp_path)
+    output = tmp_path / "out.json"
+    found = blis_jax.compare(str(base), str(other), seeds=range(2), output=output, **SMALL)
+    assert json.loads(output.read_text()) == found.document
+    assert found.document["seeds"] == [0, 1]
+    assert not (tmp_path / "out.png").exists()  # `plot` draws
+
+
+def test_runs_that_are_kept_come_back_as_a_dataset() -> None:
+    swept = blis_jax.sweep(
+        strategy=["vllm:num_instances=2"], seeds=3, set=["workload.num_requests=30"]
+    )
+    dataset = swept.to_dataset()
+    assert dataset.sizes["seed"] == 3 and dataset["ttft_mean_ms"].attrs["units"] == "ms"
