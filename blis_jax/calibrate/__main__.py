@@ -19,7 +19,8 @@ from blis_jax.files.atomic_write import write_json
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.traces.measured.run import MeasuredRun, Summary
+    from blis_jax.traces.measured.run import MeasuredRun
+    from blis_jax.traces.measured.sent import Summary
 
 NAME = "blis_jax.calibrate"
 USUAL_OUTPUT, USUAL_TERMS = "out/calibration.json", "alpha0,beta0,beta1,beta2"
@@ -187,7 +188,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
-    from blis_jax.traces.measured.run import Summary, no_requests
+    from blis_jax.traces.measured.sent import Summary, no_requests
 
     found = _read(options, trace, num_fitted)
     if isinstance(found, Summary):
@@ -201,7 +202,7 @@ def _read(
     options: CalibrateOptions, trace: Path, num_fitted: int | None = None
 ) -> MeasuredRun | Summary:
     from blis_jax.traces.measured.recorded import read_result
-    from blis_jax.traces.measured.run import Summary
+    from blis_jax.traces.measured.sent import Summary
 
     found = read_result(trace, options.format, num_fitted, options.stage)
     if isinstance(found, Summary):

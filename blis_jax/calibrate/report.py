@@ -32,15 +32,8 @@ from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
 from blis_jax.traces.measured import run as measured_run
-from blis_jax.traces.measured.run import (
-    LATENCIES,
-    Load,
-    MeasuredRun,
-    Summary,
-    at,
-    number,
-    tpot_of,
-)
+from blis_jax.traces.measured.run import LATENCIES, MeasuredRun, at, tpot_of
+from blis_jax.traces.measured.sent import Load, Summary, number
 
 
 def text(found: Calibration) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces.measured.recorded import is_recorded, read_requests
-from blis_jax.traces.measured.run import Summary
+from blis_jax.traces.measured.sent import Summary
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import Reading, TraceRows
 

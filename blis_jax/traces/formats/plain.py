@@ -332,11 +332,20 @@ def _json_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) ->
         while batch := list(islice(numbered, ROWS_AT_ONCE)):
             objects = [_object(line, names[places["arrival"]]) for _, line in batch]
             cells = {
-                place: [found.get(names[place]) for found in objects] for place in places.values()
+                place: [_cell(found.get(names[place])) for found in objects]
+                for place in places.values()
             }
             yield Frame(
                 pandas.DataFrame(cells, dtype=object), np.array([number for number, _ in batch])
             )
+
+
+def _cell(value: object) -> object:
+    """Return a number or nothing as it is, else its text, without halves of characters."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.encode("utf-8", "replace").decode()
 
 
 def _object(line: str, arrival: str) -> dict[str, Any]:

@@ -10,18 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
-from blis_jax.traces.measured.run import (
-    LATENCIES,
-    STATISTICS,
+from blis_jax.errors import ConfigError, shortened
+from blis_jax.traces.measured.run import LATENCIES, STATISTICS, MeasuredRun, ServerSettings, at
+from blis_jax.traces.measured.sent import (
     TO_MS,
     Benchmark,
     Load,
-    MeasuredRun,
     Sent,
-    ServerSettings,
     Summary,
-    at,
     none_answered,
     number,
 )
@@ -114,9 +110,11 @@ def in_ms(metric: object, name: str, where: str) -> float:
     """Return a value with a unit, in ms; NaN if there is none."""
     value, unit = number(at(metric, name), where), at(metric, "unit") or at(metric, "units")
     unit = unit.partition("/")[0] if isinstance(unit, str) else unit  # ms/token
-    if not math.isnan(value) and unit not in TO_MS:
-        raise ConfigError(f"{where} has the unit {unit!r}; allowed are {', '.join(TO_MS)}")
-    return value * TO_MS.get(unit, math.nan)
+    if math.isnan(value):
+        return math.nan
+    if not isinstance(unit, str) or unit not in TO_MS:
+        raise ConfigError(f"{where} has the unit {shortened(unit)}; allowed are {', '.join(TO_MS)}")
+    return value * TO_MS[unit]
 
 
 def _aiperf_figures(document: object, source: str) -> Summary:

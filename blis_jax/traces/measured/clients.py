@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, shortened
 from blis_jax.traces.measured.benchmark_files import (
     BenchmarkClient,
     first_of,
@@ -26,16 +26,15 @@ from blis_jax.traces.measured.benchmark_files import (
     run_of,
     stated_figures,
 )
-from blis_jax.traces.measured.run import (
+from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at
+from blis_jax.traces.measured.sent import (
     Benchmark,
     Load,
-    MeasuredRun,
     Sent,
-    ServerSettings,
     Summary,
-    at,
     closed_loop,
     number,
+    numbers_in,
 )
 
 # --- vllm bench serve and SGLang's bench_serving: figures, and lists by request if asked for ------
@@ -113,9 +112,14 @@ def _what_lacks(tool: str, lacking: Sequence[str], *, is_streamed: bool) -> str:
 
 def _listed_requests(result: Mapping[str, Any], source: str) -> Sent:
     columns = {name: result[name] for name in _LISTS}
-    errors = result.get("errors") or [""] * len(columns["ttfts"])
-    totals = result.get("latencies") or [None] * len(columns["ttfts"])
-    lists = {**columns, "errors": errors, "latencies": totals}
+    nothing = [None] * len(columns["ttfts"])
+    further = {name: result.get(name) or nothing for name in ("errors", "latencies")}
+    for name, values in further.items():
+        if not isinstance(values, list):
+            raise ConfigError(
+                f"{source}: {name} is {shortened(values)}; give a list, or leave it out"
+            )
+    lists, errors = {**columns, **further}, further["errors"]
     if len({len(values) for values in lists.values()}) > 1:
         raise ConfigError(
             f"{source}: {', '.join(lists)} have different numbers of requests; measure again"
@@ -127,9 +131,10 @@ def _listed_requests(result: Mapping[str, Any], source: str) -> Sent:
             continue
         request = {name: values[place] for name, values in lists.items()}
         of = numbers_of(request, f"{source}: request {place}:")
-        ttft, total, itls = of("ttfts"), of("latencies"), request["itls"] or ()
+        ttft, total = of("ttfts"), of("latencies")
+        itls = numbers_in(request["itls"] or [], f"{source}: request {place}: itls")
         if math.isnan(total):
-            total = ttft + sum(number(gap, f"{source}: request {place}: itls") for gap in itls)
+            total = ttft + sum(itls)
         outputs = of("output_lens")
         sent.add(of("start_times"), (of("input_lens"), outputs), ttft, total)
         if outputs > 1:
@@ -144,7 +149,10 @@ def _load(
     count = of("completed")
     tokens = [of(f"total_{kind}_tokens") / (count or math.nan) for kind in ("input", "output")]
     listed = (result.get("input_lens"), result.get("output_lens"))
-    spread = [float(np.std(each)) if isinstance(each, list) else math.nan for each in listed]
+    spread = [
+        float(np.std(numbers_in(each, "a listed length"))) if isinstance(each, list) else math.nan
+        for each in listed
+    ]
     return Load(count, rate_per_s, tokens[0], tokens[1], spread[0], spread[1], limit)
 
 

@@ -3,19 +3,27 @@
 `requests.csv` is the truth. Every file with requests has one more that failed.
 """
 
+import contextlib
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import fields
+from functools import reduce
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from blis_jax.calibrate.__main__ import CalibrateOptions, main
 from blis_jax.calibrate.report import how_to_predict
 from blis_jax.calibrate.validation import figures
 from blis_jax.errors import ConfigError
 from blis_jax.traces.measured.recorded import CLIENTS, FORMATS, read_measured, read_result
-from blis_jax.traces.measured.run import Load, MeasuredRun, Summary
+from blis_jax.traces.measured.run import MeasuredRun
+from blis_jax.traces.measured.sent import Load, Summary
+from blis_jax.traces.read import read_trace
 from blis_jax.workload.distribution import GaussianLengths
 from tests.support.recorded.reference_data import REPO_ROOT
 
@@ -399,3 +407,50 @@ def test_a_tpot_that_counts_chunks_is_said(tmp_path: Path, capsys):
         command = [str(tmp_path / "report.json"), "--predicted", str(tmp_path / "run.json")]
         assert main(command) == 0
         assert ("may count chunks in place of tokens" in capsys.readouterr().err) == is_said
+
+
+ODD_VALUES = (
+    None,
+    "",
+    -1,
+    1e308,
+    math.nan,
+    "abc",
+    [],
+    {},
+    True,
+    10**30,
+    [[]],
+    "\ud800",
+    "2026-13-45",
+)
+
+
+def places_in(document: object, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Ways to the values of a document, of long lists the first ones."""
+    if way:
+        yield way
+    if isinstance(document, dict | list):
+        keys = document if isinstance(document, dict) else range(min(len(document), 4))
+        for key in list(keys):
+            yield from places_in(document[key], (*way, key))
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*WITH_REQUESTS, *FIGURES_ONLY} - {"observe.csv", "observe.yaml"})
+)
+def test_an_odd_value_anywhere_is_read_or_refused(name: str, tmp_path: Path):
+    """Of every place in a file one odd value, another for each."""
+    text = (FILES / name).read_text()
+    lines = text.splitlines() if name.endswith("jsonl") else [text]
+    load = yaml.safe_load if name.endswith("yaml") else json.loads
+    for number, way in enumerate(islice(places_in(load(lines[0])), 200)):
+        document = load(lines[0])
+        *before, last = way
+        inner = reduce(lambda value, key: value[key], before, document)
+        inner[last] = ODD_VALUES[number % len(ODD_VALUES)]
+        path = tmp_path / name
+        path.write_text("\n".join([json.dumps(document), *lines[1:]]))
+        for read in (read_result, read_trace):
+            with contextlib.suppress(ConfigError):
+                read(path)

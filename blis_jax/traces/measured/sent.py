@@ -1,0 +1,233 @@
+"""What the result file of a benchmark client is read into, and the checks that all clients share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from blis_jax.errors import ConfigError, shortened
+from blis_jax.files import input_files
+from blis_jax.files.strict_yaml import read_yaml
+from blis_jax.traces.measured.run import MeasuredRun, ServerSettings
+from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, make_rows
+
+
+def no_requests(path: Path | str, found: Summary) -> str:
+    """Return why nothing can be fitted to a summary."""
+    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
+
+
+def parse(path: Path) -> Any:
+    """Return a document; a tuple of documents for JSON lines; None for a text that is none of these.
+
+    Raises:
+        ConfigError: it begins as JSON but is damaged.
+    """
+    text = input_files.read_text(path, "a measured run")
+    if path.suffix in (".yaml", ".yml"):
+        return read_yaml(text, str(path))
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _lines(text, path)
+
+
+def _lines(text: str, path: Path) -> tuple[Any, ...]:
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                lines.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(
+                    f"{path}, line {number}: {error}; give JSON, or JSON with one object a line"
+                ) from None
+    return tuple(lines)
+
+
+TO_MS = {"s": 1e3, "sec": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+
+
+class Load(NamedTuple):
+    """The load that a client reports to have sent; NaN where its file is silent."""
+
+    num_requests: float = math.nan
+    rate_per_s: float = math.nan  # stated; NaN where the answers set the pace
+    input_tokens: float = math.nan  # mean
+    output_tokens: float = math.nan  # mean
+    input_stdev: float = math.nan
+    output_stdev: float = math.nan
+    max_open: float = math.nan  # requests that it kept open at most; NaN for no limit
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of a run whose requests the file does not have."""
+
+    tool: str
+    figures: Mapping[tuple[str, str], float]  # by latency (ttft_ms) and statistic (p99), ms
+    lacking: str  # what is not in the file, and where it can be had
+    load: Load
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    num_failed: float = 0.0
+
+
+class Benchmark(NamedTuple):
+    """One run in a file, with the words that tell it from the others there."""
+
+    label: str
+    read: Callable[[], MeasuredRun | Summary]
+
+
+@dataclass
+class Sent:
+    """Requests as a client saw them, one entry a request; NaN where it does not know."""
+
+    start_s: list[float] = field(default_factory=list)  # sent, on any clock
+    input_tokens: list[float] = field(default_factory=list)
+    output_tokens: list[float] = field(default_factory=list)
+    ttft_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)  # from sent to the last token
+    num_failed: int = 0
+    num_contradictory: int = 0  # whose first token comes after the last
+    num_warm_up: int = 0
+    cached_tokens: float = 0.0  # of the prompts, found in the server's prefix cache
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # seen, and between its tokens
+
+    def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
+        """Add a request that was answered; `tokens` of its prompt and its output."""
+        if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
+            self.num_failed += 1
+            return
+        self.start_s.append(start_s)
+        self.input_tokens.append(tokens[0])
+        self.output_tokens.append(tokens[1])
+        self.num_contradictory += ttft_s > e2e_s
+        is_streamed = 0 < ttft_s <= e2e_s <= LATEST_US / 1e6 and (tokens[1] == 1 or e2e_s > ttft_s)
+        self.ttft_s.append(ttft_s if is_streamed else math.nan)
+        self.e2e_s.append(e2e_s if is_streamed else math.nan)
+
+    def run(self, source: str, settings: ServerSettings, notes: Sequence[str] = ()) -> MeasuredRun:
+        """Return the requests as a measured run.
+
+        Raises:
+            ConfigError: no request was answered, or none was streamed.
+        """
+        if not self.start_s:
+            raise ConfigError(none_answered(source, self.num_failed))
+        if np.all(np.isnan(self.ttft_s)):
+            raise ConfigError(
+                f"{source} has no time of a first token: the client did not stream; measure again "
+                "with streaming"
+            )
+        start = np.asarray(self.start_s)
+        self._check(source, float(np.ptp(start)))
+        rows = make_rows(
+            np.round(1e6 * (start - start.min())),
+            np.asarray(self.input_tokens),
+            np.asarray(self.output_tokens),
+        )
+        return MeasuredRun(
+            rows,
+            1e6 * np.asarray(self.ttft_s),
+            1e6 * np.asarray(self.e2e_s),
+            settings,
+            (*notes, *self._remarks()),
+        )
+
+    def _check(self, source: str, span_s: float) -> None:
+        """Refuse times and lengths beyond what a table of requests holds."""
+        longest = max(*self.input_tokens, *self.output_tokens)
+        if longest > MOST_TOKENS:
+            raise ConfigError(
+                f"{source}: a request has {longest:g} tokens, allowed are {MOST_TOKENS}; correct the file"
+            )
+        if not 1e6 * span_s <= LATEST_US:
+            raise ConfigError(
+                f"{source}: requests start {span_s:g} s apart, allowed are {LATEST_US / 1e6:g}; correct the times"
+            )
+
+    def _remarks(self) -> list[str]:
+        remarks = []
+        if self.num_failed:
+            remarks.append(
+                f"{self.num_failed} of {self.num_failed + len(self.start_s)} requests have failed or "
+                "lack their lengths: they are left out, though they may have cost the server time"
+            )
+        if self.num_contradictory:
+            remarks.append(
+                f"{self.num_contradictory} requests have their first token after their last: they arrive, but are "
+                "not measured"
+            )
+        if self.num_warm_up:
+            remarks.append(
+                f"{self.num_warm_up} requests of the warm-up arrive, but are not measured"
+            )
+        num_silent = int(np.sum(np.isnan(self.ttft_s)))
+        num_silent -= self.num_contradictory + self.num_warm_up
+        if num_silent > 0:
+            remarks.append(
+                f"{num_silent} requests have no time of a first token: they arrive, but are not measured"
+            )
+        remarks += few_gaps(self.gaps)
+        share = self.cached_tokens / sum(self.input_tokens)
+        if share > 0.01:
+            remarks.append(
+                f"the server had {100 * share:.0f} % of the prompt tokens in its prefix cache, but the "
+                "file does not say which prompts begin alike: the fit computes all of them, so a "
+                "prefill token will seem too cheap"
+            )
+        return remarks
+
+
+FEW_GAPS = 0.8  # of the gaps between tokens
+
+
+def few_gaps(gaps: Sequence[tuple[float, float]]) -> list[str]:
+    """Return a remark where requests have far fewer gaps than their tokens; pairs of those seen and those due."""
+    seen, due = (sum(column) for column in zip(*gaps, strict=True)) if gaps else (0.0, 0.0)
+    if not seen < FEW_GAPS * due:
+        return []
+    return [
+        f"the file has {seen:,.0f} gaps for the {due:,.0f} between its output tokens: chunks hold several tokens, or "
+        "tokens (of reasoning) come before the first content, so TTFT is not that of the first token; trust E2E"
+    ]
+
+
+def none_answered(source: str, num_failed: float) -> str:
+    """Return the sentence on a run of which no request was answered."""
+    what = f"all {num_failed:.0f} requests have failed" if num_failed else "no request was answered"
+    return f"{source}: {what}, so there is nothing to fit or compare; see the server's log"
+
+
+def closed_loop(limit: float | None) -> str:
+    """Return the remark on a client that waits for answers before it sends on."""
+    most = "" if limit is None or not math.isfinite(limit) else f" (at most {limit:.0f} open)"
+    return (
+        f"the client waited for answers before it sent on{most}: requests are replayed at the times at "
+        "which they were sent, as if these did not depend on the server"
+    )
+
+
+def number(value: object, what: str) -> float:
+    """Return a number, NaN for none; `what` it is, and where, is said if it is something else."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{what} is {shortened(value)}; give a number or leave it out")
+    return float(value)
+
+
+def numbers_in(values: object, what: str) -> list[float]:
+    """Return the numbers of a list, NaN for none; `what` it is, and where, is said if it is something else."""
+    if not isinstance(values, list):
+        raise ConfigError(f"{what} is {shortened(values)}; give a list of numbers")
+    return [number(value, what) for value in values]
