@@ -1,4 +1,4 @@
-"""Measured runs that list requests with their times, of whatever format: a CSV of latencies, BLIS's TraceV2, and others.
+"""Measured runs that list requests with their times: a CSV of latencies, BLIS's TraceV2, and all other formats.
 
 The CSV has arrival_us (or arrival_s), input_tokens, output_tokens, ttft_ms and e2e_ms. Of a
 TraceV2 with send and chunk times, such as BLIS's `observe` records, rows with status ok, streamed, are measured: from
