@@ -1,7 +1,7 @@
 """What vLLM's engine logs of its requests, and the KV blocks that can be worked back from it.
 
 The log is JSON lines with input_toks, output_toks and monotonic queued_ts, first_token_ts, last_token_ts in seconds;
-meta.json and timeseries.csv may stand beside them. Where meta.json has no KV blocks, they follow from the use that was logged.
+meta.json and timeseries.csv may stand beside them. Where meta.json has no KV blocks, they follow from the logged use.
 """
 
 from __future__ import annotations
