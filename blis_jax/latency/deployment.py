@@ -99,6 +99,11 @@ class Deployment:
                 )
 
 
+def shipped_gpus() -> tuple[str, ...]:
+    """Return the GPUs whose descriptions are shipped."""
+    return tuple(_shipped())
+
+
 def gpu_description(name: str) -> GpuDescription:
     """Return the shipped GPU of this name, or that of a file of BLIS, `FILE:NAME`.
 

@@ -111,18 +111,27 @@ def lookup(
     wanted = {
         key: default.get(key) if value is None else value for key, value in conditions.items()
     }
-    for fit in entry["fits"]:
-        if all(fit[key] == value for key, value in wanted.items()):
-            return Coefficients(
-                model=model,
-                gpu=fit["gpu"],
-                tp=fit["tp"],
-                vllm_version=fit["vllm_version"],
-                alpha=tuple(fit["alpha"]),
-                beta=tuple(fit["beta"]),
-                total_kv_blocks=fit["total_kv_blocks"],
-            )
+    for fit in fitted(model):
+        if all(getattr(fit, key) == value for key, value in wanted.items()):
+            return fit
     raise ConfigError(_no_fit(model, wanted, entry["fits"]))
+
+
+def fitted(model: str) -> tuple[Coefficients, ...]:
+    """Return all fitted settings of a model; none of one that is not known."""
+    entry = _table().get(model.lower(), {"fits": ()})
+    return tuple(
+        Coefficients(
+            model=model.lower(),
+            gpu=fit["gpu"],
+            tp=fit["tp"],
+            vllm_version=fit["vllm_version"],
+            alpha=tuple(fit["alpha"]),
+            beta=tuple(fit["beta"]),
+            total_kv_blocks=fit["total_kv_blocks"],
+        )
+        for fit in entry["fits"]
+    )
 
 
 def known_models() -> tuple[str, ...]:

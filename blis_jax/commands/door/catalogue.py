@@ -19,16 +19,23 @@ class Command(NamedTuple):
     name: str  # what follows `blis-jax`, one word or two
     module: str
     about: str
-    place: str = ""
+    place: str = ""  # `module:function` where the function is not called so
 
     def main(self) -> Callable[[Sequence[str] | None], int]:
         """Import the command's module and return the function that runs it."""
-        main_: Callable[[Sequence[str] | None], int] = import_module(self.place or self.module).main
+        module, _, function = (self.place or self.module).partition(":")
+        main_: Callable[[Sequence[str] | None], int] = getattr(
+            import_module(module), function or "main"
+        )
         return main_
 
 
 def _package(name: str, module: str, about: str) -> Command:
     return Command(name, module, about, f"{module}.__main__")
+
+
+def _list(name: str, about: str) -> Command:
+    return Command(name, "sweeps.lists", about, f"sweeps.lists:{name}")
 
 
 GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
@@ -90,8 +97,15 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("papers real_servers", "papers.real_servers", "predictions of real servers against measured runs"),
         _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),
     )),
+    ("what there is", (
+        _list("models", "models, and on which GPUs their step times are fitted"),
+        _list("gpus", "GPUs, and what is known of them"),
+        _list("strategies", "strategies that commands take by name"),
+        _list("workloads", "workloads that commands take by name"),
+        _list("metrics", "metrics, with their units and directions"),
+        _list("policies", "policies by the setting that names them"),
+    )),
     ("this program", (
-        _package("policies", "blis_jax.policies", "the reference tables of all policies"),
         Command("options", "blis_jax.commands.door.options_page", "what options mean, in every command"),
         Command("doctor", "blis_jax.commands.door.doctor", "what is installed, what is missing for which command"),
         Command("completion", "blis_jax.commands.door.completion", "completion for bash, zsh or fish"),

@@ -1,27 +1,12 @@
-"""`python -m blis_jax.policies`: the reference tables of all policies, in Markdown, from where they are declared."""
+"""The reference tables of all policies, in Markdown, from where they are declared."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-
-from blis_jax.commands import cli
 from blis_jax.core.kinds import KINDS
 from blis_jax.policies import registry
 from blis_jax.policies.moved import PATHS
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
-
-NAME = "blis_jax.policies"
-_DESCRIPTION = """\
-Print the reference tables of all policies, with their numbers, as Markdown.
-"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return cli.print_page(NAME, _DESCRIPTION, page, arguments)
-
 
 HEAD = "| policy | what it does |\n|---|---|"
 NUMBERS_HEAD = (
@@ -78,7 +63,3 @@ def number_row(kind: str, name: str, field: str, one: Number) -> str:
     allowed = one.allowed + ", whole" * one.is_whole
     cells = (one.meaning, one.unit, f"{one.default:g}", allowed, bounds, where)
     return " | ".join([f"| `{short_name}`", f"`{field}`", *cells]) + " |"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

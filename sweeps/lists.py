@@ -1,0 +1,229 @@
+"""`blis-jax models`, `gpus`, `strategies`, `workloads`, `metrics`, `policies`: the names of a kind, a line each."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import resources
+from itertools import takewhile
+from typing import NamedTuple
+
+from blis_jax.commands import cli
+from blis_jax.commands.parser import Parser
+from blis_jax.core.kinds import KINDS
+from blis_jax.errors import ConfigError, closest
+from blis_jax.latency.deployment import gpu_description, shipped_gpus
+from blis_jax.latency.model_description import is_shipped, shipped_models
+from blis_jax.latency.registry import fitted, known_models
+from blis_jax.metrics.metric import METRICS
+from blis_jax.metrics.scalars import lookup, pooled_names
+from blis_jax.policies import registry, tables
+from blis_jax.policies.moved import PATHS
+from blis_jax.policies.their_names import POLICIES
+from blis_jax.reports.render import WIDTH
+from blis_jax.workload.distribution import PRESETS
+from blis_jax.workload.spec import list_builtin
+from sweeps.runs.workloads import list_own
+from sweeps.strategies.file import SHORT_NAMES, list_library, load_strategy
+
+NAME = "sweeps.lists"
+LONGEST_NAME = 44
+FIRST = ("vllm", "llm-d-default")  # servers as their releases start them
+Lines = Iterator[tuple[str, str]]  # a name and what it is
+
+
+class Names(NamedTuple):
+    """A list: what it has, in groups by title, and what is said below it."""
+
+    about: str
+    groups: Callable[[], dict[str, Lines]]
+    note: str = ""
+
+
+# --- what a model's step times come from ------------------------------------------------------------
+
+
+def _models() -> Lines:
+    for name in sorted({*known_models(), *shipped_models()}):
+        by_gpu: dict[str, list[int]] = {}
+        for fit in fitted(name):
+            by_gpu.setdefault(fit.gpu, []).append(fit.tp)
+        fits = "; ".join(
+            f"{gpu} × {', '.join(map(str, sorted(set(tps))))}" for gpu, tps in by_gpu.items()
+        )
+        known = [f"fitted: {fits}"] * bool(fits) + ["described"] * is_shipped(name)
+        yield name, "; ".join(known)
+
+
+def _gpus() -> Lines:
+    with_fits: dict[str, set[str]] = {}
+    for name in known_models():
+        for fit in fitted(name):
+            with_fits.setdefault(fit.gpu, set()).add(name)
+    for gpu in sorted({*with_fits, *shipped_gpus()}):
+        known = [f"fitted: {len(with_fits[gpu])} models"] if gpu in with_fits else []
+        if gpu in shipped_gpus():
+            one = gpu_description(gpu)
+            known += [
+                f"described: {one.peak_tflops:,.0f} TFLOP/s, {one.bandwidth_tbs:g} TB/s, {one.memory_gib:,.0f} GiB"
+            ]
+        yield gpu, "; ".join(known)
+
+
+_COVERED = (
+    "fitted: step times fitted to measured runs on this GPU × TP, the default. described: sizes are known, so "
+    "latency_model=trained-physics (or roofline, served-physics) computes step times for every described pair. "
+    "Neither: give --model-config config.json, or a GPU as FILE:NAME; or fit your own server with blis-jax calibrate."
+)
+
+
+# --- the others -------------------------------------------------------------------------------------
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence."""
+    return re.split(r"(?<=[.;]) (?=[A-Z])|(?<=\\.)$", " ".join(text.split()))[0]
+
+
+def _strategies() -> dict[str, Lines]:
+    def lines(names: Sequence[str]) -> Lines:
+        for name in names:
+            yield name, _sentence(load_strategy(name).description)
+
+    others = [name for name in list_library() if name not in FIRST]
+    return {
+        "servers of today": lines(FIRST),
+        "short names": iter((name, f"as {whole}") for name, whole in SHORT_NAMES.items()),
+        "of the records and studies": lines(others),
+    }
+
+
+def _comment(package: str, folder: str, name: str) -> str:
+    """Return the first sentence of the comment that a workload file begins with."""
+    file = resources.files(package).joinpath(folder, f"{name}.yaml")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    begins = takewhile(lambda line: line.startswith("#"), lines)
+    return _sentence(" ".join(line.removeprefix("#") for line in begins))
+
+
+def _workloads() -> dict[str, Lines]:
+    presets = (
+        (name, f"about {prompt.mean:g} prompt and {output.mean:g} output tokens, with --rate")
+        for name, (prompt, output) in PRESETS.items()
+    )
+    return {
+        "built in": (
+            (name, _comment("blis_jax", "data/workloads", name)) for name in list_builtin()
+        ),
+        "of the studies": ((name, _comment("sweeps", "workloads", name)) for name in list_own()),
+        "presets of run and convert": presets,
+    }
+
+
+def _metrics() -> dict[str, Lines]:
+    def lines(names: Sequence[str]) -> Lines:
+        for name in names:
+            one = lookup(name)[0]
+            yield name, f"{one.estimand}; {one.unit}, {one.direction} is better"
+
+    return {"of a run": lines(sorted(METRICS)), "of all runs together": lines(pooled_names())}
+
+
+def _policies() -> dict[str, Lines]:
+    def lines(kind: str) -> Lines:
+        theirs = {ours: other for other, ours in POLICIES.get(kind, {}).items()}
+        places = dict.fromkeys(registry.NAMES[kind]) | PATHS.get(kind, {})
+        for name, place in places.items():
+            llm_d = f" (llm-d: {theirs[name]})" if name in theirs else ""
+            yield name, _sentence(registry.find(kind, place or name).decide.__doc__ or "") + llm_d
+
+    kinds = [kind for kind, names in registry.NAMES.items() if names or kind in PATHS]
+    return {f"{KINDS[kind].setting}: {KINDS[kind].decides}": lines(kind) for kind in kinds}
+
+
+LISTS = {
+    "models": Names("models, and where their step times come from", lambda: {"": _models()}, _COVERED),
+    "gpus": Names("GPUs, and how many models are fitted on each", lambda: {"": _gpus()}, _COVERED),
+    "strategies": Names("strategies that commands take by name", _strategies,
+                        "An arm is [LABEL=]STRATEGY[:NAME=VALUE;…]; a file in YAML will do, too."),
+    "workloads": Names("workloads that commands take by name", _workloads,
+                       "A file in YAML will do, too; a recorded trace is given with --trace."),
+    "metrics": Names("metrics, with their units and directions", _metrics,
+                     "[class] behind a name, as in ttft_p99_ms[critical], is of one SLO class."),
+    "policies": Names("policies by the setting that names them", _policies,
+                      "--numbers prints their numbers and settings; path/to/file.py:Name is a policy of yours."),
+}  # fmt: skip
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def _body(name: str, arguments: Sequence[str] | None) -> int:
+    """Print a list; an empty name stands for that of the first word."""
+    about = f"List {LISTS[name].about}" if name else "List the names of a kind"
+    parser = Parser(prog=f"python -m {NAME}", description=f"{about}, a line each.\n")
+    if not name:
+        parser.add_argument("name", metavar="LIST", type=cli.one_of(*LISTS), help=", ".join(LISTS))
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", default="", help="show only lines with this text"
+    )
+    if name in ("", "policies"):
+        numbers = "print the reference tables of policies with all numbers, in Markdown"
+        parser.add_argument("--numbers", action="store_true", help=numbers)
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    if given.get("numbers"):
+        print(tables.page(), end="")
+        return 0
+    print("\n".join(_shown(name or given["name"], given.get("text", ""))))
+    return 0
+
+
+def _shown(name: str, text: str) -> Iterator[str]:
+    """Yield the lines that have the text, below the titles of their groups."""
+    everything = {title: list(pairs) for title, pairs in LISTS[name].groups().items()}
+    groups = {
+        title: [pair for pair in pairs if text.lower() in " ".join(pair).lower()]
+        for title, pairs in everything.items()
+    }
+    if not any(groups.values()):
+        names = [one for pairs in everything.values() for one, _ in pairs]
+        hint = closest(text, names) or f"; leave it out to see all {len(names)}"
+        raise ConfigError(f"no line of {name} has the text {text!r}{hint}")
+    for title, pairs in groups.items():
+        if title and pairs:
+            yield f"{title}:"
+        yield from _in_columns(pairs, "  " if title else "")
+        if title and pairs:
+            yield ""
+    yield from ["", *textwrap.wrap(LISTS[name].note, WIDTH)][bool(next(iter(groups))) :]
+
+
+def _in_columns(pairs: Sequence[tuple[str, str]], indent: str) -> Iterator[str]:
+    width = min(max((len(name) for name, _ in pairs), default=0), LONGEST_NAME) + 2
+    for name, words in pairs:
+        first = f"{indent}{name:<{width}}"
+        if len(name) > LONGEST_NAME:
+            yield f"{indent}{name}"
+            first = " " * (len(indent) + width)
+        later = " " * (len(indent) + width)
+        lines = textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=later)
+        yield from lines or [first.rstrip()]
+
+
+def _main(name: str, arguments: Sequence[str] | None = None) -> int:
+    return cli.run_command(NAME, partial(_body, name), arguments)
+
+
+models, gpus, strategies, workloads, metrics, policies = (partial(_main, name) for name in LISTS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the list that the first word names; return the exit code."""
+    return _main("", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
