@@ -35,7 +35,7 @@ FIRST = ("vllm", "llm-d-default")  # servers as their releases start them
 Lines = Iterator[tuple[str, str]]  # a name and what it is
 
 
-class Names(NamedTuple):
+class NameList(NamedTuple):
     """A list: what it has, in groups by title, and what is said below it."""
 
     about: str
@@ -145,15 +145,15 @@ def _policies() -> dict[str, Lines]:
 
 
 LISTS = {
-    "models": Names("models, and where their step times come from", lambda: {"": _models()}, _COVERED),
-    "gpus": Names("GPUs, and how many models are fitted on each", lambda: {"": _gpus()}, _COVERED),
-    "strategies": Names("strategies that commands take by name", _strategies,
+    "models": NameList("models, and where their step times come from", lambda: {"": _models()}, _COVERED),
+    "gpus": NameList("GPUs, and how many models are fitted on each", lambda: {"": _gpus()}, _COVERED),
+    "strategies": NameList("strategies that commands take by name", _strategies,
                         "An arm is [LABEL=]STRATEGY[:NAME=VALUE;…]; a file in YAML will do, too."),
-    "workloads": Names("workloads that commands take by name", _workloads,
+    "workloads": NameList("workloads that commands take by name", _workloads,
                        "A file in YAML will do, too; a recorded trace is given with --trace."),
-    "metrics": Names("metrics, with their units and directions", _metrics,
+    "metrics": NameList("metrics, with their units and directions", _metrics,
                      "[class] behind a name, as in ttft_p99_ms[critical], is of one SLO class."),
-    "policies": Names("policies by the setting that names them", _policies,
+    "policies": NameList("policies by the setting that names them", _policies,
                       "--numbers prints their numbers and settings; path/to/file.py:Name is a policy of yours."),
 }  # fmt: skip
 
