@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.types import Mechanism
@@ -27,8 +27,10 @@ from blis_jax.runs.demand import Sizes, demand_of_draws, first_sizes
 from blis_jax.runs.driver import Runner, Timing
 from blis_jax.runs.options import Options, default_form
 from blis_jax.runs.runs import DrawnRun, GivenRun, Point, Row, Run, larger_plan
-from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec import WorkloadSpec
 
 
 def simulate(
@@ -125,7 +127,7 @@ def run_grid(
     for seed in seeds:
         if not 0 <= seed <= LARGEST_SEED:
             raise ConfigError(f"seed {seed} is out of range; seeds are 0 to {LARGEST_SEED}")
-    specs = [spec] * len(configs) if isinstance(spec, WorkloadSpec) else list(spec)
+    specs = list(spec) if isinstance(spec, Sequence) else [spec] * len(configs)
     if len(specs) != len(configs):
         raise ConfigError(f"{len(specs)} workloads for {len(configs)} configurations; give as many")
     handed = list(policies) if isinstance(policies, Sequence) else [policies] * len(configs)

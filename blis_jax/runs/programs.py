@@ -328,7 +328,7 @@ def _lanes_of(
         """
         drawn = None
         if plan is not None:
-            source, drawn = _drawn(plan, *source)
+            source, drawn = drawn_row(plan, *source)
         return requests_of(shape, mechanism, params, *source), source[0], drawn
 
     def lanes(
@@ -361,7 +361,7 @@ def _lanes_of(
     return lanes
 
 
-def _drawn(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
+def drawn_row(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
     """A row's source, and what the host asks about it."""
     table, is_short = draw(plan, plan_params, jax.random.key(seed))
     most_tokens = jnp.max(table.input_len + table.output_len)
@@ -371,7 +371,7 @@ def _drawn(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[An
 
 def drawn_of(plan: PlanShape) -> Callable[..., Any]:
     """Return `(plan_params[row], seed[row]) -> (source[row], Drawn[row])`, for all mechanisms."""
-    return lambda *rows: lax.map(lambda row: _drawn(plan, *row), rows)
+    return lambda *rows: lax.map(lambda row: drawn_row(plan, *row), rows)
 
 
 def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Callable[..., Report]:

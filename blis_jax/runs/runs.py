@@ -33,11 +33,12 @@ from blis_jax.runs.stretches import LongRun, has_end, run_to_horizon
 from blis_jax.tables.journeys import Orders
 from blis_jax.tables.raw import Regrets
 from blis_jax.workload.drawing.plan import DrawPlan, PlanShape, compile_plan
-from blis_jax.workload.spec_parts import WorkloadSpec
 from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 if TYPE_CHECKING:
     from jaxtyping import Int
+
+    from blis_jax.workload.spec_parts import WorkloadSpec
 
 
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there

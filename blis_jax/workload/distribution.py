@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec_parts import ClientSpec
 
 DISTRIBUTION_SEED = 42  # of the reference, if none is given
 MOST_REQUESTS = 2**22
 CAP_PER_REQUEST = (
     2  # a client sends, or begins sessions, no more often than this many times num_requests
 )
+DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
+LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 NO_REQUEST = (
     "clients: none of them ever sends a request, and no horizon ends the workload; BLIS would not "
     "end either; open a window, allow a round, or give a horizon"
@@ -25,6 +32,20 @@ def refuse_endless(num_requests: int, horizon_us: float) -> None:
             "num_requests: neither a number of requests nor a horizon ends the workload; "
             "give num_requests or horizon"
         )
+
+
+def is_gamma_too_bursty(cv: float | None) -> bool:
+    """Return whether the reference draws exponential gaps for a gamma law of this coefficient."""
+    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
+
+
+def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
+    """Return the tokens of each prefix group's one prefix, given by the group's first client."""
+    lengths: dict[str, int] = {}
+    for client in clients:
+        if client.prefix_group:
+            lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
+    return lengths
 
 
 @dataclass(frozen=True)

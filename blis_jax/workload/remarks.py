@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from blis_jax.workload.distribution import is_gamma_too_bursty, prefix_lengths
 from blis_jax.workload.length_laws import BoundedExponentialLaw, ConstantLaw, ExponentialLaw
 from blis_jax.workload.reference.laws import has_own_windows
 from blis_jax.workload.revised_spec import RevisedWorkload
-from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 MODALITIES = ("image", "audio", "video")
 

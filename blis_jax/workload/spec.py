@@ -25,8 +25,6 @@ from blis_jax.workload.spec_parts import MultimodalSpec as MultimodalSpec
 from blis_jax.workload.spec_parts import MultiTurnSpec as MultiTurnSpec
 from blis_jax.workload.spec_parts import NetworkSpec as NetworkSpec
 from blis_jax.workload.spec_parts import WorkloadSpec as WorkloadSpec
-from blis_jax.workload.spec_parts import is_gamma_too_bursty as is_gamma_too_bursty
-from blis_jax.workload.spec_parts import prefix_lengths as prefix_lengths
 
 TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names
 

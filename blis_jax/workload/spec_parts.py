@@ -8,7 +8,6 @@ revision reads differently is in `blis_jax.workload.revised_spec`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
-LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 # cv by law: of weibull the reference's; of gamma, 1/cv² must be a number
 CV_RANGES = {"weibull": (0.01, 10.4), "gamma": (1e-150, math.inf)}
 
@@ -139,7 +136,7 @@ class ClientSpec(Strict):
     input_distribution: LengthLaw
     output_distribution: LengthLaw
     prefix_group: str = ""
-    prefix_length: Count = 0  # tokens; 0: DEFAULT_PREFIX_LENGTH
+    prefix_length: Count = 0  # tokens; 0: distribution.DEFAULT_PREFIX_LENGTH
     streaming: bool = False
     network: NetworkSpec | None = None
     lifecycle: LifecycleSpec | None = None
@@ -258,20 +255,6 @@ class WorkloadSpec(Strict):
     def about(self) -> dict[str, Any]:
         """Return what results say of it, as plain data: everything but defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
-
-
-def is_gamma_too_bursty(cv: float | None) -> bool:
-    """Return whether the reference draws exponential gaps for a gamma law of this coefficient."""
-    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
-
-
-def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
-    """Return the tokens of each prefix group's one prefix, given by the group's first client."""
-    lengths: dict[str, int] = {}
-    for client in clients:
-        if client.prefix_group:
-            lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
-    return lengths
 
 
 BITS_PER_TOKEN = 32

@@ -27,8 +27,8 @@ from blis_jax.policies.contract import (
 )
 from blis_jax.policies.routing.by_score import weighted
 from blis_jax.policies.routing.pickers import first_best
+from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.reference import draw
-from blis_jax.workload.spec import prefix_lengths
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.principles.lab import workload_named
 from sweeps.runs.experiment import Experiment

@@ -6,6 +6,7 @@ import pytest
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.spec import (
     ClientSpec,
@@ -14,7 +15,6 @@ from blis_jax.workload.spec import (
     load_spec,
     override,
     parse_spec,
-    prefix_lengths,
 )
 from tests.support.recorded.reference_data import REVISIONS
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.errors import ConfigError, UnsupportedError
-from blis_jax.workload.distribution import refuse_endless
+from blis_jax.workload.distribution import prefix_lengths, refuse_endless
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.plan_params import (
     Multimodal,
@@ -26,8 +27,10 @@ from blis_jax.workload.drawing.plan_params import (
 )
 from blis_jax.workload.drawing.samplers import longest_length
 from blis_jax.workload.source import FIRST_REVISION
-from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec, prefix_lengths
 from blis_jax.workload.table import NEVER_US, WorkloadNames
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec
 
 __all__ = [
     "ClientShape",

@@ -11,7 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
-from blis_jax.workload.distribution import CAP_PER_REQUEST
+from blis_jax.workload.distribution import (
+    CAP_PER_REQUEST,
+    is_gamma_too_bursty,
+    prefix_lengths,
+)
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.samplers import (
     LONGEST_TOKENS,
@@ -21,19 +25,13 @@ from blis_jax.workload.drawing.samplers import (
     longest_length,
     whole_tokens,
 )
-from blis_jax.workload.length_laws import LengthLaw
-from blis_jax.workload.spec import (
-    ArrivalSpec,
-    ClientSpec,
-    MultimodalSpec,
-    WorkloadSpec,
-    is_gamma_too_bursty,
-    prefix_lengths,
-)
 from blis_jax.workload.table import tenant_order
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int32, Int64, PRNGKeyArray
+
+    from blis_jax.workload.length_laws import LengthLaw
+    from blis_jax.workload.spec import ArrivalSpec, ClientSpec, MultimodalSpec, WorkloadSpec
 
     Number = jax.Array | np.ndarray
     AnyArray = Any  # numpy on the host, jax inside a trace

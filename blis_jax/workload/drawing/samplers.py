@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from blis_jax.workload.length_laws import LengthLaw
-
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
+
+    from blis_jax.workload.length_laws import LengthLaw
 
     Number = Any  # numpy on the host, jax inside a trace
 

@@ -19,6 +19,7 @@ from blis_jax.workload.distribution import (
     CAP_PER_REQUEST,
     MOST_REQUESTS,
     NO_REQUEST,
+    prefix_lengths,
     refuse_endless,
 )
 from blis_jax.workload.expansion import Expansion, expanded
@@ -49,7 +50,7 @@ from blis_jax.workload.reference.requests import (
 )
 from blis_jax.workload.revised_spec import RevisedClient
 from blis_jax.workload.source import FIRST_REVISION
-from blis_jax.workload.spec import ClientSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from jaxtyping import Int32

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from blis_jax.workload import length_laws
+from blis_jax.workload.distribution import is_gamma_too_bursty
 from blis_jax.workload.go_math import LEAST_POSITIVE, exp, power, round_half_away, to_int64
 from blis_jax.workload.go_random import Stream
 from blis_jax.workload.inference_perf import ExactCount, Pace
@@ -20,7 +21,7 @@ from blis_jax.workload.length_laws import (
 )
 from blis_jax.workload.reference.requests import NO_DEADLINE
 from blis_jax.workload.revised_spec import RevisedArrival, RevisedClient, RevisedWindow
-from blis_jax.workload.spec import ActiveWindow, ArrivalSpec, ClientSpec, is_gamma_too_bursty
+from blis_jax.workload.spec import ActiveWindow, ArrivalSpec, ClientSpec
 
 SESSION_TIMEOUT_US = 300_000_000  # of requests that others wait for
 

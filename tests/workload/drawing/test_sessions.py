@@ -13,9 +13,9 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.runs.many_runs import simulate
-from blis_jax.workload.distribution import CAP_PER_REQUEST
+from blis_jax.workload.distribution import CAP_PER_REQUEST, prefix_lengths
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
-from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths
+from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table
 from tests.support.rotation import rotating
 from tests.workload.drawing.test_draw import counted_draw

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
+from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.expansion import expanded
 from blis_jax.workload.go_random import Stream, subsystem_seed
 from blis_jax.workload.reference import draw, generate, golden_arrays
@@ -13,7 +14,7 @@ from blis_jax.workload.reference.clients import MOST_TOKENS, VOCABULARY, draw_to
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, draw_closed_loop
 from blis_jax.workload.reference.generate import drawn, generated
 from blis_jax.workload.source import REVISED
-from blis_jax.workload.spec import parse_spec, prefix_lengths
+from blis_jax.workload.spec import parse_spec
 from tests.support.follow_ups import follow_ups
 
 EXPONENTIAL = "{type: exponential, params: {mean: 20}}"
