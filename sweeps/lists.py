@@ -21,13 +21,13 @@ from blis_jax.latency.registry import fitted, known_models
 from blis_jax.metrics.metric import METRICS
 from blis_jax.metrics.scalars import lookup, pooled_names
 from blis_jax.policies import registry, tables
-from blis_jax.policies.moved import PATHS
 from blis_jax.policies.their_names import POLICIES
 from blis_jax.reports.render import WIDTH
 from blis_jax.workload.distribution import PRESETS
 from blis_jax.workload.spec import list_builtin
 from sweeps.runs.workloads import list_own
 from sweeps.strategies.file import SHORT_NAMES, list_library, load_strategy
+from sweeps.strategies.moved import PATHS
 
 NAME = "sweeps.lists"
 LONGEST_NAME = 44
@@ -132,16 +132,23 @@ def _metrics() -> dict[str, Lines]:
     return {"of a run": lines(sorted(METRICS)), "of all runs together": lines(pooled_names())}
 
 
-def _policies() -> dict[str, Lines]:
-    def lines(kind: str) -> Lines:
-        theirs = {ours: other for other, ours in POLICIES.get(kind, {}).items()}
-        places = dict.fromkeys(registry.NAMES[kind]) | PATHS.get(kind, {})
-        for name, place in places.items():
-            llm_d = f" (llm-d: {theirs[name]})" if name in theirs else ""
-            yield name, _sentence(registry.find(kind, place or name).decide.__doc__ or "") + llm_d
+def all_policies() -> dict[str, tuple[str, ...]]:
+    """Return the policies of each kind, those of the tracks' experiments by their paths behind those of blis_jax."""
+    return {kind: (*names, *PATHS.get(kind, {}).values()) for kind, names in registry.NAMES.items()}
 
-    kinds = [kind for kind, names in registry.NAMES.items() if names or kind in PATHS]
-    return {f"{KINDS[kind].setting}: {KINDS[kind].decides}": lines(kind) for kind in kinds}
+
+def _policies() -> dict[str, Lines]:
+    def lines(kind: str, names: Sequence[str]) -> Lines:
+        theirs = {ours: other for other, ours in POLICIES.get(kind, {}).items()}
+        for name in names:
+            llm_d = f" (llm-d: {theirs[name]})" if name in theirs else ""
+            yield name, _sentence(registry.find(kind, name).decide.__doc__ or "") + llm_d
+
+    return {
+        f"{KINDS[kind].setting}: {KINDS[kind].decides}": lines(kind, names)
+        for kind, names in all_policies().items()
+        if names
+    }
 
 
 LISTS = {
@@ -175,7 +182,7 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
         parser.add_argument("--numbers", action="store_true", help=numbers)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     if given.get("numbers"):
-        print(tables.page(), end="")
+        print(tables.page(all_policies()), end="")
         return 0
     print("\n".join(_shown(name or given["name"], given.get("text", ""))))
     return 0

@@ -34,7 +34,7 @@ from blis_jax.cluster.settings import DeclaredSetting, check_values, setting
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME, Kind
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
-from blis_jax.policies import moved, registry, their_names
+from blis_jax.policies import registry, their_names
 
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
 REVISIONS = (PROFILE, AUGUST)
@@ -149,7 +149,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         Raises:
             ConfigError: there is no such setting.
         """
-        settings = moved.ours(settings)
+        settings = their_names.ours(settings)
         refuse_unknown(name for name in settings if name not in FIELDS)
         made = super().__new__(cls)
         given = frozenset(settings) | frozenset(list(FIELDS)[: len(values)])
@@ -158,9 +158,9 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
-        for name, kind in moved.NAMED_BY.items():
+        for name in their_names.NAMED_BY:
             if isinstance(text := getattr(self, name), str):
-                object.__setattr__(self, name, moved.named(kind, text))
+                object.__setattr__(self, name, their_names.policies_named(name, text))
         for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
@@ -247,7 +247,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         Raises:
             ConfigError: a setting is unknown, or its value is not allowed.
         """
-        changes = moved.respelled(changes, vars(self))
+        changes = their_names.ours(changes)
         refuse_unknown(name for name in changes if not is_setting(name))
         instance_groups.refuse_idle(self, changes)
         numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
@@ -271,7 +271,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         """Return the numbers of policies that stay when these fields change."""
         changed = {
             name
-            for name in moved.NAMED_BY
+            for name in their_names.NAMED_BY
             if fields.get(name, value := getattr(self, name)) != value
         }
         if not changed:
@@ -298,7 +298,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         Raises:
             ConfigError: no policy in use has the number.
         """
-        setting = moved.today(setting)
+        setting = their_names.setting_named(setting)
         if not is_policy_number(setting):
             return getattr(self, setting)
         numbers = dict(self.policy_numbers)
@@ -313,9 +313,9 @@ def _take_vllm_names(make: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: ClusterConfig, *values: Any, **settings: Any) -> None:
         try:
-            make(self, *values, **moved.ours(settings))
+            make(self, *values, **their_names.ours(settings))
         except ConfigError as error:
-            raise type(error)(moved.as_written(str(error), settings)) from None
+            raise type(error)(their_names.as_written(str(error), settings)) from None
 
     return made
 
@@ -326,15 +326,13 @@ setattr(ClusterConfig, "__init__", _take_vllm_names(ClusterConfig.__init__))  # 
 def is_setting(name: str) -> bool:
     """Return whether a configuration has such a setting, under our name or vLLM's."""
     name = their_names.SETTINGS.get(name, name)
-    return name in FIELDS or is_policy_number(name) or moved.number_named(name) is not None
+    return name in FIELDS or is_policy_number(name)
 
 
 def refuse_unknown(names: Iterable[str]) -> None:
     """Refuse the first of these names, none of which is a setting."""
     for name in names:
         hint = nearest_setting(name) or f"; known: {', '.join(sorted(FIELDS))}"
-        if moved.number_named(name):
-            hint = f"; it is the number {moved.today(name)} of a policy in {moved.FOLDER}, given as policy_numbers"
         raise ConfigError(f"setting {name!r} is unknown{hint}")
 
 

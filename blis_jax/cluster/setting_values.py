@@ -11,7 +11,6 @@ from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.named_policies import as_pairs, is_policy_number
 from blis_jax.cluster.node_pools import NodePool
 from blis_jax.errors import ConfigError
-from blis_jax.policies import moved
 
 # settings that every record is hashed with; one that came later counts only where it is given, so that old hashes hold
 OF_FIRST_RECORDS = (
@@ -47,20 +46,13 @@ def all_values(config: ClusterConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in lists} | values_of_lists
 
 
-def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
-    """Return what identifies a configuration: the settings of the first records, and later ones with other values."""
-    values = all_values(config)
-    kept = {name: value for name, value in values.items() if not is_later(config, name)}
-    return moved.OF_FIRST_RECORDS | kept
-
-
 def config_of_values(values: Mapping[str, Any]) -> ClusterConfig:
     """Return the configuration whose `all_values` these are, as JSON has them.
 
     Raises:
         ConfigError: a setting or a policy is not known here, or has another meaning than where they were written.
     """
-    values = moved.respelled(values, vars(ClusterConfig()))
+    values = dict(values)
     numbers = {name: values.pop(name) for name in list(values) if is_policy_number(name)}
     refuse_unknown(name for name in values if name not in FIELDS)
     if numbers:

@@ -21,7 +21,6 @@ from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import FROM_SIZES, lookup
-from blis_jax.policies.moved import tell_of
 
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
@@ -118,7 +117,6 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
     for name in OF_REVISION if values.get("revision") == AUGUST else ():
         values[name] = settings.get(name)
     values = {name: value for name, value in values.items() if value is not None}
-    tell_of(values, "--")
     _check_scorers("--routing-scorers", values["routing_policy"], values["routing_scorers"])
     policy = values["decode_routing_policy"]
     policy = values["routing_policy"] if policy == SAME else policy

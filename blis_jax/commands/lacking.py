@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import NamedTuple
 
-from blis_jax.errors import ConfigError, UnsupportedError
-from blis_jax.policies.moved import FOLDER, number_named
+from blis_jax.errors import UnsupportedError
 
 _LORA = "LoRA adapters are not simulated yet; leave it out"
 _REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
@@ -48,13 +47,7 @@ def refuse_option(name: str, command: str) -> None:
 
     Raises:
         UnsupportedError: BLIS has it; nothing happens for other names.
-        ConfigError: it was the number of a policy that is a file by now.
     """
-    moved = number_named(name.replace("-", "_"))
-    if moved is not None:
-        raise ConfigError(
-            f"--{name} is a number of a policy in {FOLDER} by now; give --policy-numbers {moved[0]}=X"
-        )
     known = _OF_SIMULATIONS | dict.fromkeys(_OF_OBSERVE, _REAL)
     known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
     if name in known:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from blis_jax.core.kinds import KINDS
 from blis_jax.policies import registry
-from blis_jax.policies.moved import PATHS
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
 
@@ -15,10 +16,10 @@ NUMBERS_HEAD = (
 )
 
 
-def page() -> str:
-    """Return the table of kinds, then the tables of each under the setting that names its policies."""
-    kinds = [kind for kind, names in registry.NAMES.items() if names or kind in PATHS]
-    return "\n\n".join((kinds_table(), *map(_section, kinds))) + "\n"
+def page(names: Mapping[str, Iterable[str]] = registry.NAMES) -> str:
+    """Return the table of kinds, then those of the policies of each kind, named as settings name them."""
+    parts = (_section(kind, of_kind) for kind, of_kind in names.items() if of_kind)
+    return "\n\n".join((kinds_table(), *parts)) + "\n"
 
 
 def kinds_table() -> str:
@@ -30,9 +31,8 @@ def kinds_table() -> str:
     return "\n".join(("| kind | decides | returns | decorator |\n|---|---|---|---|", *rows))
 
 
-def _section(kind: str) -> str:
+def _section(kind: str, names: Iterable[str]) -> str:
     """Return the policies of one kind with what llm-d calls them, then a row for each of their numbers."""
-    names = (*registry.NAMES[kind], *PATHS.get(kind, {}).values())
     policies = {name: registry.find(kind, name) for name in names}
     theirs = {ours: f", `{other}`" for other, ours in POLICIES.get(kind, {}).items()}
     what = [

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from blis_jax.core.kinds import KINDS, ROUTER
+from blis_jax.errors import ConfigError
+
 SETTINGS = {  # of vLLM's engine: ours
     "max_num_batched_tokens": "max_num_scheduled_tokens",
     "max_num_seqs": "max_num_running_reqs",
@@ -33,3 +40,57 @@ POLICIES: dict[
 def names_of(setting: str) -> tuple[str, ...]:
     """Return what vLLM calls a setting."""
     return tuple(theirs for theirs, ours in SETTINGS.items() if ours == setting)
+
+
+# the kind of the policies that a setting names
+NAMED_BY = (
+    {kind.setting: kind.name for kind in KINDS.values()}
+    | {kind.decode_setting: kind.name for kind in ROUTER}
+    | {"prefill_routing_scorers": "scorer"}
+)
+
+
+def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under our names.
+
+    Raises:
+        ConfigError: one is given under two names.
+    """
+    by_name: dict[str, Any] = {}
+    for name, value in settings.items():
+        own = SETTINGS.get(name, name)
+        if own in by_name:
+            other = next(one for one in settings if SETTINGS.get(one, one) == own)
+            raise ConfigError(f"{other} and {name} are the same setting; give one of them")
+        by_name[own] = value
+    return by_name
+
+
+def setting_named(name: str) -> str:
+    """Return our name of a setting, or of one scorer's weight; the name itself where it is one."""
+    setting, _, scorer = name.partition(".")
+    if setting == KINDS["scorer"].setting and scorer:
+        return f"{setting}.{POLICIES['scorer'].get(scorer, scorer)}"
+    return SETTINGS.get(name, name)
+
+
+def policies_named(setting: str, text: str) -> str:
+    """Return the policy that a setting names, or its list of scorers, under our names."""
+    return with_names(text, POLICIES.get(NAMED_BY[setting], {}))
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Replace the names in a list of `name:weight` pairs, or in a name alone; a text without them stays."""
+    pairs = [part.strip().partition(":") for part in text.split(",")]
+    if not any(name in names for name, _, _ in pairs):
+        return text
+    return ",".join(f"{names.get(name, name)}{colon}{rest}" for name, colon, rest in pairs)
+
+
+def as_written(problem: str, settings: Mapping[str, Any]) -> str:
+    """Return a sentence that begins with one of our names with the name that the settings have."""
+    for name in settings:
+        own = SETTINGS.get(name)
+        if own is not None and re.match(rf"{own}\b", problem):
+            return name + problem.removeprefix(own)
+    return problem

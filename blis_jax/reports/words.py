@@ -11,11 +11,11 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.router import short_name
 from blis_jax.core.kinds import NONE
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import title_of
-from blis_jax.policies.moved import known_as
 from blis_jax.records.record import RunRecord, Status
 from blis_jax.statistics.intervals import CONFIDENCE
 from blis_jax.statistics.steady import (
@@ -243,16 +243,14 @@ def _tier(config: ClusterConfig) -> str:
 
 
 def _router(config: ClusterConfig) -> str:
-    scorers = " + ".join(f"{_short(name)} {weight:g}" for name, weight in config.scorers())
-    name = _short(config.routing_policy)
+    scorers = " + ".join(f"{short_name(name)} {weight:g}" for name, weight in config.scorers())
+    name = short_name(config.routing_policy)
     handed = (
-        "" if config.hand_over_policy == NONE else f", hand-over {_short(config.hand_over_policy)}"
+        ""
+        if config.hand_over_policy == NONE
+        else f", hand-over {short_name(config.hand_over_policy)}"
     )
     return f"router {name}{f' by {scorers}' * bool(scorers)}{handed}"
-
-
-def _short(name: str) -> str:
-    return known_as(name).rpartition(":")[2]
 
 
 def _profile(config: ClusterConfig) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec
@@ -25,6 +24,7 @@ from sweeps.principles import lab
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.strategies import arms
 from sweeps.strategies.file import converted
+from sweeps.strategies.moved import values_for_hash
 
 WORKLOAD = "mixed"
 _BY_ARM = ("arm", "workload", "rate", "num_requests")

@@ -17,9 +17,9 @@ import numpy as np
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.parser import whole
 from blis_jax.errors import ConfigError
-from blis_jax.policies.moved import today
 from blis_jax.statistics.intervals import percentile_ends
 from blis_jax.traces.measured.run import AS_VLLM
+from sweeps.strategies.moved import today
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -12,7 +12,6 @@ import numpy as np
 import xarray as xr
 import yaml
 
-from blis_jax.cluster.setting_values import config_of_values
 from blis_jax.commands import cli
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
@@ -31,6 +30,7 @@ from sweeps.runs.options import ComparisonOptions, inference_of
 from sweeps.runs.workloads import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.file import converted
+from sweeps.strategies.moved import config_of_record
 from sweeps.strategies.reference_arguments import replaced
 
 WANTED = "a Dataset of blis-jax sweep"
@@ -86,7 +86,7 @@ class SavedSweep:
             place = {name: values[i] for (name, values), i in zip(axes, at[1:], strict=True)}
             where = ", ".join(f"{name}={value}" for name, value in place.items())
             try:
-                config = config_of_values(written[names[at[0]]])
+                config = config_of_record(written[names[at[0]]])
                 config = replaced(config, {name: converted(name, v) for name, v in place.items()})
             except ConfigError as error:
                 raise ConfigError(f"{self.path}: {names[at[0]]}: {error}") from None

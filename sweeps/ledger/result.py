@@ -49,6 +49,7 @@ from sweeps.ledger.trial import (
     with_pooled,
     workload_hash,
 )
+from sweeps.strategies.moved import changed
 from sweeps.tracks.criteria import CriterionVerdict, Facts, FigurePair, judge_criteria
 from sweeps.tracks.problem import MAIN, Criterion, Problem, workload_named
 
@@ -317,7 +318,7 @@ def _other_pairs(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in condition.settings.items()
         }
-        arms = run_arms(experiment, [config.replace(**settings) for config in configs])
+        arms = run_arms(experiment, [changed(config, settings) for config in configs])
         figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
         pairs[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
     return pairs

@@ -35,6 +35,7 @@ from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pooled_tails
 from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import arm_of, settings_of
+from sweeps.strategies.moved import changed
 from sweeps.tracks.problem import workload_named
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ArmRuns:
 def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
     """Return the cluster that recorded settings describe."""
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    return ClusterConfig().replace(**values)
+    return changed(ClusterConfig(), values)
 
 
 def arm_record(text: str) -> ArmRecord:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster.config import ClusterConfig, is_setting, of_settings
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import parse_scorers
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError
@@ -22,6 +22,7 @@ from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, Worklo
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import load_workload
 from sweeps.strategies.file import converted
+from sweeps.strategies.moved import changed, is_setting
 
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
@@ -92,7 +93,7 @@ def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
         values = {key: converted(key, value) for key, value in settings.items() if is_setting(key)}
         if spec.horizon:  # requests and the run end together, as with BLIS's --horizon
             values["horizon"] = min(values.get("horizon", spec.horizon), spec.horizon)
-        config = None if reason else of_settings(values)
+        config = None if reason else changed(ClusterConfig(), values)
     except ConfigError as error:
         raise ConfigError(f"{entry.source}: {entry.id}: arms.{name}: {error}") from None
     return LabArm(name, config, spec, choice, reason)

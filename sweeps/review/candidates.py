@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import weights_of
-from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import share_differing
 from blis_jax.workload.spec import WorkloadSpec
@@ -20,6 +19,7 @@ from sweeps.claims.words import OPINIONS, PASS
 from sweeps.runs.requests import strategies_of, workload_for
 from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import Strategy
+from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.space import SCORERS, Dimension, Space, space_of
 
 if TYPE_CHECKING:

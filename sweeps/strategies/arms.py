@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
-from blis_jax.cluster.setting_values import plain_value, values_for_hash
+from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.input_files import read_json
 from blis_jax.files.strict_yaml import read_yaml
-from blis_jax.policies.moved import PATHS, as_written, known_as, ours, today
 from blis_jax.policies.registry import ROUTING
+from blis_jax.policies.their_names import as_written, ours
 from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
+from sweeps.strategies.moved import PATHS, changed, is_setting, known_as, today, values_for_hash
 from sweeps.strategies.reference_arguments import config_from_arguments, replaced
 from sweeps.strategies.space import SCORERS, Space, served, space_of
 
@@ -303,7 +304,7 @@ def router_arms(text: str, base: Arm) -> tuple[Arm, ...]:
 
 def _with_router(base: Arm, name: str) -> Arm:
     try:
-        config = base.config.replace(routing_policy=name)
+        config = changed(base.config, {"routing_policy": name})
     except ConfigError as error:
         raise ConfigError(f"--routers: {error}") from None
     return dataclasses.replace(base, name=known_as(name).rpartition(":")[2], config=config)

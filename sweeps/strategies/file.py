@@ -27,7 +27,8 @@ from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
-from blis_jax.policies.moved import ours, tell_of, today
+from blis_jax.policies.their_names import ours
+from sweeps.strategies.moved import tell_of, today
 from sweeps.strategies.parts import (
     Bounds,
     ClosedPart,

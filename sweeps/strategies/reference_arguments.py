@@ -10,7 +10,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import FROM_SIZES, lookup
-from blis_jax.policies.moved import ours
+from sweeps.strategies.moved import respelled
 
 if TYPE_CHECKING:
     from blis_jax.commands.cli import Parser
@@ -34,7 +34,7 @@ def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
     options = _arguments_parser().given(words)
     if options.get("num_requests", 1) < 1:
         raise ConfigError(f"--num-requests must be at least 1, got {options['num_requests']}")
-    return cluster_config(options), options.get("num_requests")
+    return cluster_config(respelled(options, vars(ClusterConfig()))), options.get("num_requests")
 
 
 def _arguments_parser() -> Parser:
@@ -77,7 +77,7 @@ def replaced(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfi
     Raises:
         ConfigError: a setting is unknown or its value not allowed, or the model has no fit and no coefficients.
     """
-    settings = ours(settings)
+    settings = respelled(settings, vars(config))
     if settings.get("latency_model") in FROM_SIZES and _has_fit(config):
         config = config.without(*_OF_FIT)
     return config.replace(**{**_fit_of(config, settings), **settings})

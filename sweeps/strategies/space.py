@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.named_policies import located, number_of
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
 from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
-from blis_jax.policies.moved import ours, today
 from blis_jax.policies.numbers import Number
+from blis_jax.policies.their_names import ours
 from sweeps.strategies.file import Strategy, converted
+from sweeps.strategies.moved import is_setting, today
 from sweeps.strategies.parts import Parameter
 from sweeps.strategies.reference_arguments import of_arguments, replaced
 
@@ -397,4 +398,4 @@ def _reached(space: Space, name: str) -> list[Any]:
     for dimension in space.dimensions:
         if dimension.target == name:
             return list(dimension.categories or (dimension.low, dimension.high))
-    return [space.base.value(name)]
+    return [space.base.value(today(name))]

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.named_policies import draws, is_policy_number
-from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics.measure import DEFAULT_TARGETS
-from blis_jax.policies.moved import today
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
@@ -29,6 +27,7 @@ from sweeps.runs.requests import StudyRequests
 from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
+from sweeps.strategies.moved import is_setting, today, values_for_hash
 from sweeps.strategies.reference_arguments import replaced
 
 DEFAULT_STRATEGIES = ("baseline", "it08_opt")

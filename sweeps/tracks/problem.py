@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from blis_jax.cluster.config import FIELDS, is_setting
+from blis_jax.cluster.config import FIELDS
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import read_text
 from blis_jax.files.strict_yaml import read_mapping, sentence
@@ -24,6 +24,7 @@ from blis_jax.workload.spec import (
 )
 from sweeps.claims.grammar import Claim, parse_claim
 from sweeps.runs.workloads import list_workloads, load_workload
+from sweeps.strategies.moved import is_setting
 from sweeps.strategies.parts import Bounds, ClosedPart, Text
 from sweeps.tracks.templates import render
 

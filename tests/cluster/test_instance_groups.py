@@ -10,13 +10,14 @@ import pytest
 from blis_jax import ClusterConfig, ConfigError
 from blis_jax.cluster import config
 from blis_jax.cluster.instance_groups import KEYS, InstanceGroup, everywhere
-from blis_jax.cluster.setting_values import all_values, values_for_hash
+from blis_jax.cluster.setting_values import all_values
 from blis_jax.cluster.step_times import name_of
 from blis_jax.commands.run.one_run import dashed
 from blis_jax.engine.mechanism import params
 from sweeps.ledger.trial import config_of
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.strategies.file import parse_strategy
+from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.reference_arguments import arguments, config_from_arguments
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT

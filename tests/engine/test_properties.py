@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from blis_jax.cluster import config
 from blis_jax.cluster.config import NO_HORIZON
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.prefix_index import router_index
@@ -19,7 +18,7 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled
 from tests.support.oracles import oracle, precise_index
-from tests.support.scenes import Prompt, differences, flags, table_of, workload_of
+from tests.support.scenes import Prompt, differences, flags, from_flags, table_of, workload_of
 
 # Without the phase that explains: it traces every line of Python, also of compilations.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
@@ -236,7 +235,7 @@ def scenes(statics: tuple[Static, ...], has_conversations: bool = False) -> Any:
 
 
 def run(scene: Scene, options: Options = OPTIONS, nodes: dict[str, int] = NODES) -> RunRecord:
-    cluster = config.from_flags({**scene.flags, "variant": scene.static.variant})
+    cluster = from_flags({**scene.flags, "variant": scene.static.variant})
     return simulate(cluster, table_of(scene.workload, **nodes), options)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from blis_jax.cluster import step_times
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
@@ -16,6 +15,7 @@ from blis_jax.latency.trained_physics import ALPHA, BETA
 from blis_jax.runs.derivatives import Differentiator
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
+from sweeps.strategies.moved import values_for_hash
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of

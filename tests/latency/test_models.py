@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig, from_flags
-from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.cluster.step_times import name_of
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.policies import moved
 from blis_jax.runs.many_runs import run_grid, simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
+from sweeps.strategies import moved
+from sweeps.strategies.moved import values_for_hash
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of

@@ -36,6 +36,7 @@ from blis_jax.tables.blocks import (
 )
 from blis_jax.tables.state import Instance, State
 from blis_jax.workload.table import pad_to, with_timeouts
+from sweeps.strategies.moved import PATHS, changed
 from tests.support.oracles import judged_tier, mirrored_oracle
 from tests.support.oracles.oracle import requests_of_workload
 from tests.support.recorded.golden_2026_08 import AugustScenario
@@ -119,7 +120,7 @@ def both(
     config, table = cluster(one), table_of(one.workload, num_nodes=64, depth=8)
     if numbers is not None:
         given = {f"content_worth_{name}": value for name, value in numbers.items()}
-        config = config.replace(offload_policy="content-worth", **given)
+        config = changed(config, {"offload_policy": "content-worth", **given})
     if one.timeout_us is not None:
         table = with_timeouts(table, one.timeout_us)
     record = simulate(config, table, options)
@@ -283,7 +284,9 @@ def test_equal_worths_leave_the_tier_as_it_is(form: str):
     config, table = cluster(one).replace(horizon=100_000), table_of(one.workload, 64, 8)
     options = dataclasses.replace(SIZES, form=form)
     plain = simulate(config, table, options)
-    judged = simulate(config.replace(offload_policy="content-worth"), table, options)
+    judged = simulate(
+        config.replace(offload_policy=PATHS["offload"]["content-worth"]), table, options
+    )
     assert plain.instances.cpu_thrashing.sum() > 50
     for part in ("requests", "instances", "steps"):
         ours, theirs = getattr(judged, part), getattr(plain, part)

@@ -33,9 +33,9 @@ from blis_jax.policies.contract import (
     QueueContext,
     VictimContext,
 )
-from blis_jax.policies.moved import PATHS
 from blis_jax.policies.numbers import numbers_of
 from blis_jax.policies.reading import DEMAND
+from sweeps.strategies.moved import PATHS
 
 INSTANCES, SLOTS, CASES = 5, 12, 40
 INFINITY = np.float64(np.inf)

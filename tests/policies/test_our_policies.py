@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.records.record import Status
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
+from sweeps.strategies.moved import changed
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
@@ -57,7 +59,7 @@ def test_gate_sheds_the_asked_share() -> None:
     shared = {"num_instances": 8, "admission_policy": "class-gated", "class_gated_sheddable": 0.0}
     rejected = {}
     for share in (0.0, 0.3, 1.0):
-        cluster = config.of_settings(shared | {"class_gated_probability": share})
+        cluster = changed(ClusterConfig(), shared | {"class_gated_probability": share})
         status = simulate(cluster, table).requests
         is_shed = status.status[status.slo_class == SHEDDABLE] == Status.REJECTED
         rejected[share] = is_shed.mean()

@@ -30,6 +30,7 @@ from blis_jax.runs.options import Options
 from blis_jax.workload.spec import parse_spec
 from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
+from sweeps.strategies.moved import PATHS
 
 PACKAGE = Path(blis_jax.__file__).parent
 # so slow that everything is there before the first step ends: after the first request the gate is
@@ -187,7 +188,7 @@ def _arguments(folder, *more):
     (folder / "w.yaml").write_text(WORKLOAD)
     return [
         *("--model", "m", "--num-instances", "2", "--beta-coeffs", "1e7,0,0"),
-        *("--alpha-coeffs", "0,0,0", "--admission-policy", "class-gated"),
+        *("--alpha-coeffs", "0,0,0", "--admission-policy", PATHS["admission"]["class-gated"]),
         *("--policy-numbers", "admission.standard_load=0,admission.probability=0.5"),
         *("--results-path", str(folder / "out.json"), "--overwrite", *more),
     ]

@@ -26,7 +26,7 @@ from jaxtyping import jaxtyped
 CHECKED = ("core", "tables", "prefix_index", "memory", "engine", "policies", "latency")
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (
-    "core.kinds", "core.rows", "core.columns", "policies.numbers", "policies.registry", "policies.moved",
+    "core.kinds", "core.rows", "core.columns", "policies.numbers", "policies.registry",
     "policies.reading", "policies.scenes",
 )  # fmt: skip
 OF_MANY = (

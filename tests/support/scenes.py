@@ -19,7 +19,7 @@ from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import first_state
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.policies import moved, registry
+from blis_jax.policies import registry
 from blis_jax.policies.numbers import numbers_of
 from blis_jax.records.record import RunRecord
 from blis_jax.records.step_records import expand_steps
@@ -27,6 +27,7 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.tables.state import State
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank
+from sweeps.strategies import moved
 from tests.support.oracles import oracle
 
 REQUEST_ARRAYS = (
@@ -127,6 +128,15 @@ OF_FILES = {
 }
 
 OF_ROUTING_TRACK = {"precise-kv-routing"}  # only where they are given: they name the track
+
+
+def from_flags(given: Mapping[str, Any]) -> ClusterConfig:
+    """Return the cluster of flags that name policies as the oracle does: those of files by their earlier names."""
+    names = {
+        key if key in OF_ROUTING_TRACK else key.replace("-", "_"): value
+        for key, value in given.items()
+    }
+    return config.from_flags(moved.respelled(names, vars(ClusterConfig())))
 
 
 def flags(**changes: Any) -> dict[str, Any]:
@@ -286,7 +296,7 @@ def run_both(
     **nodes: int,
 ) -> tuple[RunRecord, Any]:
     """The engine's run and the oracle's."""
-    cluster = config.from_flags({**settings, "variant": variant})
+    cluster = from_flags({**settings, "variant": variant})
     record = simulate(cluster, table_of(workload, **nodes), options)
     return record, oracle.simulate(workload, settings, profile=variant)
 

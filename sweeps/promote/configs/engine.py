@@ -9,12 +9,12 @@ from typing import Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.policies.contract import Policy
-from blis_jax.policies.moved import known_as
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
 from sweeps.promote.texts import data_file
 from sweeps.runs.workloads import workload_from, workload_of
+from sweeps.strategies.moved import known_as
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background")
 _LIKE_SHEDDABLE = ("batch", "sheddable", "background")  # in policies with three classes

@@ -10,11 +10,11 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import admission_name, numbered
 from blis_jax.core.kinds import NONE, ROUTER, SAME
 from blis_jax.core.types import ROLES
-from blis_jax.policies.moved import known_as
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.engine import numbers_of_policy
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import GeneratedPlugin, Promotion, not_mapped
+from sweeps.strategies.moved import known_as
 
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
 DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"

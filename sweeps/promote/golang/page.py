@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from blis_jax.policies import registry
-from blis_jax.policies.moved import PATHS
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang.compiler.functions import function_of
@@ -15,6 +14,7 @@ from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, PROPOSALS, ST
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
 from sweeps.promote.golang.plugins import order_rule, plugin_of, short_name
 from sweeps.promote.promotion import NotMappedError
+from sweeps.strategies.moved import PATHS
 
 EXAMPLE = ("scorer", "kv-pressure")
 

@@ -16,12 +16,12 @@ from blis_jax.cluster.named_policies import policies_of as policies_in
 from blis_jax.core.kinds import KINDS, NONE
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.contract import Policy
-from blis_jax.policies.moved import known_as, today
 from blis_jax.policies.reading import NUM_KEYS
 from blis_jax.policies.reading import signals_of as signals_of_policy
 from blis_jax.policies.scenes import scene_of
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.texts import checked, data_file, render, yaml_text
+from sweeps.strategies.moved import known_as, today
 from sweeps.strategies.parts import ClosedPart, Text
 
 # llm-d: higher is more important, below 0 may be shed

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from blis_jax import simulate
-from blis_jax.cluster import config
 from tests.engine.test_properties import NODES, OPTIONS
 from tests.support.oracles import oracle
-from tests.support.scenes import differences, flags, table_of
+from tests.support.scenes import differences, flags, from_flags, table_of
 
 SCENES = json.loads((Path(__file__).parents[2] / "data" / "found_scenes.json").read_text())
 
@@ -32,7 +31,7 @@ def test_scene_equals_oracle(scene: dict) -> None:
     workload = {name: np.array(rows, dtype) for name, (dtype, rows) in scene["workload"].items()}
     given = flags() | scene["flags"]
     expected = oracle.simulate(workload, given, profile=scene["variant"])
-    cluster = config.from_flags({**given, "variant": scene["variant"]})
+    cluster = from_flags({**given, "variant": scene["variant"]})
     record = simulate(cluster, table_of(workload, **NODES), OPTIONS)
     assert expected.outcome == oracle.FINISHED and record.num_open_ties == 0
     assert not differences(record, expected, scene["block_size"])

@@ -15,6 +15,7 @@ from blis_jax.cluster import config
 from blis_jax.core.outcome import WHOLE
 from blis_jax.policies.contract import NoParams, NoState, OffloadContext, Policies, offload_policy
 from blis_jax.runs.many_runs import simulate
+from sweeps.strategies.moved import changed
 from tests.engine.test_properties import (
     FAILURES,
     NODES,
@@ -62,7 +63,7 @@ def judged(draw: Any) -> Judged:
 def cluster_of(one: Judged) -> config.ClusterConfig:
     given = {f"content_worth_{name}": value for name, value in one.numbers.items()}
     flags = {**one.scene.flags, "variant": one.scene.static.variant}
-    return config.from_flags(flags).replace(offload_policy="content-worth", **given)
+    return changed(config.from_flags(flags), {"offload_policy": "content-worth", **given})
 
 
 def check(
@@ -99,7 +100,7 @@ def test_an_offload_policy_equals_oracle(one: Judged) -> None:
 def test_a_forecast_equals_oracle(scene: Scene, limit: float, ahead: float) -> None:
     flags = {**scene.flags, "variant": scene.static.variant}
     policy = {"forecast_offload_limit": limit, "forecast_offload_ahead": ahead}
-    cluster = config.from_flags(flags).replace(offload_policy="forecast-offload", **policy)
+    cluster = changed(config.from_flags(flags), {"offload_policy": "forecast-offload", **policy})
     rule = judged_tier.by_forecast(limit, ahead)
     check(cluster, scene, judged_tier.cluster_with(judged_tier.worth_by({}), [], rule))
 
@@ -138,7 +139,7 @@ def test_a_forecast_of_nothing_is_a_threshold(scene: Scene, threshold: float) ->
     plain = config.from_flags({**flags, "kv-offload-threshold": threshold})
     policy = {"forecast_offload_limit": threshold, "forecast_offload_ahead": 0.0}
     judged = config.from_flags({**flags, "kv-offload-threshold": 0.0})
-    judged = judged.replace(offload_policy="forecast-offload", **policy)
+    judged = changed(judged, {"offload_policy": "forecast-offload", **policy})
     table = table_of(scene.workload, **NODES)
     ours, theirs = (simulate(each, table, OPTIONS) for each in (judged, plain))
     assert ours.outcome == theirs.outcome

@@ -9,7 +9,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import weights_of
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.policies.moved import ours
+from blis_jax.policies.their_names import ours
 from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import make
 from sweeps.search.objectives import Valuation

@@ -12,11 +12,11 @@ from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import contract, registry
-from blis_jax.policies.moved import PATHS
 from sweeps.promote.golang.page import names_of
 from sweeps.promote.maps import rows
 from sweeps.promote.maps.rows import DICTIONARY, PAGE, maps_files, reference_page, signals_read
 from sweeps.strategies.file import list_library, load_strategy
+from sweeps.strategies.moved import PATHS
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.promotions import MINE, maps_of, promotion, read_yaml

@@ -12,6 +12,7 @@ from sweeps.strategies.policies.gates import burst_throttled, kv_gated
 from tests.policies.contexts import asked, choice, decided
 from tests.support.scenes import Prompt, table_of, workload_of
 
+GATE = "sweeps/strategies/policies/gates.py:kv_gated"
 CRITICAL, STANDARD, SHEDDABLE, BATCH = 1, 2, 3, 4
 
 
@@ -46,7 +47,10 @@ def test_in_a_run_the_gate_turns_away_what_would_go_to_a_full_instance(routing):
     prompts = [Prompt(20_000 * at, 160, 60) for at in range(24)]
     table = table_of(workload_of(prompts))
     config = ClusterConfig(
-        num_instances=2, total_kv_blocks=200, routing_policy=routing, admission_policy="kv-gated"
+        num_instances=2,
+        total_kv_blocks=200,
+        routing_policy=routing,
+        admission_policy=GATE,
     )
     free, full = (
         simulate(config.replace(**{"admission.instance_blocks": blocks}), table, seed=5).requests

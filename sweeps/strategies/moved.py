@@ -1,7 +1,7 @@
-"""What a name of a policy or a setting means here: one of vLLM or llm-d, or of a policy that has become a file.
+"""Earlier names of policies and settings, as records and strategy files have them: what each is by now.
 
-A policy that was invented for one experiment is named by its path, and its numbers as those of any user's policy;
-records and older files call them otherwise.
+A policy that was invented for one experiment is a file, named by its path, and its numbers are those of any user's
+policy. A `ClusterConfig` knows the names of today alone, so what reads a file or a record translates.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from blis_jax.core.kinds import KINDS, ROUTER
-from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.policies import their_names
+from blis_jax.cluster import config as cluster
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.setting_values import all_values, config_of_values, is_later
+from blis_jax.core.kinds import KINDS
+from blis_jax.errors import ConfigWarning
+from blis_jax.policies.their_names import NAMED_BY, ours, setting_named, with_names
 
 FOLDER = "sweeps/strategies/policies"
 # by the setting that named them: a file's policies, each named with underscores there
@@ -49,12 +52,6 @@ PATHS: dict[str, dict[str, str]] = {
     for kind, files in _FILES.items()
 }
 _NAMES = {path: name for paths in PATHS.values() for name, path in paths.items()}
-# the kind of the policies that a setting names
-NAMED_BY = (
-    {kind.setting: kind.name for kind in KINDS.values()}
-    | {kind.decode_setting: kind.name for kind in ROUTER}
-    | {"prefill_routing_scorers": "scorer"}
-)
 # settings that were not called by their policy and its number, or belonged to several policies
 _DEADLINES = ("deadline-wait", "slo-deadline", "slo-slack", "intent-slack")
 _SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -85,18 +82,6 @@ def known_as(name: str) -> str:
     return _NAMES.get(name, name)
 
 
-def named(kind: str, text: str) -> str:
-    """Return a policy's name, or a list of scorers, in our words: paths of those that have become files."""
-    return _named(PATHS.get(kind, {}) | their_names.POLICIES.get(kind, {}), text)
-
-
-def _named(known: Mapping[str, str], text: str) -> str:
-    pairs = [part.strip().partition(":") for part in text.split(",")]
-    if not any(name in known for name, _, _ in pairs):
-        return text
-    return ",".join(f"{known.get(name, name)}{colon}{rest}" for name, colon, rest in pairs)
-
-
 def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
     """Return today's name of a setting that has gone, and the policies that have it; None of any other."""
     if setting in _SETTINGS:
@@ -111,57 +96,32 @@ def number_named(setting: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def today(name: str) -> str:
-    """Return our name of a setting, or of one scorer's weight; the name itself where it is one."""
-    found = number_named(name)
+    """Return today's name of a setting, or of one scorer's weight; the name itself where it is one."""
     setting, _, scorer = name.partition(".")
     if setting == KINDS["scorer"].setting and scorer in PATHS["scorer"]:
         return f"{setting}.{scorer.replace('-', '_')}"
-    if setting == KINDS["scorer"].setting and scorer:
-        return f"{setting}.{their_names.POLICIES['scorer'].get(scorer, scorer)}"
-    return found[0] if found else their_names.SETTINGS.get(name, name)
+    moved = number_named(name)
+    return moved[0] if moved else setting_named(name)
 
 
-def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under our names.
-
-    Raises:
-        ConfigError: one is given under two names.
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        own = their_names.SETTINGS.get(name, name)
-        if own in found:
-            other = next(one for one in settings if their_names.SETTINGS.get(one, one) == own)
-            raise ConfigError(f"{other} and {name} are the same setting; give one of them")
-        found[own] = value
-    return found
-
-
-def as_written(problem: str, settings: Mapping[str, Any]) -> str:
-    """Return a sentence that begins with one of our names with the name that the settings have."""
-    for name in settings:
-        own = their_names.SETTINGS.get(name)
-        if own is not None and re.match(rf"{own}\b", problem):
-            return name + problem.removeprefix(own)
-    return problem
+def is_setting(name: str) -> bool:
+    """Return whether a configuration has, or had, a setting of this name."""
+    return cluster.is_setting(name) or number_named(name) is not None
 
 
 def tell_of(settings: Mapping[str, Any], source: str) -> None:
-    """Warn of names and settings that are spelt otherwise by now, one sentence each; `source`, or `--`, begins it."""
+    """Warn of names and settings that are spelt otherwise by now, one sentence each; `source` begins it."""
     for name, value in settings.items():
-        if name in their_names.SETTINGS or name.partition(".")[2] in their_names.POLICIES["scorer"]:
-            continue
-        if today(name) != name:
+        if today(name) != setting_named(name):
             said, instead = name, today(name)
         elif (
             name in NAMED_BY
             and isinstance(value, str)
-            and (moved := _named(PATHS.get(NAMED_BY[name], {}), value)) != value
+            and (moved := with_names(value, PATHS.get(NAMED_BY[name], {}))) != value
         ):
             said, instead = f"{name} {value}", moved
         else:
             continue
-        said = said.replace("_", "-") if source == "--" else said
         warnings.warn(f"{source}{said} is spelt {instead} by now", ConfigWarning, stacklevel=3)
 
 
@@ -170,16 +130,41 @@ def respelled(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[st
 
     Numbers of policies that are not in use then are left out: they had no effect.
     """
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, value in ours(settings).items():
         moved = number_named(name)
         if name in NAMED_BY and isinstance(value, str):
-            found[name] = named(NAMED_BY[name], value)
+            by_name[name] = with_names(value, PATHS.get(NAMED_BY[name], {}))
         elif moved is None:
-            found[name] = value
+            by_name[name] = value
         elif _uses({**others, **settings}, moved[1]):
-            found[moved[0]] = value
-    return found
+            by_name[moved[0]] = value
+    return by_name
+
+
+def changed(config: ClusterConfig, settings: Mapping[str, Any]) -> ClusterConfig:
+    """Return a configuration with settings of a file or a record, which may have earlier names, replaced.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value is not allowed.
+    """
+    return config.replace(**respelled(settings, vars(config)))
+
+
+def config_of_record(values: Mapping[str, Any]) -> ClusterConfig:
+    """Return the configuration that `all_values` were once written of.
+
+    Raises:
+        ConfigError: a setting or a policy is not known here, or has another meaning than where they were written.
+    """
+    return config_of_values(respelled(values, vars(ClusterConfig())))
+
+
+def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
+    """Return what identifies a configuration: the settings of the first records, and later ones with other values."""
+    values = all_values(config)
+    kept = {name: value for name, value in values.items() if not is_later(config, name)}
+    return OF_FIRST_RECORDS | kept
 
 
 def _uses(settings: Mapping[str, Any], policies: tuple[str, ...]) -> bool:

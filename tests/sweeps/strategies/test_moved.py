@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import has_number, numbered
-from blis_jax.cluster.setting_values import config_of_values, values_for_hash
-from blis_jax.commands.cluster_settings import cluster_config
-from blis_jax.commands.options.cluster_flags import add_cluster_flags
-from blis_jax.commands.parser import Parser
 from blis_jax.core.kinds import KINDS
-from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.policies import moved, registry
+from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
 from blis_jax.policies.numbers import numbers_of
+from sweeps.strategies import moved
+from sweeps.strategies.reference_arguments import config_from_arguments
 
 DEADLINE = "sweeps/strategies/policies/deadlines.py:slo_deadline"
 PAIRS = [(kind, name) for kind, paths in moved.PATHS.items() for name in paths]
@@ -28,10 +27,14 @@ GONE = {
 }
 
 
+def of_settings(**settings: Any) -> ClusterConfig:
+    return moved.changed(ClusterConfig(), settings)
+
+
 def with_policy(kind: str, name: str) -> ClusterConfig:
     if kind == "scorer":
-        return ClusterConfig(routing_policy="weighted", routing_scorers=f"{name}:1")
-    return ClusterConfig(**{KINDS[kind].setting: name})
+        return of_settings(routing_policy="weighted", routing_scorers=f"{name}:1")
+    return of_settings(**{KINDS[kind].setting: name})
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
@@ -45,50 +48,50 @@ def test_an_old_name_is_the_file_s_policy(kind: str, name: str) -> None:
 def test_an_old_setting_is_the_number_of_its_policy(old: str) -> None:
     kind, name = GONE[old]
     config = with_policy(kind, name)
-    default = config.value(old)
-    assert has_number(config, moved.today(old))
-    assert config.replace(**{old: default}).value(old) == default
-    assert ClusterConfig().replace(**{old: default}) == ClusterConfig()  # nobody has it
+    new = moved.today(old)
+    default = config.value(new)
+    assert has_number(config, new)
+    assert moved.changed(config, {old: default}).value(new) == default
+    assert of_settings(**{old: default}) == ClusterConfig()  # nobody has it
 
 
 def test_the_settings_with_names_of_their_own_are_numbers_too() -> None:
-    config = ClusterConfig(priority_policy="slo-deadline", scheduler="priority-cached")
-    config = config.replace(
-        slo_deadline_critical=7, slo_deadline_least_left=5, cached_block_priority=0.5
-    )
-    assert config.value("policies.deadline_critical_us") == config.value("slo_deadline_critical")
+    numbers = {
+        "slo_deadline_critical": 7,
+        "slo_deadline_least_left": 5,
+        "cached_block_priority": 0.5,
+    }
+    config = of_settings(priority_policy="slo-deadline", scheduler="priority-cached", **numbers)
+    assert config.value("policies.deadline_critical_us") == 7
     assert dict(numbered(config).priority.numbers)["deadline_critical_us"] == 7
     assert dict(numbered(config).priority.numbers)["least_left_us"] == 5
     assert dict(numbered(config).scheduler.numbers)["per_block"] == 0.5
-    gate = ClusterConfig(admission_policy="class-gated").replace(class_gated_standard=3)
+    gate = of_settings(admission_policy="class-gated", class_gated_standard=3)
     assert dict(numbered(gate).admission.numbers)["standard_load"] == 3
 
 
 def test_a_record_of_all_settings_is_read_without_those_that_had_no_effect() -> None:
     values = {"num_instances": 3, "priority_policy": "slo-deadline", "policy_numbers": []}
-    found = config_of_values(values | {"slo_deadline_least_left": 9, "class_gated_standard": 100.0})
+    found = moved.config_of_record(
+        values | {"slo_deadline_least_left": 9, "class_gated_standard": 100.0}
+    )
     assert found.policy_numbers == (("priority.least_left_us", 9.0),)
     assert found.priority_policy == DEADLINE
 
 
 def test_other_configurations_keep_their_hash() -> None:
     """The first records were hashed with eight of the settings that have gone."""
-    values = values_for_hash(ClusterConfig())
+    values = moved.values_for_hash(ClusterConfig())
     assert {name: values[name] for name in moved.OF_FIRST_RECORDS} == moved.OF_FIRST_RECORDS
 
 
-def test_an_old_option_ends_with_its_new_spelling() -> None:
-    parser = Parser(prog="test")
-    add_cluster_flags(parser)
-    with pytest.raises(
-        ConfigError, match=r"give --policy-numbers scorer\.class_backlog\.token_us=X"
-    ):
-        parser.given(["--class-backlog-token-us", "3"])
-    with pytest.raises(ConfigError, match=r"it is the number priority\.least_left_us of a policy"):
-        ClusterConfig(slo_deadline_least_left=3)
-    given = parser.given(["--model", ClusterConfig.model, "--priority-policy", "slo-deadline"])
-    with pytest.warns(ConfigWarning, match=rf"^--priority-policy slo-deadline is spelt {DEADLINE}"):
-        assert cluster_config(given).priority_policy == DEADLINE
+def test_a_construction_knows_the_names_of_today_alone() -> None:
+    with pytest.raises(ConfigError, match="priority_policy 'slo-deadline' is not known; use one"):
+        ClusterConfig(priority_policy="slo-deadline")
+    with pytest.raises(ConfigError, match="setting 'slo_deadline_least_left' is unknown"):
+        ClusterConfig().replace(slo_deadline_least_left=3)
+    words = ["--model", ClusterConfig.model, "--priority-policy", "slo-deadline"]
+    assert config_from_arguments(words).priority_policy == DEADLINE  # of a strategy file
 
 
 def test_a_path_may_begin_with_an_installed_package(
@@ -109,7 +112,7 @@ def test_a_number_of_a_file_follows_the_setting_that_it_names() -> None:
 
 
 def test_a_number_of_every_policy_goes_to_those_that_have_it() -> None:
-    config = ClusterConfig(
+    config = of_settings(
         routing_policy="weighted",
         routing_scorers="deadline-wait:1,load-balance:1",
         priority_policy=DEADLINE,
@@ -124,7 +127,7 @@ def test_a_number_of_every_policy_goes_to_those_that_have_it() -> None:
 
 
 def test_a_policy_that_is_replaced_takes_its_numbers_with_it() -> None:
-    config = ClusterConfig(
+    config = of_settings(
         routing_policy="weighted",
         routing_scorers="class-backlog:1,load-balance:1",
         priority_policy=DEADLINE,
@@ -134,7 +137,7 @@ def test_a_policy_that_is_replaced_takes_its_numbers_with_it() -> None:
             "scorer.class_backlog.token_us": 2,
         },
     )
-    kept = config.replace(priority_policy="slo-slack")
+    kept = moved.changed(config, {"priority_policy": "slo-slack"})
     assert dict(kept.policy_numbers) == {
         "policies.deadline_critical_us": 5,
         "scorer.class_backlog.token_us": 2,
