@@ -11,7 +11,7 @@ of equals the one used longest ago, and only to a use that is worth as much.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from blis_jax.core.types import LAST, pytree
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
 from blis_jax.memory.block_tables.turn import Moves, Turn
-from blis_jax.tables.blocks import NO_BLOCK, Do, TierEntries
+from blis_jax.tables.blocks import NO_BLOCK, Do, TierEntries, TierOrder
 from blis_jax.tables.context import SlotRows, row
 
 if TYPE_CHECKING:
@@ -83,7 +83,42 @@ def bring_back(turn: Turn) -> Moves:
         hold=((block, jnp.where(is_loaded, -1 - tail, 1)),),
         ring=((turn.place(tail, is_loaded), block),),
         cpu_time=((entry, now), (spare, now + loads.astype(jnp.int64))),
+        **_used_last(turn, match, is_loaded),
         **forgotten_bits(turn, ((content[None], block[None]),), owner),
+    )
+
+
+def _used_last(turn: Turn, entry: jax.Array, is_it: jax.Array) -> dict[str, Any]:
+    """The links of the entries once this one, which has a content, is the latest."""
+    if TierOrder not in turn.blocks:
+        return {}
+    order, instance = turn.blocks[TierOrder], turn.instance
+    return {"cpu_links": (relinked(order, instance, entry, jnp.array(True), is_it),)}
+
+
+def relinked(
+    order: TierOrder,
+    instance: jax.Array,
+    entry: jax.Array,
+    is_linked: jax.Array,
+    is_used: jax.Array,
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Return the links, before and behind, that change when an entry is used and so becomes the latest."""
+    nowhere = jnp.int32(order.before.shape[1] - 1)
+    end = nowhere - 1
+    ahead, after = order.before[instance, entry], order.behind[instance, entry]
+    latest = order.before[instance, end]
+    moves = is_used & (latest != entry)
+    leaves = moves & is_linked
+
+    def where(is_it: jax.Array, place: jax.Array) -> jax.Array:
+        return jnp.where(is_it, place, nowhere)
+
+    before = jnp.stack([where(leaves, after), where(moves, entry), where(moves, end)])
+    behind = jnp.stack([where(leaves, ahead), where(moves, latest), where(moves, entry)])
+    return (
+        (before, jnp.stack([ahead, latest, entry])),
+        (behind, jnp.stack([after, entry, end])),
     )
 
 
@@ -110,8 +145,8 @@ def mirror(turn: Turn) -> Moves:
     uses of the whole batch that were made before, `has_reloaded` says whether this one has copied anything, and `hits`
     counts those in a row that have not.
     """
-    task, pool, blocks, instance = turn.task, turn.pool, turn.blocks, turn.instance
-    member, uses = _member(turn), turn.ctx.memory.uses
+    task, blocks, instance = turn.task, turn.blocks, turn.instance
+    member, uses = member_of(turn), turn.ctx.memory.uses
     name = blocks.key[instance, member.block]
     name = jnp.where(member.block == turn.spare_block, jnp.int64(0), name)
     name, worth = uses.used(turn, name, member.request)
@@ -134,21 +169,31 @@ def mirror(turn: Turn) -> Moves:
     used = found.entry != spare
     after = now + rank[-1] + used.astype(jnp.int64)
     reached = jnp.where(first < window, first + as_int(searches), window) + task.done
-    copies = jnp.where(task.is_retry == 1, uses.weight(turn), 1) * as_int(found.is_new)
-    has_copied = task.has_reloaded | as_int(found.is_new)
     return turn.end(
-        _next_use_of_batch(turn, member, reached, has_copied),
-        {
-            "is_mirrored": jnp.where(member.is_last(reached), 1, pool.is_mirrored),
-            "offloads": pool.offloads + copies,
-            "cpu_used": pool.cpu_used + as_int(found.is_filled),
-            "thrashing": pool.thrashing + copies - as_int(found.is_filled),
-        },
+        *after_uses(turn, member, reached, as_int(found.is_new), as_int(found.is_filled)),
         cpu_key=((found.entry, sought),),
         cpu_time=((touched, now + rank - 1), (found.entry, now), (spare, after)),
         cpu_entry=((jnp.where(used, member.block[at], turn.spare_block), found.entry),),
         **uses.touched(touched, renewed, worth, found.entry, entry_worth),
     )
+
+
+def after_uses(
+    turn: Turn, member: Member, reached: jax.Array, new: jax.Array, filled: jax.Array
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Return the changes of the task and of the pool after uses up to a position of the member's list.
+
+    So many contents were `new`, of which so many `filled` an empty entry.
+    """
+    task, pool, uses = turn.task, turn.pool, turn.ctx.memory.uses
+    copies = jnp.where(task.is_retry == 1, uses.weight(turn), 1) * new
+    has_copied = task.has_reloaded | as_int(new > 0)
+    return _next_use_of_batch(turn, member, reached, has_copied), {
+        "is_mirrored": jnp.where(member.is_last(reached), 1, pool.is_mirrored),
+        "offloads": pool.offloads + copies,
+        "cpu_used": pool.cpu_used + filled,
+        "thrashing": pool.thrashing + copies - filled,
+    }
 
 
 @pytree
@@ -170,8 +215,8 @@ class Member:
         return (self.place == LAST) | (self.is_over(reached) & (self.later == LAST))
 
 
-def _member(turn: Turn) -> Member:
-    """The member at the task's cursor or behind it; at first, the first one that has changed."""
+def member_of(turn: Turn) -> Member:
+    """Return the member at the task's cursor or behind it; at first, the first one that has changed."""
     task, blocks, instance = turn.task, turn.blocks, turn.instance
     slots, shape = SlotRows(turn.state, instance), turn.ctx.shape
     uses = turn.ctx.memory.uses
@@ -233,9 +278,16 @@ def _entry_for(turn: Turn, name: jax.Array, worth: tuple[jax.Array, ...]) -> Tie
 
 def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:
     """The entry that has this content; the spare one if none has."""
-    number = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1])
-    is_it = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
-    is_it = is_it & (row(turn.blocks.cpu_key, turn.instance) == name) & (name != 0)
+    capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+    return searched(turn.blocks.cpu_key, turn.instance, name, capacity)
+
+
+def searched(
+    keys: jax.Array, instance: jax.Array, name: jax.Array, capacity: jax.Array
+) -> Int[Array, ""]:
+    """Return the entry of an instance that has this content; the spare one if none has."""
+    number = lax.iota(jnp.int32, keys.shape[1])
+    is_it = (number < capacity) & (row(keys, instance) == name) & (name != 0)
     return jnp.min(jnp.where(is_it, number, jnp.int32(number.shape[0] - 1)))
 
 

@@ -24,6 +24,7 @@ from blis_jax.memory.preempted import (
     ResumedElsewhere,
     ResumedWithJoins,
 )
+from blis_jax.memory.tier_order import is_in_order, use_in_order
 from blis_jax.memory.victims import (
     LeastUrgent,
     LeastWorth,
@@ -101,6 +102,8 @@ def move_blocks(ctx: Context, state: State) -> State:
             return is_next & (Lane(state.lane.numbers).outcome == 0)
 
         def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
+            if operation is mirror and is_in_order(ctx, state[Blocks]):
+                return use_in_order(ctx, state, is_on)
             return take_turn(ctx, state, is_on, operation)
 
         state = ctx.turns(is_on, change, state, ctx.shape.windows_a_step)

@@ -164,6 +164,19 @@ class TierEntries:
 
 
 @pytree
+class TierOrder:
+    """The entries of August's CPU tier in the order of their last use, as a ring of links, where no policy judges them.
+
+    The place behind the entries stands between the latest and the oldest, and the one behind it is a spare one.
+    """
+
+    before: Int[Array, "instance link"]
+    behind: Int[Array, "instance link"]
+    # entry in which each content that can be looked up was put last; it may have another one by now
+    entry_of: Int[Array, "instance content"]
+
+
+@pytree
 class Takes:
     """The number of an instance's requests that took a shared content, and the last one, for an offload policy."""
 
@@ -201,7 +214,7 @@ class Blocks(HasParts):
     # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
     cpu_key: jax.Array
     cpu_time: jax.Array  # clock[instance, block]; there int64[instance, entry]: turns of use
-    own: Parts  # Regained, TierEntries, Takes, TierWorths
+    own: Parts  # Regained, TierEntries, TierOrder, Takes, TierWorths
 
 
 def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> Blocks:
@@ -245,12 +258,21 @@ def _parts(shape: EngineShape, mechanism: Mechanism) -> Parts:
         parts.append(Regained(jnp.zeros((shape.num_requests + 1,), i32)))
     if shape.has_mirror:
         parts.append(TierEntries(jnp.zeros((rows, shape.num_blocks + 1), i32)))
+        if mechanism.offload is None:
+            parts.append(_no_order(shape))
     if mechanism.offload is not None:
         count = jnp.zeros((rows, shape.num_shared_blocks + 1), i32)
         parts.append(Takes(count, count))
         if shape.has_mirror:
             parts.append(TierWorths(jnp.full((rows, shape.mirror_size + 1), -jnp.inf)))
     return Parts(*parts)
+
+
+def _no_order(shape: EngineShape) -> TierOrder:
+    rows, last = shape.num_instances + 1, jnp.int32(shape.mirror_size)
+    links = jnp.full((rows, shape.mirror_size + 2), last)
+    entries = jnp.full((rows, num_contents(shape) + 1), last)
+    return TierOrder(links, links, entries)
 
 
 def emptied(
@@ -276,6 +298,9 @@ def emptied(
         tier = row
         blocks = blocks.having(TierEntries(jnp.where(row, 0, blocks[TierEntries].entry)))
         blocks = dataclasses.replace(blocks, cpu_time=jnp.where(row, 0, blocks.cpu_time))
+    if TierOrder in blocks:
+        keep = blocks[TierOrder], _no_order(shape)
+        blocks = blocks.having(jax.tree.map(lambda old, new: jnp.where(row, new, old), *keep))
     if TierWorths in blocks:
         blocks = blocks.having(TierWorths(jnp.where(row, -jnp.inf, blocks[TierWorths].worth)))
     if Takes in blocks:

@@ -20,6 +20,7 @@ from blis_jax.tables.blocks import (
     MemoryTask,
     Takes,
     TierEntries,
+    TierOrder,
     TierWorths,
     num_contents,
 )
@@ -56,6 +57,7 @@ class Moves:
     index: tuple[Removal | LateWrite, ...]  # from the router's index
     cpu_entry: Pairs  # of August's CPU tier, likewise the next
     cpu_worth: Pairs
+    cpu_links: tuple[Pairs, ...]  # links of its entries, before and behind
     task: MemoryTask
     pool: InstanceMemory
     inst: Instance
@@ -136,36 +138,47 @@ class Turn:
 
 
 R = TypeVar("R", bound=Row)
-_TABLES = tuple(Moves.__dataclass_fields__)[:14]
+T = TypeVar("T")
+_TABLES = tuple(Moves.__dataclass_fields__)[:15]
 _PLAIN = ("hold", "key", "ring", "cpu_key")
 _IN_ORDER = ("named", "cpu_time")  # a place may be written twice
 Operation = Callable[[Turn], Moves]
 
 
 def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation) -> State:
-    """Run the operation on the active instance if it is its turn.
+    """Run the operation on the active instance if it is its turn."""
+    instance, moves = planned(ctx, state, is_on, operation)
+    return applied(ctx, state, instance, moves)
 
-    What it changes is computed behind a branch that is always taken: read and write of a table in one piece of code
-    would make the compiler copy the table, because it fuses reads into places that it puts after the write.
+
+def planned(
+    ctx: Context, state: State, is_on: jax.Array, plan: Callable[[Turn], T]
+) -> tuple[jax.Array, T]:
+    """Return the active instance, or the spare one if it is not its turn, and what is planned on it.
+
+    That is computed behind a branch that is always taken: read and write of a table in one piece of code would make
+    the compiler copy the table, because it fuses reads into places that it puts after the write.
     """
-    blocks = state[Blocks]
-    lane = state.lane
+    blocks, lane = state[Blocks], state.lane
     instance = jnp.where(is_on, lane.active, jnp.int32(ctx.shape.num_instances))
 
-    def planned() -> Moves:
+    def made() -> T:
         pool = InstanceMemory(row(blocks.pool, instance))
         inst, task = Instance(row(state.inst.numbers, instance)), MemoryTask(blocks.task)
-        return operation(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
+        return plan(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
 
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(planned))
-    moves = ctx.when(ctx.params.cluster.infinity > 0, planned, lambda: nothing)
-    return _applied(ctx, state, blocks, instance, moves)
+    return instance, unfused(ctx, made)
 
 
-def _applied(
-    ctx: Context, state: State, blocks: Blocks, instance: jax.Array, moves: Moves
-) -> State:
-    """The state with the changes made; of several writes to one place the value must be the same."""
+def unfused(ctx: Context, made: Callable[[], T]) -> T:
+    """Return what `made` reads and computes, apart from what is written behind it."""
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(made))
+    return ctx.when(ctx.params.cluster.infinity > 0, made, lambda: nothing)
+
+
+def applied(ctx: Context, state: State, instance: jax.Array, moves: Moves) -> State:
+    """Return the state with the changes made; of several writes to one place the value must be the same."""
+    blocks = state[Blocks]
     first = (instance, jnp.int32(0))
     tables: dict[str, Any] = {"task": moves.task.numbers}
     for name in (*_PLAIN, *_IN_ORDER):
@@ -178,6 +191,13 @@ def _applied(
     for index, value in moves.cpu_worth:
         worths = ctx.write(blocks[TierWorths].worth, (instance,), index, value)
         blocks = blocks.having(TierWorths(worths))
+    for links in moves.cpu_links:
+        order, at = blocks[TierOrder], (instance,)
+        before, behind = (
+            ctx.write(order.before, at, *links[0]),
+            ctx.write(order.behind, at, *links[1]),
+        )
+        blocks = blocks.having(dataclasses.replace(order, before=before, behind=behind))
     for (index, count), (_, taker) in zip(moves.taken, moves.taker, strict=True):
         takes, at = blocks[Takes], (instance,)
         counts = ctx.write(takes.count, at, index, count)
