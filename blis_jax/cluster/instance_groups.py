@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,8 @@ def groups_and_fleet(
     """
     source, fleet = SETTING, {}
     if isinstance(given, str):
+        if pools_of(given) is not None and "hand_over_policy" not in config.given:
+            fleet = {"hand_over_policy": "pools"}
         given, source = _parsed(given)
     if is_fleet(given):
         fleet = settings_of_fleet(config, given, source)
@@ -159,11 +162,30 @@ def groups_of(given: object, source: str = SETTING) -> tuple[InstanceGroup, ...]
     return tuple(_group(_place(source, number), one) for number, one in enumerate(given, 1))
 
 
+_POOLS = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
+
+
+def pools_of(text: str) -> list[dict[str, Any]] | None:
+    """Return the groups of `1P2D`: one prefill instance, two decode instances; None for another text."""
+    found = _POOLS.fullmatch(text.strip())
+    if found is None:
+        return None
+    roles = ("prefill", "decode")
+    return [{"count": int(n), "role": role} for n, role in zip(found.groups(), roles, strict=True)]
+
+
 def _parsed(text: str) -> tuple[Any, str]:
-    """Return the list in a text or in the file that it names."""
-    source = SETTING
+    """Return the list in a text, in short as `1P2D`, or in the file that the text names."""
+    source, pools = SETTING, pools_of(text)
+    if pools is not None:
+        return pools, source
     if not text.lstrip().startswith("["):
-        source, text = text, read_text(Path(text), f"a list of instance groups such as {EXAMPLE}")
+        source, text = (
+            text,
+            read_text(
+                Path(text), f"a list of instance groups such as {EXAMPLE}, or pools such as 1P2D"
+            ),
+        )
     found = _of_files("read_yaml")(text, source)
     if not found:
         raise ConfigError(f"{source}: no group is given; give a list such as {EXAMPLE}")

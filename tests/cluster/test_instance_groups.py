@@ -46,6 +46,18 @@ def test_groups_can_be_written_in_many_ways(tmp_path):
     assert one.num_instances == 3 and [group.plain() for group in one.instances] == GROUPS
 
 
+def test_pools_in_short_bring_their_policy_with_them():
+    config = ClusterConfig(instances="1P2D")
+    assert [(group.count, group.role) for group in config.instances] == [
+        (1, "prefill"),
+        (2, "decode"),
+    ]
+    assert (config.num_instances, config.hand_over_policy) == (3, "pools")
+    assert ClusterConfig(instances="1p2d", hand_over_policy="none").hand_over_policy == "none"
+    with pytest.raises(ConfigError, match="or pools such as 1P2D"):
+        ClusterConfig(instances="1P2")
+
+
 def test_saved_configurations_carry_the_groups():
     cluster = ClusterConfig(instances=GROUPS, routing_policy="least-loaded")
     texts = [json.dumps(values(cluster)) for values in (all_values, dashed, settings_of)]
