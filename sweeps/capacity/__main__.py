@@ -22,6 +22,7 @@ from blis_jax.commands.options import (
     switch,
     word,
 )
+from blis_jax.commands.options.outputs import PageOption
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
@@ -63,6 +64,10 @@ examples:
   are pools for prefill and decode cheaper?
     %(prog)s mixed --targets critical.ttft_ms=200@99,all.tpot_ms=30@95 --roles
 
+  which token budget, and which router?
+    %(prog)s mixed --targets critical.ttft_ms=200@99 --policy llm-d-default \
+      --grid max_num_batched_tokens=2048,8192 --grid routing_policy=weighted,least-loaded
+
   a trace, in twenty windows:
     %(prog)s trace.jsonl --trace-windows 20 --targets all.ttft_ms=500@95
 
@@ -83,6 +88,10 @@ class _Asked(CommandOptions, title="question"):
     policy: tuple[str, ...] = option(
         str, (), "ARM", f"[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: {USUAL_ARM})",
         is_repeated=True,
+    )  # fmt: skip
+    grid: tuple[str, ...] = option(
+        str, (), "KEY=VALUES", "a setting that is asked about, too, such as max_num_batched_tokens=2048,8192 or "
+        "routing_policy=weighted,round-robin: an answer for each value of each policy; repeat it", is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
         cli.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
@@ -131,7 +140,7 @@ class _Switches(OutputSwitches, title="switches"):
 
 
 class CapacityOptions(
-    _Asked, _Clusters, _Requests, StudyTrace, FigureOption, _Switches, AllSwitch,
+    _Asked, _Clusters, _Requests, StudyTrace, FigureOption, PageOption, _Switches, AllSwitch,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""
@@ -209,10 +218,11 @@ class _Question:
 
 def _question(options: CapacityOptions) -> _Question:
     from sweeps.capacity.deciding import num_tries, read_service_targets
+    from sweeps.runs.axes import at_each_place
     from sweeps.runs.experiment import measure_of
     from sweeps.strategies.arms import arms_of, as_served
 
-    arms = arms_of(options.policy or (USUAL_ARM,))
+    arms = at_each_place(arms_of(options.policy or (USUAL_ARM,)), options.grid)
     is_split = options.roles
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
@@ -368,8 +378,9 @@ def _written(
     options: CapacityOptions,
 ) -> int:
     """The files and the words; the exit code."""
-    from blis_jax.reports import render
+    from blis_jax.reports import page, render
     from sweeps.capacity.document import cheapest, findings_of, to_document
+    from sweeps.runs.measured import versions
 
     findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
     picture = (
@@ -378,13 +389,14 @@ def _written(
         else f"\n![Requests in time against instances]({paths.figure.name})\n"
     )
     kept = replace(findings, answer=replace(findings.answer, time=None))
-    page = render.markdown(kept, "The smallest cluster that meets the targets")
+    title = "The smallest cluster that meets the targets"
     document = to_document(found, question.targets, setting, findings)
-    text = f"{page}\n`{setting['command']}`\n{picture}"
+    text = f"{render.markdown(kept, title)}\n`{setting['command']}`\n{picture}"
     files: outputs.Files = [
         (paths.result, lambda path: write_json(path, document)),
         (paths.beside(".md"), lambda path: write_text(path, text)),
         (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
+        (paths.report, lambda path: page.write(kept, path, title, setting["command"], versions())),
     ]
     outputs.show(findings, lambda: outputs.write_files(files), options)
     return 0 if cheapest(found) is not None else cli.EXIT_UNSUPPORTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -13,21 +12,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
-from blis_jax.cluster.named_policies import draws, is_policy_number
-from blis_jax.commands import cli
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.named_policies import draws
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.runs.axes import GridAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
 from sweeps.runs.requests import StudyRequests
 from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
-from sweeps.strategies.moved import is_setting, today, values_for_hash
+from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.reference_arguments import replaced
 
 DEFAULT_STRATEGIES = ("baseline", "it08_opt")
@@ -35,16 +34,7 @@ OF_ARMS = {  # keys of a strategy file that say what is run
     "name", "description", "mechanism", "fixed_args", "source", "folder", "parameter_paths",
 }  # fmt: skip
 RATE = "workload.aggregate_rate"
-MOST_VALUES = 10_000  # of one axis
 MOST_ROWS = 1_000_000
-
-
-@dataclass(frozen=True)
-class GridAxis:
-    """One setting that varies, of the cluster or (`workload.…`) of the workload."""
-
-    name: str
-    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -106,9 +96,9 @@ class SweepPlan:
 
 
 def _point(strategy: Arm, spec: RequestSource, place: Mapping[str, Any]) -> SweepPoint:
-    of_cluster = {name: value for name, value in place.items() if not _is_workload(name)}
+    of_cluster = {name: value for name, value in place.items() if not is_of_workload(name)}
     for name, value in place.items():
-        if _is_workload(name):
+        if is_of_workload(name):
             spec = with_value(spec, name, value)
     return SweepPoint(strategy.name, place, replaced(strategy.config, of_cluster), spec)
 
@@ -141,10 +131,10 @@ def make_plan(
         ConfigError: a text cannot be read, or the runs are too many.
     """
     spec: RequestSource = workload_from(workload, "--workload") if trace is None else trace
-    axes = [_axis(text) for text in grid]
-    fixed = [_setting(text) for text in settings]
+    axes = [axis_of(text) for text in grid]
+    fixed = [setting_of(text) for text in settings]
     if rates:
-        values = _values(RATE, rates)
+        values = values_of(RATE, rates)
         if len(values) == 1:
             fixed.append((RATE, values[0]))
         else:
@@ -153,10 +143,10 @@ def make_plan(
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{name} is given twice; give all its values at once, with commas")
-    settings_of_all = {key: val for key, val in fixed if not _is_workload(key)}
+    settings_of_all = {key: val for key, val in fixed if not is_of_workload(key)}
     chosen = _strategies(strategies, settings_of_all, trace is not None)
     for name, value in fixed:
-        if _is_workload(name):
+        if is_of_workload(name):
             spec = with_value(spec, name, value)
     numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
     stream = "jax" if trace is None else STREAM
@@ -197,102 +187,6 @@ def _swept(text: str) -> Arm:
         said = f"{arm.strategy.source}: {', '.join(keys)}: not used here; the mechanism is run"
         warnings.warn(said, ConfigWarning, stacklevel=2)
     return replace(arm, name=arm.strategy.name) if arm.name == text else arm
-
-
-# --- settings and axes ----------------------------------------------------------------------------
-
-
-def _is_workload(name: str) -> bool:
-    return name.startswith(WORKLOAD_PREFIX)
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    name = name.strip().replace("-", "_") if "." not in name else name.strip()
-    if not equals or not name or not value.strip():
-        raise ConfigError(f"{option}: {text!r} is not KEY=VALUE")
-    if not is_setting(name) and not _is_workload(name):
-        hint = nearest_setting(name) or "; workload numbers are written workload.aggregate_rate"
-        raise ConfigError(f"{option}: setting {name!r} is unknown{hint}")
-    return today(name), value.strip()
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, value = _pair(text, "--set")
-    return name, _value(name, value)
-
-
-def _axis(text: str) -> GridAxis:
-    name, values = _pair(text, "--grid")
-    return GridAxis(name, _values(name, values))
-
-
-def _values(name: str, text: str) -> tuple[Any, ...]:
-    """`a,b,c`, `start:stop:step` with the stop included, or `a;b` where values have commas."""
-    is_number = (
-        _is_workload(name) or is_policy_number(name) or FIELDS[name].type in ("int", "float")
-    )
-    if ":" in text and is_number:
-        values: Iterable[Any] = [_value(name, part) for part in _range(name, text)]
-    elif ";" in text or _is_tuple(name) or name == "routing_scorers":
-        values = [_value(name, part.strip()) for part in text.split(";")]
-    else:
-        values = [_value(name, part.strip()) for part in text.split(",")]
-    values = tuple(values)
-    if len(set(values)) != len(values):
-        raise ConfigError(f"{name}: a value is given twice in {text!r}; give each once")
-    return values
-
-
-def _range(name: str, text: str) -> list[str]:
-    parts = text.split(":")
-    try:
-        start, stop, step = (float(part) for part in parts)
-    except ValueError:
-        raise ConfigError(f"{name}: {text!r} is not START:STOP:STEP with numbers") from None
-    if not all(math.isfinite(part) for part in (start, stop, step)):
-        raise ConfigError(f"{name}: {text!r} is not finite; give finite numbers")
-    if step == 0 or (stop - start) / step < 0:
-        raise ConfigError(f"{name}: the range {text!r} is empty; let STEP lead to STOP")
-    count = (stop - start) / step + 1e-9
-    if count >= MOST_VALUES:
-        raise ConfigError(f"{name}: the range {text!r} has more than {MOST_VALUES} values")
-    return [f"{start + index * step:.12g}" for index in range(int(count) + 1)]
-
-
-def _value(name: str, text: str) -> Any:
-    """A text as the setting's type."""
-    try:
-        if _is_workload(name):
-            return _scalar(text)
-        return _readers(name)(text)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"{name}: {error}") from None
-
-
-def _readers(name: str) -> Callable[[str], Any]:
-    by_type: dict[Any, Callable[[str], Any]] = {
-        "int": cli.whole,
-        "float": cli.number,
-        "bool": cli.truth,
-        "str": str,
-    }
-    if is_policy_number(name):
-        return cli.number
-    return str if name == "instances" else by_type.get(FIELDS[name].type, cli.numbers)
-
-
-def _is_tuple(name: str) -> bool:
-    return name in FIELDS and str(FIELDS[name].type).startswith("tuple")
-
-
-def _scalar(text: str) -> int | float | str:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
 
 
 def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:

@@ -17,11 +17,12 @@ from blis_jax.workload.spec import parse_spec
 from surrogate import coverage, train
 from surrogate.data import load_all, load_data
 from surrogate.predictor import Surrogate
+from sweeps.runs.axes import GridAxis
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import Arm
 from sweeps.sweep.data import Summarizer, to_dataset
-from sweeps.sweep.plan import GridAxis, SweepPlan
+from sweeps.sweep.plan import SweepPlan
 
 pytestmark = pytest.mark.lenient_promotion
 

@@ -64,6 +64,31 @@ def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture
     assert (folder / "answer.json").read_text() == before
 
 
+def test_a_grid_asks_about_settings_too(folder: Path) -> None:
+    """One request at a time needs more instances than eight; the page opens without a network."""
+    grid = ["--grid", "max_num_seqs=1,8", "--report", str(folder / "grid.html")]
+    assert main(words(folder, "grid.json", *grid)) == 0
+    answer = json.loads((folder / "grid.json").read_text())
+    one, eight = answer["clusters"]
+    assert [one["policy"], eight["policy"]] == ["max_num_seqs=1", "max_num_seqs=8"]
+    assert eight["num_instances"] < (one["num_instances"] or 9)
+    assert answer["cheapest"].startswith("max_num_seqs=8 on ")
+    page = (folder / "grid.html").read_text()
+    assert (
+        "max_num_seqs=8 " in page
+        and "<svg" in page
+        and "http://" not in page.replace("http://www.w3.org", "")
+    )
+
+
+def test_a_grid_of_the_workload_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ["--grid", "workload.aggregate_rate=1,2"]
+    assert main(words(folder, "no.json", *grid)) == 2
+    assert "workload.aggregate_rate is of the workload" in capsys.readouterr().err
+
+
 def test_stopped_and_resumed_equals_unstopped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
