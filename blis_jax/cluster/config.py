@@ -7,10 +7,9 @@ Numbers of policies are settings too; `PolicySettings` takes them from where the
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from blis_jax.cluster import (
     disaggregation,
@@ -30,8 +29,8 @@ from blis_jax.cluster.named_policies import (
     setting_of_owner,
 )
 from blis_jax.cluster.router import Queue, RouterSettings, parse_scorers
-from blis_jax.cluster.settings import DeclaredSetting, check_values, setting
-from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME, Kind
+from blis_jax.cluster.settings import PolicySettings, check_values, setting
+from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.policies import registry, their_names
@@ -41,52 +40,6 @@ REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
-
-
-def _named(kind: Kind, is_of_decode: bool = False) -> Any:
-    """The setting that names the policy of a kind, in the cluster or where requests are routed in the decode pool."""
-    words = "a name of [Policies](policies.md), or `path/to/file.py:Name`"
-    words += ", each with `:weight` above 0" * kind.is_list
-    default = "" if kind.is_list else SAME if is_of_decode else kind.default
-    meaning = kind.decides
-    if is_of_decode:
-        meaning = f"where --hand-over-policy sends requests to a decode pool, {meaning} there"
-        meaning += "; those of --routing-scorers if not given" * kind.is_list
-    metavar = "LIST" if kind.is_list else "NAME"
-    is_found = kind.is_list and not is_of_decode
-    return setting(
-        default, meaning, words=words, metavar=metavar, shown=kind.default, is_found=is_found
-    )
-
-
-def _numbered(one: registry.Setting) -> Any:
-    """Return the setting of a number of the package's policies."""
-    meaning = f"{', '.join(one.policies)}: {one.number.meaning}"
-    declared = DeclaredSetting(**vars(one.number) | {"meaning": meaning})
-    return dataclasses.field(default=one.number.default, metadata={"setting": declared})
-
-
-if TYPE_CHECKING:
-
-    class PolicySettings:
-        """The name of a policy of each kind, and the numbers of the package's policies, one field each."""
-
-        def __init__(self, **numbers: float) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-else:
-    PolicySettings = dataclasses.make_dataclass(
-        "PolicySettings",
-        [
-            *((kind.setting, "str", _named(kind)) for kind in KINDS.values()),
-            *((kind.decode_setting, "str", _named(kind, is_of_decode=True)) for kind in ROUTER),
-            *(
-                (name, "int" if one.number.is_whole else "float", _numbered(one))
-                for name, one in registry.settings().items()
-            ),
-        ],
-        frozen=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -142,47 +95,12 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         "scheduling", "track of BLIS that is reproduced: scheduling or routing", choices=VARIANTS
     )
     corrected: bool = setting(False, "run without the defects of BLIS")  # see types.Defects
+    _given: ClassVar[Mapping[str, Any]]  # no field: what was given, as it is kept
 
-    def __new__(cls, *values: Any, **settings: Any) -> ClusterConfig:
-        """A configuration; a setting that does not exist is refused with the name of the nearest.
+    if not TYPE_CHECKING:  # type checkers take the one of the fields
 
-        Raises:
-            ConfigError: there is no such setting.
-        """
-        settings = their_names.ours(settings)
-        refuse_unknown(name for name in settings if name not in FIELDS)
-        made = super().__new__(cls)
-        given = frozenset(settings) | frozenset(list(FIELDS)[: len(values)])
-        object.__setattr__(made, "_given", given)
-        return made
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
-        for name in their_names.NAMED_BY:
-            if isinstance(text := getattr(self, name), str):
-                object.__setattr__(self, name, their_names.policies_named(name, text))
-        for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
-            value = getattr(self, name)
-            if isinstance(value, Iterable) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
-        groups, source, fleet = instance_groups.groups_and_fleet(self.instances, self)
-        for name, value in ({"instances": groups} | fleet).items():
-            if name in ("instances", "node_pools") or getattr(self, name) == FIELDS[name].default:
-                object.__setattr__(self, name, value)
-        if groups and self.num_instances != 1:  # the default may stand for a number not given
-            instance_groups.check_number(self, self.num_instances)
-        if groups or self.node_pools:
-            object.__setattr__(self, "num_instances", max(instance_groups.size(groups), 1))
-        check_values(self, FIELDS)
-        before: dict[str, Any] = {}
-        object.__setattr__(self, "_before", before)
-        for derive in (revisions.defaults, step_times.defaults, revisions.limits):
-            for name, value in derive(self, self._given).items():
-                before.setdefault(name, getattr(self, name))
-                object.__setattr__(self, name, value)
-        _check(self)
-        if groups:
-            instance_groups.check(self, source)
+        def __init__(self, *values: Any, **settings: Any) -> None:
+            _hold(self, dict(zip(FIELDS, values, strict=False)) | settings)
 
     @property
     def profile(self) -> str:
@@ -195,8 +113,7 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
     @property
     def given(self) -> frozenset[str]:
         """Return the names of the settings that were given, whatever their values."""
-        found: frozenset[str] = self._given
-        return found
+        return frozenset(self._given)
 
     @property
     def is_august(self) -> bool:
@@ -251,46 +168,37 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         refuse_unknown(name for name in changes if not is_setting(name))
         instance_groups.refuse_idle(self, changes)
         numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
-        fields = {name: value for name, value in changes.items() if name not in numbers}
-        if fields.get("instances"):
-            fields = {"num_instances": 1, **fields}
-        if "policy_numbers" not in fields and self.policy_numbers:
-            fields["policy_numbers"] = self._numbers_beside(fields)
+        given = {**self._given, **{k: v for k, v in changes.items() if k not in numbers}}
+        if changes.get("instances") and "num_instances" not in changes:
+            given.pop("num_instances", None)
+        if "policy_numbers" not in changes and self.policy_numbers:
+            given["policy_numbers"] = self._numbers_beside(given)
         if numbers:
-            before = dict(as_pairs(fields.get("policy_numbers", ())))
-            fields["policy_numbers"] = tuple((before | numbers).items())
-        made = ClusterConfig(**{**self._own(), **fields})
+            before = dict(as_pairs(given.get("policy_numbers", ())))
+            given["policy_numbers"] = before | numbers
+        made = ClusterConfig(**given)
         instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
         return made
 
     def without(self, *names: str) -> ClusterConfig:
         """Return a copy in which some settings are not given, so that they follow from others."""
-        return ClusterConfig(**{key: val for key, val in self._own().items() if key not in names})
+        return ClusterConfig(**{key: val for key, val in self._given.items() if key not in names})
 
-    def _numbers_beside(self, fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-        """Return the numbers of policies that stay when these fields change."""
+    def _numbers_beside(self, given: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+        """Return the numbers of policies that stay beside these settings."""
         changed = {
             name
             for name in their_names.NAMED_BY
-            if fields.get(name, value := getattr(self, name)) != value
+            if given.get(name, FIELDS[name].default) != getattr(self, name)
         }
         if not changed:
             return self.policy_numbers
-        after = ClusterConfig(**{**self._own(), **fields, "policy_numbers": ()})
+        after = ClusterConfig(**{**given, "policy_numbers": ()})
         return tuple(
             (name, value)
             for name, value in self.policy_numbers
             if setting_of_owner(name) not in changed and has_number(after, name)
         )
-
-    def _own(self) -> dict[str, Any]:
-        """The settings that were given, and those with other values than by default; not what followed from these."""
-        values = {name: self._before.get(name, getattr(self, name)) for name in FIELDS}
-        return {
-            name: value
-            for name, value in values.items()
-            if name in self._given or value != FIELDS[name].default
-        }
 
     def value(self, setting: str) -> Any:
         """Return the value of a setting; of a policy's number that is not given, its default.
@@ -307,20 +215,78 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         return numbers.get(setting, declared.default)
 
 
-def _take_vllm_names(make: Callable[..., None]) -> Callable[..., None]:
-    """Let a configuration be made with vLLM's names of settings."""
-
-    @functools.wraps(make)
-    def made(self: ClusterConfig, *values: Any, **settings: Any) -> None:
-        try:
-            make(self, *values, **their_names.ours(settings))
-        except ConfigError as error:
-            raise type(error)(their_names.as_written(str(error), settings)) from None
-
-    return made
+# --- from what was given to every setting -----------------------------------------------------------
 
 
-setattr(ClusterConfig, "__init__", _take_vllm_names(ClusterConfig.__init__))  # noqa: B010
+def _hold(config: ClusterConfig, settings: Mapping[str, Any]) -> None:
+    """Fill a new configuration, and check it; errors have the names that the settings were given by."""
+    try:
+        given, groups_from = as_kept(their_names.ours(settings))
+        vars(config).update(resolve(given), _given=given)
+        _check(config)
+        if config.instances:
+            instance_groups.check(config, groups_from)
+    except ConfigError as error:
+        raise type(error)(their_names.as_written(str(error), settings)) from None
+
+
+def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return given settings as a configuration keeps them, and where groups of instances are from, for errors.
+
+    Policies have our names, lists are tuples, files of groups are read, and groups decide the number of instances.
+
+    Raises:
+        ConfigError: there is no such setting, or the groups or numbers of policies are none.
+    """
+    refuse_unknown(name for name in settings if name not in FIELDS)
+    given = dict(settings)
+    if "policy_numbers" in given:
+        given["policy_numbers"] = as_pairs(given["policy_numbers"])
+    for name in their_names.NAMED_BY:
+        if isinstance(text := given.get(name), str):
+            given[name] = their_names.policies_named(name, text)
+    for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
+        if isinstance(value := given.get(name), Iterable) and not isinstance(value, str):
+            given[name] = tuple(value)
+    groups, source, fleet = instance_groups.groups_and_fleet(
+        given.get("instances", ()), _unchecked(given)
+    )
+    for name, value in fleet.items():
+        if name == "node_pools" or given.get(name, DEFAULTS[name]) == DEFAULTS[name]:
+            given[name] = value
+    if "instances" in given:
+        given["instances"] = groups
+    if (
+        groups and given.get("num_instances", 1) != 1
+    ):  # the default may stand for a number not given
+        instance_groups.check_number(_unchecked(given), given["num_instances"])
+    if groups or given.get("node_pools"):
+        given["num_instances"] = max(instance_groups.size(groups), 1)
+    return given, source
+
+
+# what follows from other settings where it is not given; each reads what those before it have found
+DERIVATIONS = (revisions.defaults, step_times.defaults, revisions.limits)
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every setting by name: as it is given, else as it follows from others, else its default.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of bounds, or a model or GPU is not known.
+    """
+    draft = _unchecked(given)
+    check_values(draft, FIELDS)
+    for derive in DERIVATIONS:
+        vars(draft).update(derive(draft, given.keys()))
+    return {name: getattr(draft, name) for name in FIELDS}
+
+
+def _unchecked(given: Mapping[str, Any]) -> ClusterConfig:
+    """Return a configuration of given settings and defaults, of which nothing is derived and checked."""
+    draft = object.__new__(ClusterConfig)
+    vars(draft).update({**DEFAULTS, **given}, _given=given)
+    return draft
 
 
 def is_setting(name: str) -> bool:
@@ -352,6 +318,7 @@ def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
+DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items()}
 
 
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.core.kinds import KINDS, ROUTER, SAME, Kind
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
 from blis_jax.policies.numbers import Number
 
 if TYPE_CHECKING:
@@ -117,3 +119,52 @@ def demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words:
     value = getattr(config, name)
     if not test(value):
         raise ConfigError(f"{name} must be {words}, got {value}")
+
+
+# --- names and numbers of policies ------------------------------------------------------------------
+
+
+def _named(kind: Kind, is_of_decode: bool = False) -> Any:
+    """The setting that names the policy of a kind, in the cluster or where requests are routed in the decode pool."""
+    words = "a name of [Policies](policies.md), or `path/to/file.py:Name`"
+    words += ", each with `:weight` above 0" * kind.is_list
+    default = "" if kind.is_list else SAME if is_of_decode else kind.default
+    meaning = kind.decides
+    if is_of_decode:
+        meaning = f"where --hand-over-policy sends requests to a decode pool, {meaning} there"
+        meaning += "; those of --routing-scorers if not given" * kind.is_list
+    metavar = "LIST" if kind.is_list else "NAME"
+    is_found = kind.is_list and not is_of_decode
+    return setting(
+        default, meaning, words=words, metavar=metavar, shown=kind.default, is_found=is_found
+    )
+
+
+def _numbered(one: registry.Setting) -> Any:
+    """Return the setting of a number of the package's policies."""
+    meaning = f"{', '.join(one.policies)}: {one.number.meaning}"
+    declared = DeclaredSetting(**vars(one.number) | {"meaning": meaning})
+    return dataclasses.field(default=one.number.default, metadata={"setting": declared})
+
+
+if TYPE_CHECKING:
+
+    class PolicySettings:
+        """The name of a policy of each kind, and the numbers of the package's policies, one field each."""
+
+        def __init__(self, **numbers: float) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    PolicySettings = dataclasses.make_dataclass(
+        "PolicySettings",
+        [
+            *((kind.setting, "str", _named(kind)) for kind in KINDS.values()),
+            *((kind.decode_setting, "str", _named(kind, is_of_decode=True)) for kind in ROUTER),
+            *(
+                (name, "int" if one.number.is_whole else "float", _numbered(one))
+                for name, one in registry.settings().items()
+            ),
+        ],
+        frozen=True,
+    )
