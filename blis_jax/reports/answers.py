@@ -15,9 +15,9 @@ from blis_jax.reports.study import (
 )
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
-    HEADLINE_METRICS,
     LATENCIES,
     POOLED,
+    headline_metric,
     joined,
     metric_name,
     table_title,
@@ -79,8 +79,8 @@ def answer(study: Study) -> Answer:
 def deciding(study: Study) -> str:
     """Return the metric that the verdict is about."""
     metrics = study.metrics or tuple(dict.fromkeys(one.metric for one in study.figures))
-    known = [name for name in HEADLINE_METRICS if name in metrics]
-    return known[0] if known else metrics[0] if metrics else HEADLINE_METRICS[0]
+    family = len(study.differences)
+    return headline_metric(metrics, len(study.seeds), family, 1 - study.confidence)
 
 
 def _asked(study: Study) -> str:

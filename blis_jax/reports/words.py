@@ -25,7 +25,10 @@ from blis_jax.statistics.steady import (
     steady_percentile,
 )
 
-HEADLINE_METRICS = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is there
+HEADLINE_METRICS = (
+    "pooled_ttft_p99_ms",
+    "ttft_p99_ms",
+)  # the first that is there and can be judged
 POOLED = "pooled_"
 NOTHING = "–"
 LATENCIES = {
@@ -48,6 +51,17 @@ def table_title(metric: str) -> str:
         words = [word.upper() if word[1:].isdecimal() else word for word in words]
         words.append("by run" if of_run == metric else "pooled")
     return " ".join(words) + unit
+
+
+def headline_metric(metrics: Sequence[str], num_runs: int, family: int, error: float) -> str:
+    """Return the metric that a verdict is about: a pooled one only where its test can tell anything from chance.
+
+    An exchange of `num_runs` pairs has no p-value below 2^(1 − num_runs), which a family of comparisons multiplies.
+    """
+    can_tell = 2.0 ** (1 - num_runs) * family <= error
+    known = [name for name in HEADLINE_METRICS if name in metrics]
+    judged = [name for name in known if can_tell or not name.startswith(POOLED)]
+    return next(iter([*judged, *known, *metrics, *HEADLINE_METRICS]))
 
 
 def metric_name(metric: str) -> str:

@@ -288,7 +288,6 @@ def _prices(text: str | None) -> dict[str, float]:
 
 
 def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
-    from blis_jax.workload.spec import override
     from sweeps.runs.requests import requests_of, workload_for
     from sweeps.runs.workloads import list_workloads
 
@@ -302,8 +301,8 @@ def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
         options = replace(options, workload=None, trace=name)
 
     def workload() -> tuple[WorkloadSpec, str]:
-        spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD")
-        return (spec if options.rate is None else override(spec, aggregate_rate=options.rate)), name
+        spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD", options.rate)
+        return spec, name
 
     configs = [arm.config for arm in arms]
     return requests_of(options, NAME, workload, configs, NUM_SEEDS)

@@ -21,14 +21,14 @@ from blis_jax.metrics.run_summary import RunSummary, together
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
-from blis_jax.reports.words import cluster_line
+from blis_jax.reports.words import cluster_line, headline_metric
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
 from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.crossover import Crossover, crossovers
 from sweeps.compare.judge import Judge, OneTrace, interval_sentence, judge_of
-from sweeps.compare.ranking import one_of_each, ranked_metric, ranking
+from sweeps.compare.ranking import one_of_each, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm, settings_of
 from sweeps.strategies.parts import SuccessCriterion
@@ -105,6 +105,12 @@ def default_metrics(
     return (*names, *OF_RUN, *gaps, *(COST if is_elastic else ()), *own, *by_class)
 
 
+def _ranked_by(setting: ComparedSetting, num_pairs: int) -> str:
+    """Return the metric by which arms are ranked, each of so many pairs being compared."""
+    error = 1 - setting.inference.confidence
+    return headline_metric(setting.metrics, len(setting.seeds), num_pairs, error)
+
+
 def to_document(
     setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
@@ -112,11 +118,12 @@ def to_document(
     distinct = one_of_each(compared) if is_ranked else compared
     distinct = distinct if len(distinct) > 1 else compared
     judge = judge_of(setting, [one.runs for one in compared])
-    ranked = ranked_metric(setting.metrics) if is_ranked else None
+    pairs = list(combinations(range(len(distinct)), 2)) if is_ranked else []
+    ranked = _ranked_by(setting, len(pairs)) if is_ranked else None
     names = [name for name in setting.metrics if name != ranked]
     families = [[(0, other, name) for other in range(1, len(distinct)) for name in names]]
     if ranked is not None:
-        families += [[(*pair, ranked) for pair in combinations(range(len(distinct)), 2)]]
+        families += [[(*pair, ranked) for pair in pairs]]
     differences: dict[tuple[int, int, str], Difference] = {}
     for asked in families:
         each = [(distinct[one].runs, distinct[other].runs, name) for one, other, name in asked]

@@ -15,7 +15,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.answers import in_words
 from blis_jax.reports.findings import Quantity, Row, Sentence, Table
 from blis_jax.reports.study import words_of
-from blis_jax.reports.words import HEADLINE_METRICS, joined, metric_name, number, table_title
+from blis_jax.reports.words import joined, metric_name, number, table_title
 from blis_jax.statistics.paired import BETTER, WORSE
 from sweeps.compare.report import quantity
 from sweeps.runs.measured import same_lives
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 MOST_NAMED = 4  # in the verdict, of those that may be as good
-
-
-def ranked_metric(metrics: Sequence[str]) -> str:
-    """Return the metric by which arms are ranked: the first of the headline that is compared."""
-    return next((one for one in HEADLINE_METRICS if one in metrics), metrics[0])
 
 
 def one_of_each(compared: Sequence[Compared]) -> list[Compared]:

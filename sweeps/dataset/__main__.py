@@ -155,7 +155,7 @@ def _dataset(arguments: Sequence[str] | None) -> int:
 
     space = space_of(strategy)
     count = options.num_requests or space.num_requests
-    spec, name = workload_for(options.workload, [strategy], count)
+    spec, name = workload_for(options.workload, [strategy], count, rate=options.rate)
     check_axes(axes, spec, [dimension.target for dimension in space.dimensions])
     baseline = _baseline(options, axes)
     plan = make_plan(space, axes, sizes, options.random_state, baseline)

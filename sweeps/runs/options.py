@@ -63,6 +63,9 @@ class ArmRequests(RequestCount, title="requests"):
     workload: str | None = option(
         str, None, "NAME", "built-in workload or .yaml file (default: the strategy's)"
     )
+    rate: float | None = option(
+        cli.number, None, "R", "requests per second in place of the workload's"
+    )
 
 
 class RequestOptions(ArmRequests, CountedRequests, title="requests"):

@@ -13,6 +13,7 @@ from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
+from blis_jax.workload.spec import override
 from sweeps.runs.workloads import workload_content, workload_from, workload_of
 from sweeps.strategies.space import space_of
 
@@ -172,20 +173,29 @@ def workload_for(
     strategies: Sequence[Strategy],
     num_requests: int | None,
     option: str = "--workload",
+    rate: float | None = None,
 ) -> tuple[WorkloadSpec, str]:
-    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name."""
+    """Return the workload that an option gives, else that of the first strategy, else `mixed`; and its name.
+
+    It sends `rate` requests per second, if given.
+    """
     if given is not None:
-        return workload_from(given, option, num_requests=num_requests), given
-    if not strategies:
-        return workload_from("mixed", num_requests=num_requests), "mixed"
-    first = strategies[0]
-    name = first.workload if isinstance(first.workload, str) else f"that of {first.name}"
-    return workload_of(first, num_requests or space_of(first).num_requests), name
+        spec, name = workload_from(given, option, num_requests=num_requests), given
+    elif not strategies:
+        spec, name = workload_from("mixed", num_requests=num_requests), "mixed"
+    else:
+        first = strategies[0]
+        name = first.workload if isinstance(first.workload, str) else f"that of {first.name}"
+        spec = workload_of(first, num_requests or space_of(first).num_requests)
+    if rate is None:
+        return spec, name
+    return override(spec, aggregate_rate=rate), f"{name} at {rate:g} requests/s"
 
 
 def workload_of_arms(options: ArmRequests, arms: Sequence[Arm]) -> tuple[WorkloadSpec, str]:
     """Return the workload of all arms and its name, see `workload_for`."""
-    return workload_for(options.workload, strategies_of(arms), options.num_requests)
+    strategies = strategies_of(arms)
+    return workload_for(options.workload, strategies, options.num_requests, rate=options.rate)
 
 
 def strategies_of(arms: Sequence[Arm]) -> list[Strategy]:

@@ -25,6 +25,15 @@ def test_decode_tokens_are_not_called_output_tokens():
     assert words.metric_words("tokens_per_sec") == "decode tokens per second"
 
 
+def test_a_verdict_is_about_what_so_few_runs_can_tell() -> None:
+    both = ["e2e_mean_ms", "ttft_p99_ms", "pooled_ttft_p99_ms"]
+    assert words.headline_metric(both, 20, 30, 0.05) == "pooled_ttft_p99_ms"
+    assert words.headline_metric(both, 8, 30, 0.05) == "ttft_p99_ms"  # 30 ÷ 128
+    assert words.headline_metric(both, 8, 6, 0.05) == "pooled_ttft_p99_ms"
+    assert words.headline_metric(["pooled_ttft_p99_ms"], 2, 30, 0.05) == "pooled_ttft_p99_ms"
+    assert words.headline_metric(["e2e_mean_ms"], 2, 30, 0.05) == "e2e_mean_ms"
+
+
 PLAIN = ClusterConfig(model="m", hardware="L4", tp=1, num_instances=2, corrected=True)
 SAID = (
     "m; 2 instances × 1 L4 = 2 GPUs; budget 2,048 tokens and 256 requests a step; prompts cut by the budget alone; "
