@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import PlainSwitches, option, switch, word
-from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
-from blis_jax.files.atomic_write import json_text, replacing, write_json, write_text
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
 from sweeps.ledger.entry import TrackOptions
-
-if TYPE_CHECKING:
-    from sweeps.tracks.problem import Problem
 
 NAME = "sweeps.init"
 FOLDER = "tracks"
-WORKLOAD_FILE = "workload.yaml"
-BASELINE_FILE, PROBLEM_PAGE = "baseline.json", "problem.md"
-STRATEGY_FILE = "iter1-strategy.yaml"
 
 _DESCRIPTION = """\
 Begin a track: a folder with the problem as data and as a page, the baseline measured on every seed,
@@ -79,13 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _init(arguments: Sequence[str] | None) -> int:
     options = InitOptions.read(arguments)
     folder = _folder(options.name, Path(options.in_))
-    if not options.refresh:
-        _check_free(folder, options.overwrite)
     prepare_backend(use_cache=not options.no_cache)
-    written = _refresh(folder, options) if options.refresh else _scaffold(folder, options)
-    if not options.quiet:
-        render.show_answer(_answer(folder, written), "\n".join(_lines(written)))
-    return 0
+
+    from sweeps.ledger.scaffold import begin_track
+
+    return begin_track(folder, options)
 
 
 def _folder(name: str | None, parent: Path) -> Path:
@@ -98,175 +82,6 @@ def _folder(name: str | None, parent: Path) -> Path:
         )
     cli.check_writable(parent, is_folder=True)
     return parent / name
-
-
-def _check_free(folder: Path, is_forced: bool) -> None:
-    """Refuses to replace a folder, and with --overwrite one that is no track or has rows."""
-    if not folder.exists():
-        return
-    if not is_forced:
-        raise ConfigError(
-            f"{folder} exists; choose another name, or --overwrite if its ledger is empty"
-        )
-    from sweeps.ledger.book import RECORDS, Ledger
-    from sweeps.tracks.problem import FILE
-
-    if not (folder / FILE).is_file():
-        raise ConfigError(f"{folder} is no track (it has no {FILE}); it is not replaced")
-    contents = Ledger(folder).contents()
-    if len(contents.records) > 1 or contents.torn or contents.problem:
-        raise ConfigError(
-            f"{folder / RECORDS} has records, which are never removed; choose another name"
-        )
-
-
-# --- making ---------------------------------------------------------------------------------------
-
-
-def _scaffold(folder: Path, options: InitOptions) -> dict[str, Any]:
-    from sweeps.ledger import render
-    from sweeps.ledger.baseline import measure_baseline
-    from sweeps.ledger.book import Ledger
-    from sweeps.tracks.problem import FILE, load_problem, parse_problem
-
-    workload_text = _workload_text(options.workload or "")
-    problem = _problem(folder.name, options)
-    text = _problem_text(problem)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with progress.phase("beginning the track"), cli.writing(folder), replacing(folder) as made:
-        made.mkdir()
-        if workload_text is not None:
-            (made / WORKLOAD_FILE).write_text(workload_text, encoding="utf-8")
-        (made / FILE).write_text(text, encoding="utf-8")
-        problem = parse_problem(text, str(folder / FILE), made)
-        baseline = measure_baseline(problem, made)
-        (made / BASELINE_FILE).write_text(json_text(baseline), encoding="utf-8")
-        _write_pages(made, problem, baseline)
-        ledger = Ledger(made, load_problem(str(made)))
-        ledger.begin()
-        render.write(ledger)
-    return baseline
-
-
-def _refresh(folder: Path, options: InitOptions) -> dict[str, Any]:
-    from sweeps.ledger.baseline import measure_baseline
-    from sweeps.tracks.problem import load_problem, to_markdown
-
-    for name in options.given():
-        if name not in ("name", "in_", "refresh", "overwrite", "quiet", "no_cache"):
-            spelt = name.replace("_", "-")
-            raise ConfigError(f"--refresh takes everything from problem.yaml; leave --{spelt} out")
-    if options.overwrite:
-        raise ConfigError("--refresh replaces no track; leave --overwrite out")
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} does not exist; leave --refresh out to begin it")
-    problem = load_problem(str(folder))
-    with progress.phase("measuring the baseline"):
-        baseline = measure_baseline(problem, folder)
-    write_json(folder / BASELINE_FILE, baseline)
-    with cli.writing(folder / PROBLEM_PAGE):
-        write_text(folder / PROBLEM_PAGE, to_markdown(problem, baseline))
-    return baseline
-
-
-def _workload_text(name: str) -> str | None:
-    """The text of a workload file, which is copied into the track."""
-    if not name.endswith((".yaml", ".yml")):
-        return None
-    from sweeps.tracks.problem import workload_named
-
-    workload_named(name)
-    return input_files.read_text(Path(name), "a workload in YAML")
-
-
-def _problem(name: str, options: InitOptions) -> Problem:
-    """The chosen problem with the command's options in place of its own."""
-    from pydantic import ValidationError
-
-    from blis_jax.files.strict_yaml import sentence
-    from sweeps.runs.requests import check_seeds
-    from sweeps.strategies.arms import arm_of
-    from sweeps.tracks.problem import Problem, load_problem, workload_named
-
-    base, given = load_problem(options.problem or "scheduling"), options.given()
-    changes: dict[str, Any] = {
-        key: given[key] for key in ("workload", "rate", "baseline", "rng") if key in given
-    }
-    if options.workload is not None:
-        changes |= {"by_design": "", "rate": options.rate}
-        if options.workload.endswith((".yaml", ".yml")):
-            changes["workload"] = WORKLOAD_FILE
-    elif options.rate is not None:
-        changes["by_design"] = ""
-    seeds = given_seeds(options, options.rng or base.rng)
-    if seeds is not None:
-        changes["seeds"] = seeds
-    try:
-        problem = Problem.model_validate({**base.model_dump(), **changes, "name": name})
-    except ValidationError as error:
-        raise ConfigError(f"--{sentence(error)}") from None
-    check_seeds(problem.seeds, problem.rng)
-    arm_of(problem.baseline)
-    workload_named(options.workload or problem.workload, base.folder, problem.rate)
-    return problem
-
-
-def _problem_text(problem: Problem) -> str:
-    """The YAML of a problem."""
-    import yaml
-
-    content = problem.model_dump(mode="json", exclude={"folder"}, exclude_defaults=True)
-    required = problem.model_dump(
-        mode="json", include={"name", "question", "workload", "baseline", "seeds", "rng"}
-    )
-    text = yaml.safe_dump({**required, **content}, sort_keys=False, allow_unicode=True, width=100)
-    return f"# The problem of this track. After an edit: python -m {NAME} {problem.name} --refresh\n{text}"
-
-
-def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> None:
-    """The pages, and a first strategy that loads."""
-    from sweeps.strategies.file import list_library, load_strategy
-    from sweeps.strategies.space import space_of
-    from sweeps.tracks.problem import to_markdown
-    from sweeps.tracks.templates import render
-
-    means = baseline["results"]["mean"]
-    values = {
-        "problem": problem,
-        "settings": {key: json.dumps(value) for key, value in baseline["config"].items()},
-        "classes": tuple(means["slo_ttft_p99_ms"]),
-        "means": means,
-        "library_baseline": problem.baseline if problem.baseline in list_library() else None,
-    }
-    (made / PROBLEM_PAGE).write_text(to_markdown(problem, baseline), encoding="utf-8")
-    for name in ("research.md", STRATEGY_FILE, "iter1-findings.md"):
-        (made / name).write_text(render(f"{name}.j2", **values), encoding="utf-8")
-    space_of(load_strategy(str(made / STRATEGY_FILE)))
-
-
-def _answer(folder: Path, baseline: Mapping[str, Any]) -> Answer:
-    """Return that the track stands, and what comes next."""
-    files = ", ".join(sorted(path.name for path in folder.iterdir()))
-    return Answer.of(
-        f"Is {folder} a track, with its baseline measured?",
-        f"Written: {folder}/ ({files})",
-        f"the baseline's figures below are means with 95 % intervals over {len(baseline['seeds'])} seeds.",
-        f"{len(baseline['seeds'])} runs.",
-        f"write {folder}/problem.md, then python -m sweeps.ledger add --track {folder} ID …",
-    )
-
-
-def _lines(baseline: Mapping[str, Any]) -> list[str]:
-    """Return what was measured, for people."""
-    lines = []
-    for row in baseline["intervals"]:
-        if row["metric"].startswith(("ttft_p99_ms", "tokens_per_sec")) and row["mean"] is not None:
-            around = "" if row["low"] is None else f" [{row['low']:,.1f}, {row['high']:,.1f}]"
-            lines.append(f"  {row['label']}: {row['mean']:,.1f}{around}")
-    return [
-        f"Baseline {baseline['baseline']['text']}, seeds {', '.join(map(str, baseline['seeds']))}:",
-        *lines,
-    ]
 
 
 if __name__ == "__main__":

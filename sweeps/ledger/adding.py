@@ -178,7 +178,7 @@ def command_of(hypothesis: Hypothesis) -> str:
     return f"{COMMAND} {shlex.join(words)}"
 
 
-def benches_for(ledger: Ledger) -> Experiments:
+def experiments_for(ledger: Ledger) -> Experiments:
     """Return experiments that measure what the track's criteria ask for, too."""
     problem = ledger.problem
     spec = workload_named(problem.workload, problem.folder, problem.rate)
@@ -371,7 +371,7 @@ def add_file(
     for entry in entries:  # all of them before the first is run
         if entry["id"] not in known:
             hypothesis_from(entry, ledger)
-    experiments, added = benches_for(ledger), 0
+    experiments, added = experiments_for(ledger), 0
     for place, entry in enumerate(entries):
         show(place, str(entry["id"]))
         row = planned_row(ledger, {k: v for k, v in entry.items() if k not in AFTERWARDS})

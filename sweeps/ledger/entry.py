@@ -1,23 +1,14 @@
-"""The actions that write rows, plan, add and note, and what all actions share: their ledger and its options."""
+"""The actions of `sweeps.ledger` by name, and the options of each."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from blis_jax import progress
-from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch, word
-from blis_jax.commands.options.seed_options import SeedOptions, given_seeds, seeds_option
+from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.parser import OneOf, number
 from blis_jax.errors import ConfigError
-from blis_jax.reports.render import show, show_answer
 from sweeps.claims.words import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
-
-if TYPE_CHECKING:
-    from sweeps.ledger.book import Ledger
 
 NAME = "sweeps.ledger"
 ACTIONS = {
@@ -49,11 +40,13 @@ class LedgerOptions(CommandOptions, title="ledger"):
         str, None, "NAME", "a track's name or folder (default: the ledger of this folder)"
     )
 
-    def ledger(self, is_new_allowed: bool = False) -> Ledger:
-        """Return the ledger."""
-        from sweeps.ledger.book import find_ledger
+    def check_sense(self) -> None:
+        """Refuse options that make no sense together."""
 
-        return find_ledger(self.track, is_new_allowed)
+    @property
+    def uses_cache(self) -> bool:
+        """Return whether compiled programs are kept."""
+        return True
 
 
 class TrackOptions(SeedOptions, title="runs"):
@@ -79,15 +72,15 @@ class RowOptions(LedgerOptions):
 
     id: str | None = word("ID", "the row, such as 12 or 12-opt")
 
-    def row(self) -> str:
-        """Return the row's id.
-
-        Raises:
-            ConfigError: none is given.
-        """
+    def check_sense(self) -> None:
+        """Refuse an action without its row."""
         if not self.id:
             raise ConfigError("no row is given; write its id behind the action, such as 12")
-        return self.id
+
+    @property
+    def row(self) -> str:
+        """Return the row's id."""
+        return self.id or ""
 
 
 class _Runs(TrackOptions, title="runs"):
@@ -142,21 +135,12 @@ class _Result(CommandOptions, title="result"):
     )
 
 
-class _NewRow(RowOptions, _Runs, EnoughSeedsOptions, _Hypothesis):
+class NewRowOptions(RowOptions, _Runs, EnoughSeedsOptions, _Hypothesis):
     """A hypothesis and its runs."""
-
-    def values(self, rng: str) -> dict[str, Any]:
-        """Return the options of a row, as `sweeps.ledger.adding` takes them; `rng` is the track's stream."""
-        from sweeps.ledger.adding import KEYS
-
-        given = self.given().items()
-        values = {key: value for key, value in given if key in KEYS and key != "seeds"}
-        seeds = given_seeds(self, self.rng or rng)
-        return values if seeds is None else values | {"seeds": seeds}
 
 
 class PlanOptions(
-    _NewRow, command=f"{NAME} plan", description=described("plan"),
+    NewRowOptions, command=f"{NAME} plan", description=described("plan"),
     examples=shown_as(
         '12 --strategy mine.yaml --hypothesis "…" --predict "ttft_p99_ms[critical] <= -50%%" --diagnostic "…"'
     ),
@@ -165,7 +149,7 @@ class PlanOptions(
 
 
 class AddOptions(
-    _NewRow, _Result, title="switches", command=f"{NAME} add", description=described("add"),
+    NewRowOptions, _Result, title="switches", command=f"{NAME} add", description=described("add"),
     examples=shown_as(
         '12\n12 --strategy mine.yaml --hypothesis "…" --predict "…" --diagnostic "…"\n'
         '13 --evidence judge --name "idea 2" --hypothesis "…" --diagnostic "…" --verdict refuted '
@@ -175,6 +159,20 @@ class AddOptions(
     """Options of `add`."""
 
     no_cache: bool = switch()
+
+    def check_sense(self) -> None:
+        """Refuse a row beside a file of rows, and neither."""
+        if self.from_ is None:
+            super().check_sense()
+        elif set(self.given()) - {"track", "no_cache", "from_"}:
+            raise ConfigError(
+                "--from takes the rows of a file; leave the id and the other options out"
+            )
+
+    @property
+    def uses_cache(self) -> bool:
+        """Return whether compiled programs are kept."""
+        return not self.no_cache
 
 
 class NoteOptions(
@@ -186,81 +184,69 @@ class NoteOptions(
     findings: str | None = option(str, None, "TEXT", "what was found")
     resolution: str | None = option(str, None, "TEXT", "; ".join(RESOLUTIONS))
 
+    def check_sense(self) -> None:
+        """Refuse a note that says nothing."""
+        super().check_sense()
+        if not self.content():
+            raise ConfigError("nothing to note; give --findings or --resolution")
 
-# --- plan, add, note ------------------------------------------------------------------------------
-
-
-def plan(arguments: list[str]) -> int:
-    """Write a hypothesis down; return the exit code."""
-    options = PlanOptions.read(arguments)
-    options.row()
-    prepare_backend()
-    from sweeps.ledger import render
-    from sweeps.ledger.adding import hypothesis_from
-    from sweeps.ledger.answers import of_plan
-
-    ledger = options.ledger(is_new_allowed=True)
-    row = ledger.plan(hypothesis_from(options.values(ledger.problem.rng), ledger))
-    render.write(ledger)
-    show_answer(of_plan(ledger, row))
-    return 0
+    def content(self) -> dict[str, str]:
+        """Return what is noted, by its name in the record."""
+        texts = {"findings": self.findings, "resolution": self.resolution}
+        return {key: text for key, text in texts.items() if text}
 
 
-def add(arguments: list[str]) -> int:
-    """Run a hypothesis and write its result, or those of a file."""
-    options = AddOptions.read(arguments)
-    if options.from_ is None:
-        options.row()
-    elif set(options.given()) - {"track", "no_cache", "from_"}:
-        raise ConfigError("--from takes the rows of a file; leave the id and the other options out")
-    prepare_backend(use_cache=not options.no_cache)
-    ledger = options.ledger(is_new_allowed=True)
-    if options.from_ is not None:
-        return _add_from(ledger, Path(options.from_))
-    from sweeps.ledger.adding import add_row, benches_for
-    from sweeps.ledger.answers import of_result
+class RenderOptions(
+    LedgerOptions, title="render", command=f"{NAME} render", description=described("render"),
+    examples=shown_as("\n--check"),
+):  # fmt: skip
+    """Options of `render`."""
 
-    values = options.values(ledger.problem.rng)
-    record = add_row(ledger, values, benches_for(ledger), lambda line: cli.say(NAME, line))
-    show(of_result(ledger, record))
-    return 0
+    check: bool = switch("exit 1 if ledger.md is not up to date")
 
 
-def _add_from(ledger: Ledger, file: Path) -> int:
-    from sweeps.ledger.adding import add_file, read_rows
-    from sweeps.ledger.answers import of_file
+class CheckOptions(
+    LedgerOptions, title="check", command=f"{NAME} check", description=described("check"),
+    examples=shown_as("\n--anchor 3f2a…"),
+):  # fmt: skip
+    """Options of `check`."""
 
-    entries = read_rows(file)
-    work = progress.begin("adding", len(entries), "rows")
-
-    def tell(line: str) -> None:
-        work.clear()
-        cli.say(NAME, line)
-
-    try:
-        added = add_file(ledger, entries, tell, work.show)
-    except KeyboardInterrupt:
-        cli.say(NAME, "rows already added stay; the same command goes on from there")
-        raise
-    finally:
-        work.clear()
-    show_answer(of_file(ledger, added, len(entries)))
-    return 0
+    anchor: str | None = option(
+        str, None, "HASH", "of a record, kept elsewhere, that must still be there"
+    )
 
 
-def note(arguments: list[str]) -> int:
-    """Write findings or a resolution behind a result; return the exit code."""
-    options = NoteOptions.read(arguments)
-    name = options.row()
-    both = {"findings": options.findings, "resolution": options.resolution}
-    content = {key: text for key, text in both.items() if text}
-    if not content:
-        raise ConfigError("nothing to note; give --findings or --resolution")
-    from sweeps.ledger import render
-    from sweeps.ledger.answers import of_note
+class ReplayOptions(
+    RowOptions, command=f"{NAME} replay", description=described("replay"), examples=shown_as("12")
+):
+    """Options of `replay`."""
 
-    ledger = options.ledger()
-    record = ledger.add_note(name, content)
-    render.write(ledger)
-    show_answer(of_note(ledger, name, record))
-    return 0
+
+class StatusOptions(
+    LedgerOptions, title="status", command=f"{NAME} status", description=described("status"),
+    examples=shown_as("\n--null-limit 5"),
+):  # fmt: skip
+    """Options of `status`."""
+
+    null_limit: int | None = option(
+        cli.whole, None, "K", "null iterations to stop after (default: the track's)"
+    )
+    objective: str | None = option(
+        str, None, "METRIC", "what the best is best at (default: the track's)"
+    )
+
+    def check_sense(self) -> None:
+        """Refuse to stop after no iteration."""
+        if self.null_limit is not None and self.null_limit < 1:
+            raise ConfigError(f"--null-limit must be at least 1, got {self.null_limit}")
+
+
+OPTIONS: dict[str, type[LedgerOptions]] = {
+    "plan": PlanOptions,
+    "add": AddOptions,
+    "note": NoteOptions,
+    "render": RenderOptions,
+    "check": CheckOptions,
+    "replay": ReplayOptions,
+    "status": StatusOptions,
+}

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, PlainSwitches, option, words
-from blis_jax.commands.options.outputs import output_path, outputs_of
-from blis_jax.commands.options.seed_options import CountedRequests, given_seeds, seeds_option
-from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import plain, write_json
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer, Findings, Remarks
-
-if TYPE_CHECKING:
-    from sweeps.review.candidates import Candidate, Opinion
-    from sweeps.search.objectives import Valuation
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 
 NAME = "sweeps.review"
 USUAL_OUTPUT = Path("out/review.json")
@@ -74,6 +64,7 @@ class ReviewOptions(
 ):
     """Options of the command."""
 
+    usual_output: ClassVar[Path] = USUAL_OUTPUT
     candidates: tuple[str, ...] = words("CANDIDATE", "two or three arms")
     seeds: str | None = seeds_option("default: the first candidate's")
 
@@ -86,134 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _review(arguments: Sequence[str] | None) -> int:
     options = ReviewOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
-    if options.check is not None:
-        return _check(options.check, options.candidates)
-    from sweeps.review.candidates import candidates_of
 
-    candidates = candidates_of(options.candidates, options.num_requests)
-    if options.template is not None:
-        return _template(options.template, options.overwrite, candidates)
-    return _judged(options, candidates)
+    from sweeps.review.judges import review_candidates
 
-
-def _check(record: str, texts: Sequence[str]) -> int:
-    from sweeps.review.consensus import check_record
-
-    if texts:
-        raise ConfigError("--check takes the candidates from the record; leave them out")
-    render.show_answer(
-        Answer.of(
-            f"Does {record} still hold of its candidates?",
-            check_record(Path(record)),
-            "hashes of the candidates, and the rule of the consensus on the opinions again.",
-            "nothing was run.",
-            "judge the candidates again when they change.",
-        )
-    )
-    return 0
-
-
-def _template(template: str, overwrite: bool, candidates: Sequence[Candidate]) -> int:
-    from sweeps.review.consensus import write_template
-
-    path = output_path(template, "--template", (".yaml", ".yml"), overwrite)
-    with cli.writing(path):
-        write_template(path, candidates)
-    render.show_answer(
-        Answer.of(
-            "Where can a reviewer of yours write an opinion?",
-            f"Written: {path}",
-            "the file names each candidate with its hash, so that it goes with no other.",
-            "nothing was run.",
-            "give it back with --external when it is filled in",
-        )
-    )
-    return 0
-
-
-def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
-    from sweeps.review.consensus import read_reviews, to_record
-    from sweeps.review.judges import JUDGES, exhibit_of, judges_named
-    from sweeps.runs.requests import check_seeds
-
-    judges = judges_named(options.judges)
-    stream = options.stream
-    seeds = given_seeds(options, stream) or candidates[0].seeds
-    check_seeds(seeds, stream)
-    files = [Path(part.strip()) for part in (options.external or "").split(",") if part.strip()]
-    imported = read_reviews(files, candidates, tuple(JUDGES))
-    path = outputs_of(options, USUAL_OUTPUT).result
-
-    valuation = _valuation(candidates)
-    scores: dict[str, float | None] = {}
-    work = progress.begin("judging", len(candidates) * len(judges), "opinions")
-    opinions: list[Opinion] = []
-    for candidate in candidates:
-        work.show(len(opinions), f"runs of {candidate.name}")
-        exhibit = exhibit_of(candidate, judges, seeds, stream, valuation)
-        scores[candidate.name] = exhibit.score
-        for judge in judges:
-            work.show(len(opinions), f"{judge.name} on {candidate.name}")
-            opinions.append(judge.judge(exhibit))
-    work.clear()
-    on = {candidate.name: seeds for candidate in candidates}
-    record = plain(
-        to_record(candidates, [*opinions, *imported], on, stream, options.num_requests, scores)
-    )
-    with cli.writing(path):
-        write_json(path, record)
-    if not options.quiet:
-        render.show(_findings(record, len(judges), len(seeds)))
-        print(f"Written: {path}")
-    return 0
-
-
-def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
-    """What scores the candidates: the first one's objectives, if all have one workload."""
-    from sweeps.search.objectives import Valuation
-
-    strategy = candidates[0].strategy
-    is_common = all(candidate.spec == candidates[0].spec for candidate in candidates)
-    is_valued = strategy is not None and bool(strategy.objectives) and is_common
-    return Valuation(strategy) if strategy is not None and is_valued else None
-
-
-def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Findings:
-    """Return the choice, and the opinions on each candidate with what they dissent in."""
-    chosen, entries = record["consensus"]["chosen"], record["candidates"]
-    outcomes = record["consensus"]["outcomes"]
-    count = len(entries)
-    answer = Answer.of(
-        f"Which of {count} candidates do the reviewers accept?" if count > 1
-        else f"Do the reviewers accept {entries[0]['name']}?",
-        f"Chosen: {chosen}." if chosen else "No candidate is chosen: all are rejected.",
-        record["consensus"]["rule"],
-        f"{num_judges} judges on {count} candidates; their runs are on {num_seeds} seeds each.",
-        f"python -m sweeps.compare sets {chosen} beside a baseline." if chosen
-        else "read the reasons below, change a candidate, and judge it again.",
-    )  # fmt: skip
-    sections = [
-        Remarks(_opinions(record, one, outcomes[one["name"]]), one["name"], is_brief=True)
-        for one in entries
-    ]
-    return Findings(answer, tuple(sections))
-
-
-def _opinions(
-    record: Mapping[str, Any], entry: Mapping[str, Any], outcome: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Return what was said of one candidate."""
-    name = entry["name"]
-    score = "" if entry["score"] is None else f", score {entry['score']:.6g}"
-    lines = [f"{outcome['outcome']}{score} ({entry['hash'][:21]}...)"]
-    lines += [f"differs from the record: {text}" for text in entry["deviations"]]
-    for opinion in record["opinions"]:
-        if opinion["candidate"] == name:
-            reasons = "; ".join(opinion["reasons"]) or "no reason given"
-            lines.append(f"{opinion['judge']}: {opinion['verdict']}; {reasons}")
-    if outcome["dissent"]:
-        lines.append(f"dissent: {', '.join(outcome['dissent'])}")
-    return tuple(lines)
+    return review_candidates(options)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
@@ -21,7 +16,6 @@ from blis_jax.commands.options import (
     OutputSwitches,
     option,
     outputs,
-    stopping_flags,
     switch,
     words,
 )
@@ -29,18 +23,6 @@ from blis_jax.commands.options.outputs import PageOption
 from blis_jax.commands.options.seed_options import DrawnOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import EnoughSeedsOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
-from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.files.atomic_write import sole_writer, write_json, write_text
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from blis_jax.commands.options.outputs import OutputPaths
-    from blis_jax.statistics.sequential import StoppingRule
-    from sweeps.robustness.output.figure import MapView
-    from sweeps.robustness.parts import MapTiming
-    from sweeps.robustness.plan import MapPlan, Question
-    from sweeps.robustness.workloads import Extent, Shape, TraceShape
 
 NAME = "sweeps.robustness"
 DEFAULT_OUTPUT = "out/robustness.zarr"
@@ -191,6 +173,8 @@ class RobustnessOptions(
 ):  # fmt: skip
     """Options of the command."""
 
+    usual_seeds: ClassVar[int] = NUM_SEEDS
+    usual_most_seeds: ClassVar[int] = MOST_SEEDS
     arms: tuple[str, ...] = words("ARM", "two strategies or more")
     most_seeds: int | None = option(
         cli.whole, None, "N",
@@ -214,186 +198,9 @@ def _robustness(arguments: Sequence[str] | None) -> int:
         )
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.robustness.output.figure import read_view
+    from sweeps.robustness.command import map_regimes
 
-    question = _question(options)
-    plan = _plan(options, question)
-    view = read_view(options.map_axes, options.map_facets, plan.axes)
-    with sole_writer(paths.result):
-        dataset, timing = _made(options, plan, paths.result, cli.command_text(NAME, arguments))
-    return _written(options, dataset, question, view, timing, paths, differences)
-
-
-# --- input ----------------------------------------------------------------------------------------
-
-
-def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
-    from blis_jax.metrics.measure import read_targets
-    from sweeps.robustness import cells
-    from sweeps.robustness.plan import make_plan
-    from sweeps.robustness.workloads import TraceShape, load_shape, measure_in
-    from sweeps.runs.requests import check_count, runs_of, trace_of
-    from sweeps.strategies.arms import arms_of
-
-    if len(options.arms) < 2:
-        raise ConfigError(
-            "fewer than two arms are given; give two or more, such as iter00_baseline "
-            "iter08_token_budget@published"
-        )
-    stopping = _stopping(options)
-    trace = trace_of(options, NAME, NUM_SEEDS, ("rate",))
-    axes = (
-        cells.make_axes(options.axes())
-        if trace is None
-        else cells.trace_axes(options.axes(), trace)
-    )
-    reference = cells.reference_place(axes, options.reference or "")
-    names = next(axis for axis in axes if axis.name == "shape").values
-    shapes: dict[str, Shape | TraceShape]
-    shapes = {name: TraceShape(name, trace) if trace else load_shape(name) for name in names}
-    arms = arms_of(options.arms, is_real=trace is not None)
-    configs = [arm.config for arm in arms]
-    seeds, stream = runs_of(options, NAME, trace, configs, NUM_SEEDS, stopping)
-    check_count(seeds, 2, "to have a spread to judge by", stream)
-    targets = read_targets(options.targets)
-    size = cells.grid_size(axes)
-    count = cells.DEFAULT_CELLS if options.cells is None else options.cells
-    if size < (options.cells or 0) and options.design != "grid":
-        text = f"the axes have only {size} combinations; all of them are run"
-        warnings.warn(ConfigWarning(text), stacklevel=2)
-    return make_plan(
-        arms, axes,
-        cells.make_cells(axes, options.design, count, _random_state(options), reference),
-        reference, shapes, _extent(options), seeds, stream,
-        {name: measure_in(shape, targets, options.window) for name, shape in shapes.items()},
-        question, is_every_seed_run=options.every_seed, stopping=stopping,
-    )  # fmt: skip
-
-
-def _random_state(options: RobustnessOptions) -> int:
-    state = options.random_state
-    if not 0 <= state < 2**32:
-        raise ConfigError(f"--random-state must be between 0 and {2**32 - 1}, got {state}")
-    return state
-
-
-def _extent(options: RobustnessOptions) -> Extent:
-    from sweeps.robustness.workloads import PUBLISHED_DURATION_S, Extent
-
-    if options.num_requests is None:
-        usual = options.duration is None
-        return Extent(duration_s=PUBLISHED_DURATION_S if usual else options.duration)
-    if options.duration is not None:
-        raise ConfigError("--num-requests and --duration contradict each other; give one of them")
-    return Extent(duration_s=None, num_requests=options.num_requests)
-
-
-def _stopping(options: RobustnessOptions) -> StoppingRule | None:
-    """The rule for stopping; what it looks at is the question itself."""
-    if options.has_rule and options.most_seeds is None:
-        options = replace(options, most_seeds=MOST_SEEDS)
-    return stopping_flags.rule_of(options, options.seeds, options.trace)
-
-
-def _question(options: RobustnessOptions) -> Question:
-    from sweeps.claims.grammar import parse_constraint
-    from sweeps.claims.metrics import our_name
-    from sweeps.robustness.plan import CONSTRAINTS, Question
-
-    if not 1 <= options.depth <= 10:
-        raise ConfigError(f"--depth must be between 1 and 10, got {options.depth}")
-    texts = options.constraint or CONSTRAINTS
-    limits = () if texts == ("none",) else tuple(map(parse_constraint, texts))
-    objective = our_name(options.objective)
-    return Question(objective, limits, options.confidence, _random_state(options))
-
-
-# --- runs -----------------------------------------------------------------------------------------
-
-
-def _made(
-    options: RobustnessOptions, plan: MapPlan, path: Path, command: str
-) -> tuple[xr.Dataset, MapTiming]:
-    """The map with all of its cells, and how long those took that were missing."""
-    from blis_jax.reports.words import cluster_line
-    from sweeps.robustness.parts import run_map
-    from sweeps.robustness.store import MapStore, empty_dataset, is_done
-    from sweeps.runs.drawn import RUNS_PER_PART
-    from sweeps.sweep.execution import device_text
-
-    cells_per_part = plan.cells_per_part(RUNS_PER_PART)
-    cluster = cluster_line({arm.name: arm.config for arm in plan.arms}, ("num_instances",))
-    about = {
-        "cluster": cluster,
-        "command": command,
-        "device": device_text(),
-        "design": _design_text(options, plan),
-    }
-    empty = empty_dataset(plan, about, cells_per_part)
-    store = MapStore(path)
-    done = is_done(store.begin(empty, options.resume))
-
-    def show(num_done: int, timing: MapTiming) -> None:
-        work.show(num_done, _pace(timing))
-
-    mapping = progress.phase("mapping", len(plan.cells), "cells", done=int(done.sum()))
-    with cli.resumable(NAME, path), mapping as work:
-        timing = run_map(plan, store, done, cells_per_part, show)
-    reference = json.dumps(dict(plan.reference))
-    return store.load().assign_attrs(reference_cell=reference), timing
-
-
-def _design_text(options: RobustnessOptions, plan: MapPlan) -> str:
-    design = {"name": options.design, "random_state": _random_state(options)}
-    return json.dumps(design | {"num_cells": len(plan.cells)})
-
-
-def _pace(timing: MapTiming) -> str:
-    spent = timing.run_s - timing.compile_s
-    return f"{1000 * spent / max(timing.num_runs, 1):.0f} ms a run"
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _written(
-    options: RobustnessOptions,
-    dataset: xr.Dataset,
-    question: Question,
-    view: MapView,
-    timing: MapTiming,
-    paths: OutputPaths,
-    differences: Path | None,
-) -> int:
-    """The files and the words; the exit code."""
-    from blis_jax.reports import page
-    from blis_jax.results.dataset import save
-    from sweeps.robustness.output import report
-    from sweeps.robustness.output.document import findings_of, provenance_of, title_of, to_document
-    from sweeps.robustness.verdict import answer
-
-    with progress.phase("judging cells"):
-        verdicts = answer(dataset, question)
-        rules = report.recommendation_rules(verdicts, options.depth)
-        lines = report.summary_lines(verdicts, rules)
-        found = findings_of(verdicts, rules, timing, view)
-
-    def write_page(path: Path) -> None:
-        about = provenance_of(dataset, question)
-        page.write(found, path, title_of(verdicts), str(dataset.attrs.get("command", "")), about)
-
-    files: outputs.Files = [
-            (paths.beside(".json"), lambda path: write_json(path, to_document(verdicts, rules, lines))),
-            (paths.beside(".csv"), lambda path: write_text(path, report.cell_table(verdicts).to_csv(index=False))),
-            (paths.figure, lambda path: outputs.draw(found.pictures[0], path)),
-            (differences, lambda path: save(report.differences(dataset), path)),
-            (paths.report, write_page),
-    ]  # fmt: skip
-    outputs.show(found, lambda: [paths.result, *outputs.write_files(files)], options)
-    if bool(verdicts["has_failed"].all()):
-        cli.say(NAME, "no strategy finished in any cell; see the outcomes")
-        return cli.EXIT_UNSUPPORTED
-    return 0
+    return map_regimes(options, paths, differences, cli.command_text(NAME, arguments))
 
 
 if __name__ == "__main__":

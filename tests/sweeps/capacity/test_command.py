@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from blis_jax.files.chain import Journal
-from sweeps.capacity.__main__ import CapacityOptions, _question, main
+from sweeps.capacity.__main__ import CapacityOptions, main
+from sweeps.capacity.command import _question
 from tests.sweeps.tiny import TINY
 
 TARGETS = ["--targets", "critical.ttft_ms=60@90,all.e2e_ms=2000@80"]

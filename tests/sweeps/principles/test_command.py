@@ -33,9 +33,9 @@ from sweeps.principles.catalogue import (
     load_catalogue,
     parse_catalogue,
 )
+from sweeps.principles.command import findings_of
 from sweeps.principles.figures import information
 from sweeps.principles.lab import Lab, arm_of, check_fair, workload_named
-from sweeps.principles.report import findings_of
 from sweeps.principles.statistics import KINDS, Bound, compute
 from sweeps.principles.verdicts import (
     EntryFinding,

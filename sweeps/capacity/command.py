@@ -1,0 +1,269 @@
+"""Size clusters as options of `sweeps.capacity` say: the question, its runs, and the files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.options import (
+    outputs,
+)
+from blis_jax.commands.options.seed_options import seeds_of
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json, write_text
+from blis_jax.files.chain import Journal
+from blis_jax.reports import page, render
+from blis_jax.reports.words import cluster_line
+from sweeps.capacity.deciding import Decision, fewest_seeds, num_tries, read_service_targets
+from sweeps.capacity.document import cheapest, findings_of, to_document
+from sweeps.capacity.finding import CountedRuns, Finder, InTime
+from sweeps.capacity.layouts import families
+from sweeps.runs.axes import at_each_place
+from sweeps.runs.experiment import measure_of
+from sweeps.runs.measured import versions
+from sweeps.runs.options import USUAL_ARM, check_statistics
+from sweeps.runs.requests import requests_of, workload_for
+from sweeps.runs.workloads import list_workloads
+from sweeps.strategies.arms import arms_of, as_served
+
+if TYPE_CHECKING:
+    from blis_jax.commands.options.outputs import OutputPaths
+    from blis_jax.metrics.measure import Measure
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.capacity.__main__ import CapacityOptions
+    from sweeps.capacity.deciding import ServiceTarget
+    from sweeps.capacity.finding import Smallest
+    from sweeps.capacity.layouts import LayoutFamily
+    from sweeps.runs.requests import StudyRequests
+    from sweeps.strategies.arms import Arm
+
+
+FEWEST_SEEDS = 16
+
+
+def size_clusters(options: CapacityOptions, paths: OutputPaths, command: str) -> int:
+    """Find the smallest cluster of each kind, and write and print it; return the exit code."""
+    question = _question(options)
+    setting = {**question.setting, "command": command}
+    journal = _journal(question, paths.beside(".jsonl"))
+    with cli.resumable(options.command, journal.path), journal.held(options.resume):
+        runs = _runs(question, journal)
+        answers = [_found(question, runs, arm, family) for arm, family in question.clusters]
+        return _written(question, runs, answers, setting, paths, options)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Hold what is asked, read and checked."""
+
+    requests: StudyRequests
+    measure: Measure
+    targets: tuple[ServiceTarget, ...]
+    arms: tuple[Arm, ...]
+    clusters: tuple[tuple[Arm, LayoutFamily], ...]
+    confidence: float
+    most: int
+    is_corrected: bool
+    has_prices: bool
+
+    @property
+    def cluster(self) -> str:
+        """Describe what is simulated but for its size: the policies' servers, on the GPUs that are asked for."""
+        alone = [(arm, one.first) for arm, one in self.clusters if not (one.second or one.is_split)]
+        are_many = len(alone) > len(self.arms)
+        configs = {
+            f"{arm.name} on {kind.gpu}" if are_many else arm.name: kind.described(arm.config)
+            for arm, kind in alone
+        }
+        changes = {"corrected": True} if self.is_corrected else {}
+        served = {name: config.replace(**changes) for name, config in configs.items()}
+        return cluster_line(served, ("num_instances",))
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """Return the question as the document has it."""
+        return {
+            "workload": self.requests.name,
+            "seeds": list(self.requests.seeds),
+            "stream": self.requests.stream,
+            "confidence": self.confidence,
+            "max_instances": self.most,
+            "is_corrected": self.is_corrected,
+            "cluster": self.cluster,
+        }
+
+
+def _question(options: CapacityOptions) -> _Question:
+    arms = at_each_place(arms_of(options.policy or (USUAL_ARM,)), options.grid)
+    is_split = options.roles
+    gpus = _gpus(options, arms)
+    hardware = gpus, options.model, options.tp, _prices(options.prices)
+    requests = _requests(options, arms).at_least(FEWEST_SEEDS, "to be sure by")
+    arms = as_served(arms, requests.trace is not None)
+    confidence, most = options.confidence, options.max_instances
+    check_statistics(confidence)
+    measure = measure_of({}, requests.source)
+    targets = read_service_targets(options.targets, requests.classes)
+    return _Question(
+        requests=_enough(options, requests, targets, (1 - confidence) / num_tries(most)),
+        measure=measure,
+        targets=targets,
+        arms=arms,
+        clusters=tuple(
+            (arm, family) for arm in arms for family in families(*hardware, is_split, arm)
+        ),
+        confidence=confidence,
+        most=most,
+        is_corrected=is_split or any(arm.config.corrected for arm in arms),
+        has_prices=options.prices is not None,
+    )
+
+
+def _gpus(options: CapacityOptions, arms: Sequence[Arm]) -> tuple[str, ...]:
+    if options.gpus is None:
+        for name, value in (("model", options.model), ("tp", options.tp)):
+            if value is not None:
+                raise ConfigError(
+                    f"--{name} has no meaning without --gpus; name the GPUs to compare"
+                )
+    for arm in arms:
+        if arm.config.instances and options.gpus is None:
+            raise ConfigError(
+                f"--policy {arm.name}: its instances differ, so a number of them does not say which; give --gpus, "
+                "or a policy with num_instances"
+            )
+        if options.roles and arm.config.hand_over_policy not in ("none", "pools"):
+            raise ConfigError(
+                f"--roles: {arm.name} has a hand-over policy of its own, {arm.config.hand_over_policy}; leave "
+                "--roles out"
+            )
+    names = tuple(part.strip() for part in (options.gpus or "").split(",") if part.strip())
+    if len(set(names)) != len(names):
+        raise ConfigError("--gpus: a GPU is named twice; name each once")
+    return names
+
+
+def _prices(text: str | None) -> dict[str, float]:
+    prices = {}
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, equals, value = part.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = 0.0
+        if not equals or not 0 < price < float("inf"):
+            raise ConfigError(
+                f"--prices: {part!r} is not GPU=PRICE with a price above 0, such as H100=3.0"
+            )
+        prices[name.strip()] = price
+    return prices
+
+
+def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
+    name = options.workload
+    if name is None:
+        raise ConfigError(
+            "no workload is given; name a built-in one such as mixed, a .yaml file or a trace"
+        )
+    is_file = Path(name).suffix in (".yaml", ".yml")
+    if name not in list_workloads() and not is_file and Path(name).exists():
+        options = replace(options, workload=None, trace=name)
+
+    def workload() -> tuple[WorkloadSpec, str]:
+        spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD", options.rate)
+        return spec, name
+
+    configs = [arm.config for arm in arms]
+    return requests_of(options, options.command, workload, configs, options.usual_seeds)
+
+
+def _enough(
+    options: CapacityOptions,
+    requests: StudyRequests,
+    targets: Sequence[ServiceTarget],
+    error: float,
+) -> StudyRequests:
+    """Return the requests on as many seeds as the strictest target needs; say so where the given ones are too few."""
+    strictest = max(targets, key=lambda target: target.share)
+    wanted, count = fewest_seeds(strictest.share, error), len(requests.seeds)
+    if wanted <= count:
+        return requests
+    if math.isfinite(wanted) and requests.trace is None and not options.has_number:
+        return replace(requests, seeds=seeds_of(options, 2 * int(wanted), requests.stream))
+    needed = (
+        "no number of runs shows that all requests are in time; ask for less than 100 %"
+        if math.isinf(wanted)
+        else f"at least {wanted:.0f} are needed; with fewer, only clusters that fail can be told"
+    )
+    cli.say(
+        options.command, f"{strictest}: {count} runs cannot show so large a share in time: {needed}"
+    )
+    return requests
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _journal(question: _Question, path: Path) -> Journal:
+    targets = [str(target) for target in question.targets]
+    return Journal(path, "capacity", {**question.requests.content(), "targets": targets})
+
+
+def _runs(question: _Question, journal: Journal) -> CountedRuns:
+    in_time = InTime(question.targets, question.measure)
+    return CountedRuns(question.requests, in_time, journal)
+
+
+def _found(question: _Question, runs: CountedRuns, arm: Arm, family: LayoutFamily) -> Smallest:
+    finder = Finder(runs, question.confidence, max(question.most, family.least))
+    tried = 0
+
+    def show(size: int, decision: Decision) -> None:
+        nonlocal tried
+        tried += 1
+        line.show(tried, f"{size} instances: {decision.answer}")
+
+    with progress.phase(
+        f"sizing {arm.name} on {family.name}", finder.num_tries, "clusters"
+    ) as line:
+        return finder.find(arm, family, question.is_corrected, show)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _written(
+    question: _Question,
+    runs: CountedRuns,
+    found: Sequence[Smallest],
+    setting: Mapping[str, Any],
+    paths: OutputPaths,
+    options: CapacityOptions,
+) -> int:
+    """The files and the words; the exit code."""
+    findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
+    picture = (
+        ""
+        if paths.figure is None
+        else f"\n![Requests in time against instances]({paths.figure.name})\n"
+    )
+    kept = replace(findings, answer=replace(findings.answer, time=None))
+    title = "The smallest cluster that meets the targets"
+    document = to_document(found, question.targets, setting, findings)
+    text = f"{render.markdown(kept, title)}\n`{setting['command']}`\n{picture}"
+    files: outputs.Files = [
+        (paths.result, lambda path: write_json(path, document)),
+        (paths.beside(".md"), lambda path: write_text(path, text)),
+        (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
+        (paths.report, lambda path: page.write(kept, path, title, setting["command"], versions())),
+    ]
+    outputs.show(findings, lambda: outputs.write_files(files), options)
+    return 0 if cheapest(found) is not None else cli.EXIT_UNSUPPORTED
