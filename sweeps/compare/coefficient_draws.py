@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.options import CommandOptions, option
-from blis_jax.commands.parser import whole
+from blis_jax.calibrate.posterior import load
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.metric import LOWER
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import percentile_ends
 from blis_jax.traces.measured.run import AS_VLLM
+from sweeps.runs.measured import metric_values
 from sweeps.strategies.moved import today
 
 if TYPE_CHECKING:
@@ -27,22 +30,12 @@ if TYPE_CHECKING:
     from blis_jax.calibrate.posterior import Posterior
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.compare.__main__ import CoefficientOptions
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
-NUM_DRAWS, NUM_RESAMPLES = 32, 200
+NUM_RESAMPLES = 200
 LEAST_DRAWS, MOST_DRAWS = 2, 10_000
-
-
-class CoefficientOptions(CommandOptions, title="latency coefficients"):
-    """Latency coefficients."""
-
-    coefficients_from: str | None = option(
-        str, None, "FIT", "coefficients of all arms from a result of blis_jax.calibrate, with their uncertainty",
-    )  # fmt: skip
-    draws: int | None = option(
-        whole, None, "N", "draws of the coefficients, with --coefficients-from", shown=NUM_DRAWS
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +67,7 @@ def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws
         if options.draws is not None:
             raise ConfigError("--draws: there is no --coefficients-from to draw from; give both")
         return None
-    from blis_jax.calibrate.posterior import load
-
-    count = NUM_DRAWS if options.draws is None else options.draws
+    count = options.usual_draws if options.draws is None else options.draws
     if not LEAST_DRAWS <= count <= MOST_DRAWS:
         raise ConfigError(f"--draws: got {count}, allowed is {LEAST_DRAWS} to {MOST_DRAWS}")
     posterior = load(Path(options.coefficients_from))
@@ -114,11 +105,6 @@ def _figures(
     names: Sequence[str], runs: Sequence[Sequence[tuple[RunSummary, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
     """One metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
-    from blis_jax.metrics.metric import LOWER
-    from blis_jax.metrics.scalars import lookup
-    from blis_jax.metrics.summaries import ALL
-    from sweeps.runs.measured import metric_values
-
     metric, slo_class = lookup(name)
     values = np.array([[metric_values(of_draw, name) for of_draw in of_arm] for of_arm in runs])
     common = np.all(

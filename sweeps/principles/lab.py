@@ -19,6 +19,7 @@ from blis_jax.workload.spec import (
     override,
 )
 from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, WorkloadChoice
+from sweeps.principles.figures import figures_of, reported_names
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import load_workload
 from sweeps.strategies.file import converted
@@ -128,8 +129,6 @@ class Lab:
         members: dict[ClusterConfig, LabArm],
         seeds: tuple[int, ...],
     ) -> None:
-        from sweeps.principles.figures import figures_of, reported_names
-
         first = next(iter(members.values()))
         names = tuple(dict.fromkeys((*self.names, *reported_names(first.spec))))
         made = self._experiment(text, first, seeds).summaries(

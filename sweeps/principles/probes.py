@@ -33,7 +33,10 @@ from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.principles.lab import workload_named
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
+from sweeps.search.engines import make
+from sweeps.search.loop import runs_at, search
 from sweeps.search.objectives import Valuation
+from sweeps.search.racing import best_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 
@@ -286,10 +289,6 @@ def best_scores(
     strategy: str, names: Sequence[str], calls: int, restarts: int, settings: Mapping[str, Any]
 ) -> np.ndarray:
     """Return the best score that each restart finds when only these parameters are searched `[restart]`."""
-    from sweeps.search.engines import make
-    from sweeps.search.loop import runs_at, search
-    from sweeps.search.racing import best_of
-
     whole = load_strategy(strategy)
     kept = [place for place, entry in enumerate(whole.parameters) if entry.name in names]
     reduced = whole.model_copy(

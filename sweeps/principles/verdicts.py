@@ -41,6 +41,7 @@ from sweeps.principles.catalogue import (
 from sweeps.principles.figures import metric_of, pooled_figures, reported_names
 from sweeps.principles.lab import arm_of, check_fair
 from sweeps.principles.statistics import Bound, compute
+from sweeps.strategies.reference_arguments import arguments
 
 if TYPE_CHECKING:
     from sweeps.principles.lab import Lab, LabArm
@@ -171,8 +172,6 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
 
 def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     """An arm's settings, workload, and the figures that every check reports, one a seed."""
-    from sweeps.strategies.reference_arguments import arguments
-
     described: dict[str, Any] = {
         "workload": arm.choice.model_dump(exclude_none=True, exclude_defaults=True),
         "num_requests": arm.spec.num_requests,

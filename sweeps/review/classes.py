@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import ks_2samp
+from sklearn.model_selection import StratifiedKFold, permutation_test_score
+from sklearn.tree import DecisionTreeClassifier
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, per_instance
@@ -234,9 +236,6 @@ def readers_of_length(candidate: Candidate) -> list[str]:
 
 def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, float]:
     """Return cross-validated balanced accuracy, its p against shuffled classes, and that of chance."""
-    from sklearn.model_selection import StratifiedKFold, permutation_test_score
-    from sklearn.tree import DecisionTreeClassifier
-
     tree = DecisionTreeClassifier(
         max_depth=DEPTH, min_samples_leaf=LEAF, class_weight="balanced", random_state=STATE
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from SALib.sample import morris as method
+from SALib.sample import sobol
 
 from blis_jax.errors import ConfigError
 from sweeps.strategies.space import Dimension, sobol_shares
@@ -71,8 +73,6 @@ def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.n
 
     `[base × (2 parameters + 2), parameter]`, without pairs `[base × (parameters + 2), parameter]`
     """
-    from SALib.sample import sobol
-
     made: np.ndarray = sobol.sample(
         problem(names), sizes.base, calc_second_order=has_pairs, seed=sizes.random_state
     )
@@ -81,8 +81,6 @@ def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.n
 
 def morris(names: Sequence[str], sizes: Sizes) -> np.ndarray:
     """Return Morris's trajectories, `[trajectories × (parameters + 1), parameter]`."""
-    from SALib.sample import morris as method
-
     made: np.ndarray = method.sample(
         problem(names), sizes.trajectories, num_levels=MORRIS_LEVELS, seed=sizes.random_state
     )

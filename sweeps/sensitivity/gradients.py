@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.commands.options import (
+    outputs,
+)
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import lookup
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
+from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
@@ -51,9 +53,11 @@ def take_gradients(
         options.random_state,
         options.law,
     )
-    render.show_answer(answer(arm.name, requests.seeds, gradients), table(gradients))
-    if output is not None:
-        write_json(output, document(arm.name, requests.seeds, gradients))
+    files: outputs.Files = [
+        (output, lambda path: write_json(path, document(arm.name, requests.seeds, gradients)))
+    ]
+    findings = Findings(answer(arm.name, requests.seeds, gradients), [table(gradients)])
+    outputs.show(findings, lambda: outputs.write_files(files), options)
     return 0
 
 
@@ -61,22 +65,29 @@ def _unit(parameter: Perturbed) -> str:
     return f"log {parameter.target}" if parameter.is_log else parameter.target
 
 
-def table(found: Mapping[str, SmoothedGradient]) -> str:
-    """Return a Markdown table; one row for each metric and setting."""
-    heads = "| metric | per unit of | σ | gradient ± s.e. | of which seeds | draws | runs changed |"
-    rows = [heads, "|---|---|---|---|---|---|---|"]
-    for name, slope in found.items():
-        for place, parameter in enumerate(slope.parameters):
-            of_seeds, of_draws = (
-                float(variance[place] ** 0.5)
-                for variance in (slope.variance_of_seeds, slope.variance_of_draws)
+def table(found: Mapping[str, SmoothedGradient]) -> Table:
+    """Return a row for each metric and setting: the slope in the metric's unit per unit of the setting."""
+    columns = (
+        "metric", "per unit of", "unit", "gradient [95 %]", "s.e. by seeds", "s.e. by draws", "σ", "runs changed",
+    )  # fmt: skip
+    rows = [
+        Row(
+            (
+                name,
+                _unit(parameter),
+                lookup(name)[0].unit,
+                Quantity(float(slope.gradient[at]), float(low[at]), float(high[at])),
+                Quantity(float(slope.variance_of_seeds[at] ** 0.5)),
+                Quantity(float(slope.variance_of_draws[at] ** 0.5)),
+                Quantity(parameter.width),
+                Quantity(100 * slope.share_changed, unit=" %"),
             )
-            rows.append(
-                f"| {name} | {_unit(parameter)} | {parameter.width:g} | {slope.gradient[place]:.4g} "
-                f"± {slope.standard_error[place]:.2g} | {of_seeds:.2g} | {of_draws:.2g} | "
-                f"{100 * slope.share_changed:.1f} % |"
-            )
-    return "\n".join(rows)
+        )
+        for name, slope in found.items()
+        for low, high in [slope.interval()]
+        for at, parameter in enumerate(slope.parameters)
+    ]
+    return Table(columns, tuple(rows), num_keys=3, name="gradients", brief_columns=(0, 1, 2, 3, 7))
 
 
 def answer(arm: str, seeds: Sequence[int], found: Mapping[str, SmoothedGradient]) -> Answer:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from SALib.analyze import morris, sobol
 
 from blis_jax.statistics.intervals import percentile_ends
 from sweeps.sensitivity.design import STEP, problem
@@ -83,8 +84,6 @@ def sobol_indices(
     """Compute Sobol's indices of values `[point, seed]` at Saltelli's design; None where there is
     nothing to analyse.
     """
-    from SALib.analyze import sobol
-
     rows, num_left_out = rows_of(values, 2 * num_parameters + 2)
     if not is_usable(rows, num_left_out):
         return None
@@ -128,8 +127,6 @@ def total_indices(
 
 def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> np.ndarray:
     """Total indices `[parameter, figure]` of means `[row, point]`."""
-    from SALib.analyze import sobol
-
     kept = np.concatenate([means[:, : num_parameters + 1], means[:, -1:]], axis=1)
     if np.ptp(kept) == 0:
         return np.full((num_parameters, 3), np.nan)
@@ -181,8 +178,6 @@ def morris_measures(
     """Compute Morris's measures of values `[point, seed]` along trajectories; None where there is
     nothing to analyse.
     """
-    from SALib.analyze import morris
-
     num_parameters = shares.shape[1]
     rows, num_left_out = rows_of(values, num_parameters + 1)
     if not is_usable(rows, num_left_out):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.commands.cli import Flag, Parser, whole
+from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.commands.options.cluster_flags import add_cluster_flags
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import FROM_SIZES, lookup
 from sweeps.strategies.moved import respelled
-
-if TYPE_CHECKING:
-    from blis_jax.commands.cli import Parser
 
 _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
@@ -29,8 +29,6 @@ def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
     Raises:
         ConfigError: an option is not allowed, or the number of requests is below 1.
     """
-    from blis_jax.commands.cluster_settings import cluster_config
-
     options = _arguments_parser().given(words)
     if options.get("num_requests", 1) < 1:
         raise ConfigError(f"--num-requests must be at least 1, got {options['num_requests']}")
@@ -38,9 +36,6 @@ def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
 
 
 def _arguments_parser() -> Parser:
-    from blis_jax.commands.cli import Flag, Parser, whole
-    from blis_jax.commands.options.cluster_flags import add_cluster_flags
-
     parser = Parser(prog="fixed_args", add_help=False)
     add_cluster_flags(parser)
     flags = (

@@ -100,7 +100,7 @@ def test_nothing_is_half_written(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("sweeps.init._write_pages", killed)
+        patch.setattr("sweeps.ledger.scaffold._write_pages", killed)
         assert init() == 130
     assert list((here / "tracks").iterdir()) == []
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from sklearn.model_selection import KFold, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
 
 from sweeps.robustness.cells import BY_NAME, kinds_in
 
@@ -87,8 +89,6 @@ def rules_of(
 
 
 def _classifier(depth: int, num_cells: int, random_state: int) -> Any:
-    from sklearn.tree import DecisionTreeClassifier
-
     fewest = max(2, num_cells // SMALLEST_SHARE)
     return DecisionTreeClassifier(
         max_depth=depth, min_samples_leaf=fewest, random_state=random_state
@@ -98,8 +98,6 @@ def _classifier(depth: int, num_cells: int, random_state: int) -> Any:
 def _accuracy(
     features: np.ndarray, labels: np.ndarray, depth: int, random_state: int, num_folds: int
 ) -> float:
-    from sklearn.model_selection import KFold, cross_val_score
-
     folds = KFold(num_folds, shuffle=True, random_state=random_state)
     tree = _classifier(depth, len(labels), random_state)
     return float(np.mean(cross_val_score(tree, features, labels, cv=folds)))

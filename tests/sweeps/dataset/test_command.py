@@ -14,13 +14,13 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load
-from blis_jax.runs import runs
 from blis_jax.runs.runs import Row
 from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
 from surrogate.levels.predict import baseline_on_seeds
 from sweeps.dataset import __main__ as dataset
 from sweeps.dataset.store import DatasetStore
+from sweeps.runs import drawn
 from tests.support.damages import flip
 from tests.surrogate.levels.test_model import beside_levels
 from tests.sweeps.tiny import TINY
@@ -91,7 +91,7 @@ def test_every_seed_of_the_pool_has_policy_draws_of_its_own(
         seen.setdefault(np.asarray(table.arrival_us).tobytes(), set()).add(seed)
         return Row(config, table, seed)
 
-    monkeypatch.setattr(runs, "Row", noted)
+    monkeypatch.setattr(drawn, "Row", noted)
     words = [str(strategy), *SMALL, "--num-requests", "20", "--first-seed", "7"]
     assert dataset.main([*words, "--train-seeds", "1", "--out", str(tmp_path / "d.zarr")]) == 0
     assert sorted(map(list, seen.values())) == sorted([[policy_seed(7)], [policy_seed(8)]])

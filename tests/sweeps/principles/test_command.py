@@ -21,7 +21,6 @@ from blis_jax.reports.render import text
 from sweeps.claims.judge import ClaimVerdict
 from sweeps.claims.words import FALSIFIED, HOLDS, NARROWER, NOT_SUPPORTED, UNTESTED
 from sweeps.principles import __main__ as command
-from sweeps.principles import catalogue as catalogue_module
 from sweeps.principles import probes
 from sweeps.principles.catalogue import (
     Catalogue,
@@ -438,7 +437,7 @@ def test_searches_with_few_and_with_many_parameters(tmp_path: Path) -> None:
 
 @pytest.fixture
 def with_tiny(tiny: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue_module, "load_catalogue", lambda: tiny)
+    monkeypatch.setattr("sweeps.principles.command.load_catalogue", lambda: tiny)
 
 
 def test_checks_are_written_and_not_made_again(
@@ -460,7 +459,7 @@ def test_checks_are_written_and_not_made_again(
     assert other["statement"] in text(findings_of(first["principles"]), has_all=True)
     assert one["claims"][0]["value"] == 0 and one["claims"][0]["per_seed"] == [0, 0, 0]
     assert other["claims"][0]["state"] == "not run" and other["agrees"]
-    monkeypatch.setattr("sweeps.principles.verdicts.check", pytest.fail)
+    monkeypatch.setattr("sweeps.principles.command.check", pytest.fail)
     assert command.main(["--output", str(path), "--quiet"]) == 0
     assert json.loads(path.read_text()) == first
 
@@ -476,7 +475,7 @@ def test_a_stopped_command_goes_on(
             raise KeyboardInterrupt
         return check(catalogue, entry, *given)
 
-    monkeypatch.setattr("sweeps.principles.verdicts.check", stopped)
+    monkeypatch.setattr("sweeps.principles.command.check", stopped)
     assert command.main(["--output", str(path), "--quiet"]) == 130
     assert not path.exists()
     with path.with_suffix(".jsonl").open("a") as file:

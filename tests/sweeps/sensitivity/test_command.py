@@ -15,7 +15,7 @@ from blis_jax.results.dataset import load
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.loop import Runs
-from sweeps.sensitivity import model as sensitivity_model
+from sweeps.sensitivity import command as sensitivity_command
 from sweeps.sensitivity.__main__ import main
 from sweeps.strategies.file import load_strategy
 from tests.support.findings_forms import assert_all_forms_agree, shown_findings
@@ -142,7 +142,7 @@ def test_a_surrogate_is_compared(
     def loaded(path: str) -> Any:
         return Exact(distortion)
 
-    monkeypatch.setattr(sensitivity_model, "load_surrogate", loaded)
+    monkeypatch.setattr(sensitivity_command, "load_surrogate", loaded)
     assert study(strategy, "--quiet", "--surrogate", "model") == 0
     text = (strategy.parent / "out" / "summary.md").read_text()
     heads = "meet | simulator, lowered | surrogate, lowered | meet |"

@@ -1,0 +1,263 @@
+"""Compare arms as options of `sweeps.compare` say: their runs, or those that are saved, and the files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_jax.commands import cli
+from blis_jax.commands.options import stopping_flags
+from blis_jax.commands.options.outputs import OutputPaths, outputs_of
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import plain
+from blis_jax.metrics.metric import names_in
+from blis_jax.metrics.scalars import pooled_latency
+from blis_jax.progress import phase
+from sweeps.compare import coefficient_draws, saved
+from sweeps.compare.ablation.inert import features_of, findings
+from sweeps.compare.document import (
+    OF_CLASS,
+    OF_RUN,
+    SURVIVORS,
+    Compared,
+    default_metrics,
+    to_document,
+)
+from sweeps.compare.judge import check_block
+from sweeps.compare.result import setting_of, write_result
+from sweeps.compare.seeds import EnoughSeeds
+from sweeps.compare.study import findings_of, write_reports
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.options import (
+    FOLDER,
+    NUM_SEEDS,
+    USUAL_ARM,
+)
+from sweeps.runs.requests import requests_of, workload_of_arms
+from sweeps.search.objectives import Valuation
+from sweeps.strategies.arms import arms_of, router_arms
+from sweeps.strategies.file import load_strategy
+from sweeps.tracks.criteria import success_metrics
+
+if TYPE_CHECKING:
+    from blis_jax.files.chain import Journal
+    from sweeps.compare.__main__ import CompareOptions
+    from sweeps.compare.coefficient_draws import CoefficientDraws
+    from sweeps.compare.document import ComparedSetting
+    from sweeps.runs.measured import KeptRuns
+    from sweeps.strategies.arms import Arm
+    from sweeps.strategies.parts import SuccessCriterion
+
+
+def compare_arms(options: CompareOptions, command: str) -> int:
+    """Run the arms, or take their saved runs, and write and print how they differ; return the exit code."""
+    began = time.monotonic()
+    if any(Path(text).suffix in (".zarr", ".nc") for text in options.arms):
+        return _compare_saved(options, command, began)
+    rule = stopping_flags.rule_of(options, options.seeds, options.trace)
+    arms = _arms(options)
+    draws = coefficient_draws.draws_of(options, options.random_state)
+    if draws is not None:
+        arms = draws.at_fit(arms)
+    paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
+    criteria, configs = _criteria(options.criteria, arms), [arm.config for arm in arms]
+    requests = requests_of(
+        options,
+        options.command,
+        lambda: workload_of_arms(options, arms),
+        configs,
+        NUM_SEEDS,
+        rule=rule,
+    )
+    setting = setting_of(
+        options, requests, arms, lambda classes, is_one: default_metrics(classes, configs, is_one)
+    )
+    check_block(options.block_s, requests.trace)
+    enough = None
+    if rule is not None:
+        deciding = stopping_flags.names_of(options.deciding, setting.classes)
+        enough = EnoughSeeds(rule, deciding, setting.inference.confidence)
+    names = _needed(setting, criteria, () if enough is None else enough.names)
+    experiment = Experiment(requests, names, setting.targets)
+    journal = experiment.journal(paths.beside(".jsonl"), "comparison")
+    with journal.held(options.resume):
+        _note_workloads(options, arms, setting.workload)
+        ran = _run(options, setting, experiment, journal, arms, criteria, draws, enough)
+        with phase("judging differences"):
+            document = to_document(ran.setting, ran.compared, is_ranked=options.routers is not None)
+        document["num_runs"] = sum(map(len, ran.kept.runs.values()))
+        if ran.drawn is not None:
+            document["coefficients"] = ran.drawn
+        if ran.stopping is not None:
+            document["stopping"] = plain(ran.stopping)
+
+        return _written(
+            document,
+            ran.compared,
+            ran.kept.experiment,
+            paths,
+            options,
+            command,
+            time.monotonic() - began,
+        )
+
+
+def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
+    """Judge the runs of saved sweeps in place of fresh ones; the exit code."""
+    sweeps = saved.sweeps_of(options, options.arms)
+    placed = saved.arms_of(sweeps, options.command)
+    arms = [arm for _, _, arm in placed]
+    criteria = _criteria(options.criteria, arms)
+    setting = saved.setting_of(options, sweeps, arms)
+    paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
+    experiment = saved.experiment_of(setting, sweeps[0])
+    if paths.timeline is not None and experiment is None:
+        raise ConfigError(
+            "--timeline: a run of a trace is made again from the trace; name the arms, with --trace"
+        )
+    names = _needed(setting, criteria, ())
+    runs = {sweep.path: sweep.runs(names) for sweep in sweeps}
+    compared = [
+        Compared(arm, runs[sweep.path][place], (), criteria[arm.name])
+        for sweep, place, arm in placed
+    ]
+    with phase("judging differences"):
+        document = to_document(setting, compared)
+    document["datasets"] = [str(sweep.path) for sweep in sweeps]
+
+    return _written(
+        document, compared, experiment, paths, options, command, time.monotonic() - began
+    )
+
+
+def _arms(options: CompareOptions) -> tuple[Arm, ...]:
+    """The arms that are named, or one for each router on the arm that is named."""
+    texts = options.arms
+    is_real = options.trace is not None or options.coefficients_from is not None
+    if options.routers is None:
+        if len(texts) < 2:
+            raise ConfigError(
+                f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
+                "see --help"
+            )
+        return arms_of(texts, options.instances, is_real)
+    if len(texts) > 1:
+        raise ConfigError(
+            f"--routers: {len(texts)} arms are given; give one whose router is replaced, or none"
+        )
+    (base,) = arms_of(texts or (USUAL_ARM,), options.instances, is_real)
+    return router_arms(options.routers, base)
+
+
+def _criteria(criteria: str | None, arms: Sequence[Arm]) -> dict[str, tuple[SuccessCriterion, ...]]:
+    """Success criteria by arm: the given strategy's for all, or each arm's own; their metrics checked."""
+    if criteria is not None:
+        strategy = load_strategy(criteria)
+        if strategy.objectives:
+            Valuation(strategy, has_loads=True)
+        if not strategy.success_criteria:
+            raise ConfigError(f"--criteria: {criteria} has no success criteria")
+        return {arm.name: strategy.success_criteria for arm in arms}
+    for arm in arms:
+        if arm.strategy is not None and arm.strategy.objectives:
+            Valuation(arm.strategy, has_loads=True)
+    return {arm.name: arm.strategy.success_criteria if arm.strategy else () for arm in arms}
+
+
+def _needed(
+    setting: ComparedSetting,
+    criteria: Mapping[str, tuple[SuccessCriterion, ...]],
+    asked: Sequence[str],
+) -> tuple[str, ...]:
+    """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
+    usual = list(names_in(OF_CLASS, setting.classes))
+    names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *asked]
+    for of_arm in criteria.values():
+        names += success_metrics(of_arm, setting.classes)
+    return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)
+
+
+def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str) -> None:
+    """Arms made for several workloads are run on one; that is worth a word."""
+    named = {str(arm.strategy.workload) for arm in arms if arm.strategy is not None}
+    is_one = options.workload is not None or options.trace is not None or len(named) < 2
+    if not is_one and not options.quiet:
+        cli.say(
+            options.command,
+            f"note: the arms' files name several workloads; all arms run on {workload}",
+        )
+
+
+class _Ran(NamedTuple):
+    """The results of a comparison: the setting with the seeds used, arms, other coefficients, looks at the seeds."""
+
+    setting: ComparedSetting
+    compared: list[Compared]
+    drawn: dict[str, Any] | None
+    kept: KeptRuns
+    stopping: dict[str, Any] | None
+
+
+def _run(
+    options: CompareOptions,
+    setting: ComparedSetting,
+    experiment: Experiment,
+    journal: Journal,
+    arms: Sequence[Arm],
+    criteria: Mapping[str, tuple[SuccessCriterion, ...]],
+    draws: CoefficientDraws | None,
+    enough: EnoughSeeds | None,
+) -> _Ran:
+    """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
+    how = options.inert or ("mechanisms" if options.routers is None else "records")
+    has_scorers = how == "scorers"
+    count = len(arms)
+    if how != "records":
+        count += sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
+    count += len(arms) * len(draws.values) if draws is not None else 0
+    classes, is_one = setting.classes, setting.is_one_trace
+    with experiment.kept_runs(options.command, journal, count, classes, is_one) as kept:
+        kept.prepare([arm.config for arm in arms])
+        if enough is None:
+            runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
+        else:
+            runs, looks = enough.run(arms, kept)
+            stopping = enough.document(arms, looks)
+            setting = enough.used(setting, kept.seeds)
+        source_of_inert = None if how == "records" else kept
+        compared = [
+            Compared(
+                arm,
+                of_arm,
+                tuple(findings(arm.config, of_arm, source_of_inert, arm.strategy, has_scorers)),
+                criteria[arm.name],
+            )
+            for arm, of_arm in zip(arms, runs, strict=True)
+        ]
+        if draws is None:
+            return _Ran(setting, compared, None, kept, stopping)
+        state = setting.inference.random_state
+        section = coefficient_draws.section(draws, arms, kept, setting.metrics, state)
+        return _Ran(setting, compared, section, kept, stopping)
+
+
+def _written(
+    document: dict[str, Any],
+    compared: Sequence[Compared],
+    experiment: Experiment | None,
+    paths: OutputPaths,
+    options: CompareOptions,
+    command: str,
+    seconds: float,
+) -> int:
+    """The files and the words; the exit code."""
+
+    def write_pages() -> None:
+        runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
+        write_reports(document, runs, experiment, paths, command)
+
+    has_figures = any(one["difference"]["mean"] is not None for one in document["comparisons"])
+    lacking = None if has_figures else "on no seed did both the reference and another arm finish"
+    return write_result(document, paths, options, findings_of, write_pages, seconds, lacking)
