@@ -13,21 +13,28 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from surrogate import report_figures as figure
-from surrogate.coverage import (
-    PairOptions,
+from surrogate.coverage import PairOptions
+from surrogate.levels.fit import any_seeds_lines, any_seeds_table, load_own
+from surrogate.levels.predict import levels_of
+from surrogate.scores import (
+    NOT_MET,
     coverage_table,
+    evaluate,
+    learning_curve,
+    pair_of,
     region_lines,
     regions_table,
+    sizes_of,
+    verdict,
     verdict_lines,
     write_table,
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from surrogate.data import Data
     from surrogate.levels.fit import OwnData
     from surrogate.predictor import Surrogate
@@ -94,7 +101,7 @@ def _report(arguments: Sequence[str] | None) -> int:
     folder = Path(options.output or Path(options.model or "model").with_suffix(".report"))
     cli.check_writable(folder, is_folder=True)
     refuse_existing({"--output": folder / "report.md"}, options.overwrite)
-    surrogate, data = options.pair()
+    surrogate, data = pair_of(options)
     own = _own(options.seeds_data, surrogate, data)
     main_output = _main_output(options.main, surrogate)
     sizes = _sizes(options.curve, int(surrogate.about["num_points"]))
@@ -118,9 +125,6 @@ def _own(path: str | None, surrogate: Surrogate, data: Data) -> OwnData | None:
     """The runs on seeds outside the pool, if they are given and the surrogate can be asked."""
     if path is None:
         return None
-    from surrogate.levels.fit import load_own
-    from surrogate.levels.predict import levels_of
-
     levels_of(surrogate)
     return load_own(Path(path), data)
 
@@ -142,8 +146,6 @@ def _main_output(name: str | None, surrogate: Surrogate) -> str:
 
 
 def _sizes(text: str | None, num_points: int) -> tuple[int, ...]:
-    from surrogate.scores import sizes_of
-
     if text is None:
         return sizes_of(num_points)
     if text == "none":
@@ -169,10 +171,6 @@ def write_report(
     own: OwnData | None = None,
 ) -> None:
     """Write tables, figures and report.md into a folder."""
-    import pandas as pd
-
-    from surrogate.scores import evaluate, learning_curve
-
     scores = evaluate(surrogate, data)
     found = surrogate.predict(data.test.inputs)
     shown = [name for name in SHOWN if name in {score.output for score in scores}] or [main_output]
@@ -199,8 +197,6 @@ def write_report(
         figure.draw_curve(folder / "learning_curve.png", curve, shown, main_output)
     further = region_lines(regions_table(surrogate, data, 0.9))
     if own is not None:
-        from surrogate.levels.fit import any_seeds_lines, any_seeds_table
-
         of_seeds = any_seeds_table(surrogate, own, 0.9)
         write_table(of_seeds, folder / "any_seeds.csv")
         further += ["", *any_seeds_lines(of_seeds)]
@@ -211,8 +207,6 @@ def write_report(
 
 def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str) -> list[str]:
     """Write the scores as a table in Markdown."""
-    from surrogate.scores import NOT_MET, verdict
-
     shares = coverage.set_index(["output", "interval"])["share"]
     rows = [
         "| output | unit | mean | sd over points | RMSE | R² | ceiling | R² other seeds | the same, "

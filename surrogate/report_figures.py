@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
+from scipy.stats import binom
 
+from blis_jax.lazy import pandas as pd
 from blis_jax.reports.style import (
     BLUE,
     GREEN,
@@ -26,7 +29,6 @@ from blis_jax.reports.style import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
 
@@ -57,8 +59,6 @@ def draw_parity(
 
 
 def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     place = data.outputs.index(name)
     y = data.test.means[:, place]
     mean, low, high = (found[key].values[:, place] for key in ("mean", "low", "high"))
@@ -143,8 +143,6 @@ def _draw_quantiles(
 
 
 def _name_axis(panel: Axes, column: InputColumn) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     if column.kind == "categorical":
         panel.set_xticks(range(len(column.categories)), [str(one) for one in column.categories])
     elif column.is_log:
@@ -159,8 +157,6 @@ def _name_axis(panel: Axes, column: InputColumn) -> None:
 
 def draw_calibration(path: Path, table: pd.DataFrame, num_points: int) -> None:
     """Draw the share covered against confidence; `table` has confidence, interval, output and share."""
-    from scipy.stats import binom
-
     grid = np.linspace(0.45, 0.995, 80)
     titles = {"mean": "means over the seeds", "run": "single runs"}
     legend = [

@@ -12,11 +12,22 @@ import numpy as np
 import pandas as pd
 from scipy.stats import betabinom, binomtest
 
-from surrogate.coverage import write_table
-from surrogate.data import Data, Part
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
+from blis_jax.statistics.paired import holm
+from surrogate.data import Data, Part, load_all
 from surrogate.fitting.learn import learn, one_run_each
 from surrogate.predictor import CONFIDENCE, Surrogate
-from surrogate.regions import BRANCH, WHOLE
+from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE
+from surrogate.store import read_about
+
+if TYPE_CHECKING:
+    from surrogate.coverage import CoverageOptions, PairOptions
+    from surrogate.data import Data
 
 if TYPE_CHECKING:
     from surrogate.data import Data
@@ -216,3 +227,141 @@ def learning_curve(
         table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
         write_table(table, path)
     return table[table["points"].isin(list(sizes))].sort_values(["points", "output"])
+
+
+def show_coverage(options: CoverageOptions, out: Path | None) -> int:
+    """Count how often intervals cover, print it, and write the table; return the exit code."""
+    confidence, level = options.confidence, options.level
+    surrogate, data = pair_of(options, allows_fresh=True)
+    with progress.phase("counting"):
+        table = coverage_table(surrogate, data, confidence)
+        regions = regions_table(surrogate, data, confidence)
+    if out is not None:
+        write_table(table, out)
+    answer = Answer.of(
+        f"Do the intervals of {options.model} cover as often as they say?",
+        verdict_lines(table, confidence, level),
+        f"binomial tests on {int(table['points'].max())} points of test.",
+        "nothing was simulated.",
+        "--output FILE.csv keeps the table." if out is None else f"Written: {out}",
+    )
+    render.show_answer(answer, "\n".join(lines(table, level)), "\n".join(region_lines(regions)))
+    return 0
+
+
+def pair_of(options: PairOptions, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
+    """Return the surrogate and the dataset that options name, see `read_pair`; both must be given."""
+    if options.model is None or not options.data:
+        raise ConfigError(
+            "give a surrogate and a dataset: the folder of surrogate.train, then the .zarr of "
+            "sweeps.dataset or blis_jax.sweep"
+        )
+    return read_pair(Path(options.model), *map(Path, options.data), allows_fresh=allows_fresh)
+
+
+def read_pair(model: Path, *sources: Path, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
+    """Return a surrogate and the dataset that it was fitted to; another one is refused.
+
+    With `allows_fresh`, one with other points of the same space and workload on the same seeds will do.
+    """
+    about = read_about(model)["about"]
+    data = load_all(sources)
+    is_same = about.get("data_identity") == data.about
+    is_alike = data.population != "" and about.get("data_population") == data.population
+    if not is_same and not (allows_fresh and is_alike):
+        raise ConfigError(
+            f"{model} was fitted to another dataset than {sources[0]} ({about.get('data')} against "
+            f"{data.name}, or other sizes, seeds or points); give the one it was fitted to"
+            + (
+                ", or one with other points of the same space on the same seeds"
+                if allows_fresh
+                else ""
+            )
+        )
+    return Surrogate.load(model), data
+
+
+def coverage_table(
+    surrogate: Surrogate, data: Data, confidence: float, region: str = "whole space"
+) -> pd.DataFrame:
+    """Return counts and p-values on a region's test points, one line per output and kind of interval."""
+    rows = []
+    of_point = surrogate.calibration.region
+    if region == WHOLE:
+        num_calibration = int((of_point != REGIONS.index(BRANCH)).sum())
+    else:
+        num_calibration = int((of_point == REGIONS.index(region)).sum())
+    for output, kind, covered, num_points in coverages(surrogate, data, confidence, region):
+        rows.append(
+            {
+                "output": output,
+                "interval": kind,
+                "covered": covered,
+                "points": num_points,
+                "share": covered / num_points,
+                "p_binomial": p_value(covered, num_points, confidence),
+                "p_finite_calibration": p_value_finite(
+                    covered, num_points, num_calibration, confidence
+                ),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
+    """Return the rows of `coverage_table` for the whole space, its best quarter and the branch, with a
+    column `region`.
+    """
+    tables = [
+        coverage_table(surrogate, data, confidence, region).assign(region=region)
+        for region in (WHOLE, BEST, BRANCH)
+    ]
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def region_lines(table: pd.DataFrame) -> list[str]:
+    """Say the coverage in each region in a sentence."""
+    words = []
+    for (region, kind), part in table.groupby(["region", "interval"], sort=False):
+        share = part["share"]
+        words.append(
+            f"{region}, {part['points'].iloc[0]} points, intervals of the {kind}: {share.min():.3f} to "
+            f"{share.max():.3f} over the outputs, median {share.median():.3f}."
+        )
+    return words
+
+
+def lines(table: pd.DataFrame, level: float) -> list[str]:
+    """Return the table."""
+    rows = [
+        f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
+    ]
+    for row in table.itertuples():
+        mark = "rejected" if row.p_binomial < level else ""
+        count = f"{row.covered}/{row.points}"
+        rows.append(
+            f"{row.output:28s} {row.interval:8s} {count:>12s} {row.share:7.3f} {row.p_binomial:9.4f} "
+            f"{row.p_finite_calibration:9.4f} {mark}".rstrip()
+        )
+    return rows
+
+
+def verdict_lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
+    """Return how many intervals of each kind cover too seldom or too often."""
+    rows = []
+    for kind, part in table.groupby("interval"):
+        rejected = int((part["p_binomial"] < level).sum())
+        finite = int((part["p_finite_calibration"] < level).sum())
+        together = int((holm(part["p_binomial"].to_numpy()) < level).sum())
+        rows.append(
+            f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
+            f"{100 * level:g} % each, {together} if all {len(part)} are one question (Holm), {finite} with the "
+            "finite calibration set taken into account."
+        )
+    return rows
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all, with six significant digits."""
+    with cli.writing(path), replacing(path) as written:
+        table.to_csv(written, index=False, float_format="%.6g")

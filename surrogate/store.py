@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+import orbax.checkpoint as ocp
 
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.lazy import jax
 
 SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
 KIND, VERSION = "surrogate", 2
@@ -73,8 +74,6 @@ def save_arrays(path: Path, tree: Any) -> None:
     Raises:
         OSError: the disk is full or broken.
     """
-    import orbax.checkpoint as ocp
-
     _need_room(path.parent, tree)
     log = logging.getLogger("absl")  # Orbax logs a failure with its whole stack, and raises it too
     was_disabled, log.disabled = log.disabled, True
@@ -98,7 +97,5 @@ def _need_room(folder: Path, tree: Any) -> None:
 
 def load_arrays(path: Path, like: Any = None) -> Any:
     """Load the tree in a checkpoint; with the types of `like` if that is given."""
-    import orbax.checkpoint as ocp
-
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(path.absolute(), like)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.calibrate.validation import NAIVE
-from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
-from blis_jax.files.atomic_write import replacing, write_json
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
-from blis_jax.traces.measured.run import AS_VLLM, cluster_values
 
 NAME = "papers.calibration"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_bench_llmservingsim"
@@ -30,14 +19,6 @@ RUNS = (
     "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507",
     "RTXPRO6000_Qwen3-32B",
 )
-TERMS = {
-    "blackbox": ("alpha0", "beta0", "beta1", "beta2"),
-    "with context": ("alpha0", "beta0", "beta1", "beta2", "beta3"),
-}
-NUM_FITTED = 150
-BARS = {"tpot_ms": 0.03, "ttft_ms": 0.10}  # of the means of the requests held out
-LEAST_RUNS_WITHIN = 3
-
 _DESCRIPTION = """\
 Fit the step-time model to four vLLM runs of 300 requests (LLMServingSim's benchmark, casys-kaist,
 ISPASS 2026): on the latencies of the first 150 requests, predicting the last 150; and on all 300,
@@ -92,168 +73,10 @@ def _command(arguments: Sequence[str] | None) -> int:
     output.mkdir(parents=True, exist_ok=True)
     cli.check_writable(output, is_folder=True)
     prepare_backend()
-    documents = [
-        _fitted(data, name, model, part, options)
-        for name in names
-        for part in ("first", "all")
-        for model in TERMS
-    ]
-    rows = list(_rows(documents))
-    with replacing(output / "errors.csv") as path:
-        _frame(rows).to_csv(path, index=False, float_format="%.6g")
-    render.show_answer(
-        Answer.of(
-            "How far are fitted step times from four measured runs of a real server?",
-            _verdicts(rows, names),
-            f"errors on requests that no fit saw: the first {NUM_FITTED} of each run were fitted.",
-            f"{len(documents)} fits; those that were kept are not made again.",
-            f"Written: {output}/errors.csv, and a fit and a figure for each run",
-        ),
-        _tables(rows, documents, data, names),
-    )
-    return 0
 
+    from papers.calibration.tables import fit_runs
 
-def _fitted(
-    data: Path, name: str, model: str, part: str, options: CalibrationPaperOptions
-) -> dict[str, Any]:
-    """One fit, or the one that is kept."""
-    path = Path(options.output) / f"{name}-{model.replace(' ', '-')}-{part}.json"
-    if path.is_file() and not options.overwrite:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return kept
-    from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-    from blis_jax.calibrate.report import draw
-    from blis_jax.traces.measured.recorded import read_measured
-
-    start = time.perf_counter()
-    plan = CalibrationPlan(TERMS[model], NUM_FITTED if part == "first" else None, options.starts)
-    run = read_measured(data / name, num_fitted=plan.num_fitted)
-    config = ClusterConfig(**cluster_values(run.settings, {}), **AS_VLLM)
-    found = calibrate(run, config, plan)
-    document = to_document(found)
-    document["paper"] = {"run": name, "model": model, "part": part}
-    document["wall_s"] = time.perf_counter() - start
-    draw(found, path.with_suffix(".png"))
-    write_json(path, document)
-    return document
-
-
-def _rows(documents: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for document in documents:
-        for row in document["errors"]:
-            yield {**document["paper"], **{("of" if k == "part" else k): v for k, v in row.items()}}
-
-
-def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    import pandas
-
-    return pandas.DataFrame(rows)
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def _tables(
-    rows: Sequence[Mapping[str, Any]],
-    documents: Sequence[Mapping[str, Any]],
-    data: Path,
-    names: Sequence[str],
-) -> str:
-    lines = [
-        f"Fitted on the first {NUM_FITTED}, errors on the requests held out, of the same episode, %; naive: each "
-        "figure predicted by that of the fitted requests:",
-        _head(),
-    ]
-    for name in names:
-        for model in TERMS:
-            lines.append(_line(rows, name, model, "first", "held out"))
-        lines.append(_line(rows, name, next(iter(TERMS)), "first", NAIVE, NAIVE))
-    lines += ["", "Fitted on all 300, errors on them, %:", _head()]
-    for name in names:
-        for model in TERMS:
-            lines.append(_line(rows, name, model, "all", "all"))
-        lines.append(_published_line(data, name))
-    lines += ["", *_coefficients(documents)]
-    return "\n".join(lines)
-
-
-_METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
-_STATISTICS = ("mean", "p50", "p90", "p99")
-
-
-def _head() -> str:
-    titles = [
-        f"{metric.split('_')[0].upper()} {name}" for metric in _METRICS for name in _STATISTICS
-    ]
-    return f"{'run':<40}{'model':<14}" + "".join(f"{title:>11}" for title in titles)
-
-
-def _line(
-    rows: Sequence[Mapping[str, Any]], name: str, model: str, part: str, of: str, title: str = ""
-) -> str:
-    found = {
-        (row["metric"], row["statistic"]): row["error"]
-        for row in rows
-        if (row["run"], row["model"], row["part"], row["of"]) == (name, model, part, of)
-    }
-    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
-    return f"{name:<40}{title or model:<14}" + "".join(cells)
-
-
-def _published_line(data: Path, name: str) -> str:
-    found = published(data / name / "summary.txt")
-    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
-    return f"{name:<40}{'published':<14}" + "".join(cells)
-
-
-def published(path: Path) -> dict[tuple[str, str], float]:
-    """Return relative errors of the published simulator, by metric and statistic."""
-    kinds = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "Latency": "e2e_ms"}
-    errors = {}
-    for line in input_files.read_text(path, "the published simulator's summary").splitlines():
-        match = re.match(r"(TTFT|TPOT|Latency) (\w+)\s+([\d.]+)\s+([\d.]+)", line)
-        if match:
-            statistic = {"mean": "mean", "median": "p50"}.get(match[2].lower(), match[2].lower())
-            errors[kinds[match[1]], statistic] = float(match[4]) / float(match[3]) - 1.0
-    return errors
-
-
-def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """How many runs keep the bars on the means of the requests held out, for each model."""
-    lines = []
-    for model in TERMS:
-        within = [name for name in names if _is_within(rows, name, model)]
-        verdict = "kept" if len(within) >= LEAST_RUNS_WITHIN else "not kept"
-        lines.append(
-            f"{model}: TPOT mean within 3 % and TTFT mean within 10 % on {len(within)} of {len(names)} "
-            f"runs (bar: {LEAST_RUNS_WITHIN}): {verdict}"
-        )
-    return lines
-
-
-def _is_within(rows: Sequence[Mapping[str, Any]], name: str, model: str) -> bool:
-    found = {
-        row["metric"]: abs(row["error"])
-        for row in rows
-        if (row["run"], row["model"], row["part"], row["of"], row["statistic"])
-        == (name, model, "first", "held out", "mean")
-    }
-    return all(found[metric] <= bar for metric, bar in BARS.items())
-
-
-def _coefficients(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["Coefficients with 95 % intervals, µs; * not identifiable:"]
-    for document in documents:
-        paper = document["paper"]
-        cells = [
-            f"{term} {entry['value']:.4g} [{entry['low']:.4g}, {entry['high']:.4g}]"
-            + "*" * (not entry["is_identified"])
-            for term, entry in document["coefficients"].items()
-        ]
-        which = f"{paper['run']}, {paper['model']}, {paper['part']}"
-        lines.append(f"  {which}: " + "; ".join(cells))
-    return lines
+    return fit_runs(options, data, names, output)
 
 
 if __name__ == "__main__":

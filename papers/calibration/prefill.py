@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import pandas
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 
 if TYPE_CHECKING:
-    import pandas
     from jaxtyping import Float
 
 NAME = "papers.calibration.prefill"
@@ -131,8 +132,6 @@ def _columns(terms: Sequence[Callable[[Prompts], np.ndarray]], of: Prompts) -> n
 
 
 def _solved(columns: np.ndarray, fitted: Prompts) -> tuple[np.ndarray, float]:
-    from scipy.optimize import nnls
-
     relative = columns / fitted.time_ms[:, None]
     size = relative.max(axis=0)
     weights, misfit = nnls(relative / size, np.ones(len(relative)))
@@ -229,8 +228,6 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _read(path: Path) -> pandas.DataFrame:
-    import pandas
-
     if not path.is_file():
         raise ConfigError(
             f"{path} does not exist; give perf_model.csv of github.com/Mutinifni/splitwise-sim with --data"

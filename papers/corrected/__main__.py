@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
-from papers.pages import csv_of, rows_of, write_text
-
-if TYPE_CHECKING:
-    from papers.corrected.profiles import ProfileVerdict
-    from papers.record.definition import PaperRecord
-    from papers.record.runs import PaperRuns, SettingSample
+from papers.pages import rows_of, write_text
 
 NAME = "papers.corrected"
 FOLDER = "out/corrected"
-CLAIMS, PARTS = "claims.csv", "ttft_parts.csv"
 _DESCRIPTION = """\
 Compute every claim of both published records on its own seeds and requests twice: as BLIS computes
 it, and under the corrected profile, without BLIS's defects. Print each claim with both numbers and
@@ -69,58 +60,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         folder = Path(options.output)
         cli.check_writable(folder, is_folder=True)
         prepare_backend(use_cache=not options.no_cache)
-        _compute(folder, options.parts)
-    claims, parts = (rows_of(folder / name) for name in (CLAIMS, PARTS))
+
     from papers.corrected import page
 
+    if not options.saved:
+        page.compute(folder, options.parts)
+    claims, parts = (rows_of(folder / name) for name in (page.CLAIMS_FILE, page.PARTS_FILE))
     if not options.quiet:
         print("\n".join(page.printed(claims, parts)))
     if options.page is not None:
         write_text(Path(options.page), page.page(claims, parts))
     return 0
-
-
-def _compute(folder: Path, parts_folder: str | None) -> None:
-    from papers.corrected import page, profiles
-    from papers.record.runs import PaperRuns
-    from papers.routing_evolution.record import RECORD as ROUTING
-    from papers.strategy_evolution.record import RECORD as SCHEDULING
-
-    verdicts: list[ProfileVerdict] = []
-    runs: dict[str, PaperRuns] = {}
-    for record in (SCHEDULING, ROUTING):
-        kept = Path(parts_folder or Path(record.output) / "parts")
-        cli.check_writable(kept, is_folder=True)
-        runs[record.name] = PaperRuns(kept, "reference")
-        verdicts += _verdicts(record, runs[record.name])
-    parts = [
-        row
-        for verdict in profiles.surprises(verdicts)
-        for row in profiles.parts_of(verdict, runs[verdict.record.name])
-    ]
-    write_text(
-        folder / CLAIMS, csv_of([page.row_of(verdict) for verdict in verdicts], page.COLUMNS)
-    )
-    write_text(folder / PARTS, csv_of(parts, profiles.COLUMNS))
-
-
-def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ProfileVerdict]:
-    """Simulates a record under both profiles and judges its claims."""
-    from papers.corrected.profiles import judged_profiles, without_defects
-
-    settings = record.runnable(record.claims)
-    line = progress.begin(f"simulating {record.title}", 2 * len(settings), "settings")
-    samples: list[dict[str, SettingSample]] = []
-    for made in (settings, [without_defects(setting) for setting in settings]):
-        shown = partial(_show, line, len(samples) * len(settings))
-        samples.append(runs.get(made, record.seeds, record.measurement, shown))
-    line.clear()
-    exact, corrected = samples
-    yield from judged_profiles(record, record.claims, exact, corrected)
-
-
-def _show(line: progress.Phase, before: int, done: int, total: int, what: str) -> None:
-    line.show(before + done, what)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
+from blis_jax import progress
+from blis_jax.commands import cli
 from blis_jax.metrics.metric import split_name
-from papers.corrected.profiles import CONCLUSION, NUMBER, PARTS, TURNED, VERDICTS, ProfileVerdict
-from papers.pages import answer
+from papers.corrected import profiles
+from papers.corrected.profiles import (
+    CONCLUSION,
+    NUMBER,
+    PARTS,
+    TURNED,
+    VERDICTS,
+    ProfileVerdict,
+    judged_profiles,
+    without_defects,
+)
+from papers.pages import answer, csv_of, write_text
 from papers.record.claims import SHARES, metric_label
+from papers.record.runs import PaperRuns
+from papers.routing_evolution.record import RECORD as ROUTING
+from papers.strategy_evolution.record import RECORD as SCHEDULING
 from sweeps.claims.words import LOST, NO_FIGURES
+
+if TYPE_CHECKING:
+    from papers.record.definition import PaperRecord
+    from papers.record.runs import SettingSample
 
 Row = Mapping[str, str]
 COLUMNS = (
@@ -244,3 +265,41 @@ def _line(cells: Sequence[str]) -> str:
 
 def _rule(count: int) -> str:
     return f"|{'---|' * count}"
+
+
+CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"
+
+
+def compute(folder: Path, parts_folder: str | None) -> None:
+    """Simulate both records under both profiles, and write what becomes of their claims."""
+    verdicts: list[ProfileVerdict] = []
+    runs: dict[str, PaperRuns] = {}
+    for record in (SCHEDULING, ROUTING):
+        kept = Path(parts_folder or Path(record.output) / "parts")
+        cli.check_writable(kept, is_folder=True)
+        runs[record.name] = PaperRuns(kept, "reference")
+        verdicts += _verdicts(record, runs[record.name])
+    parts = [
+        row
+        for verdict in profiles.surprises(verdicts)
+        for row in profiles.parts_of(verdict, runs[verdict.record.name])
+    ]
+    write_text(folder / CLAIMS_FILE, csv_of([row_of(verdict) for verdict in verdicts], COLUMNS))
+    write_text(folder / PARTS_FILE, csv_of(parts, profiles.COLUMNS))
+
+
+def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ProfileVerdict]:
+    """Simulates a record under both profiles and judges its claims."""
+    settings = record.runnable(record.claims)
+    line = progress.begin(f"simulating {record.title}", 2 * len(settings), "settings")
+    samples: list[dict[str, SettingSample]] = []
+    for made in (settings, [without_defects(setting) for setting in settings]):
+        shown = partial(_show, line, len(samples) * len(settings))
+        samples.append(runs.get(made, record.seeds, record.measurement, shown))
+    line.clear()
+    exact, corrected = samples
+    yield from judged_profiles(record, record.claims, exact, corrected)
+
+
+def _show(line: progress.Phase, before: int, done: int, total: int, what: str) -> None:
+    line.show(before + done, what)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
 from blis_jax.reports.style import GUIDE_COLOUR, STRATEGY_COLOURS, figure, line_handle, save
 from papers.real_servers.designs import Error
 from papers.real_servers.vllm import VllmRun
@@ -58,8 +60,6 @@ def _colours(count: int) -> list[str]:
 
 def _arrange(panel: Any, measured: Sequence[float]) -> None:
     """Both axes logarithmic, with plain numbers, and the line of equality."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
     ends = [min(measured) * 0.8, max(measured) * 1.25]
     panel.plot(ends, ends, color=GUIDE_COLOUR, linewidth=0.8, zorder=1)
     panel.set(xscale="log", yscale="log", xlim=ends)

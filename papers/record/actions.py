@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.commands import cli
+from blis_jax.errors import ConfigError, closest
 from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
 from papers.record.published import Classifier
-from papers.record.runs import estimated_s
+from papers.record.runs import PaperRuns, elapsed, estimated_s
 from papers.record.survival import judged, judged_pooled
 from sweeps.claims.words import EXACT, SAYS_SO, SURVIVES
 
 if TYPE_CHECKING:
+    from papers.record.claims import AnyClaim
+    from papers.record.command import RecordOptions
+    from papers.record.definition import PaperRecord
+
+if TYPE_CHECKING:
     from pathlib import Path
 
-    from papers.record.command import PaperJob
     from papers.record.quantities import Samples
-    from papers.record.runs import Say
+    from papers.record.runs import Say, elapsed
     from papers.record.settings import RunSetting
 
 
@@ -252,3 +260,85 @@ def plan(job: PaperJob) -> None:
             if missing
             else f"{len(some)} settings × {len(seeds)} seeds ({stream}): all kept in {job.parts}"
         )
+
+
+@dataclass(frozen=True)
+class PaperJob:
+    """The work that the options ask for."""
+
+    record: PaperRecord
+    options: RecordOptions
+    claims: tuple[AnyClaim, ...]
+    output: Path
+    parts: Path
+
+    @property
+    def num_seeds(self) -> int:
+        """Return the number of seeds that `--seeds` adds to the published ones; 0 without the option."""
+        return self.options.seeds or 0
+
+    @property
+    def stream(self) -> str:
+        """Return who draws the requests of the many seeds."""
+        return self.options.rng or "jax"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds beside the published ones."""
+        first = self.record.first_reference_seed if self.stream == "reference" else 0
+        return tuple(range(first, first + self.num_seeds))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing is printed."""
+        return self.options.quiet
+
+    def runs(self, stream: str) -> PaperRuns:
+        """Return the runs with requests drawn by a stream."""
+        return PaperRuns(self.parts, stream, self.options.overwrite)
+
+    def print(self, lines: Sequence[str]) -> None:
+        """Print lines, unless the job is quiet."""
+        if not self.is_quiet:
+            print("\n".join(lines))
+
+
+def job_of(record: PaperRecord, options: RecordOptions) -> PaperJob:
+    """Return the work that the options ask for; refuse folders that cannot be written."""
+    output = Path(options.output or record.output)
+    parts = output / "parts" if options.parts is None else Path(options.parts)
+    for folder in (output, parts):
+        cli.check_writable(folder, is_folder=True)
+    return PaperJob(record, options, _chosen(record, options.rows), output, parts)
+
+
+def _chosen(record: PaperRecord, rows: str | None) -> tuple[AnyClaim, ...]:
+    if rows is None:
+        return record.claims
+    wanted = [row.strip() for row in rows.split(",")]
+    known = list(dict.fromkeys(claim.row for claim in record.claims))
+    for row in wanted:
+        if row not in known:
+            raise ConfigError(
+                f"--rows: the record has no row {row!r}; it has {', '.join(known)}"
+                f"{closest(row, known)}"
+            )
+    return tuple(claim for claim in record.claims if claim.row in wanted)
+
+
+def reproduce_record(record: PaperRecord, options: RecordOptions) -> int:
+    """Make what the options ask for of a record; return the exit code."""
+    job = job_of(record, options)
+    if options.plan:
+        plan(job)
+        return 0
+    start = time.monotonic()
+    published(job)
+    if job.num_seeds:
+        many(job)
+    if options.figures:
+        compute_data(job)
+    if not options.no_figures:
+        draw(job)
+    job.print([f"Done in {elapsed(start)}."])
+    return 0

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from papers.record.claims import AnyClaim
     from papers.record.definition import PaperRecord
-    from papers.record.runs import PaperRuns
 
 LEAST_SEEDS, MOST_SEEDS = 2, 100_000
 FIGURE_SEEDS = 200
@@ -85,56 +80,18 @@ def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> in
         description = _DESCRIPTION.format(title=record.title)
         examples = _EXAMPLES.format(figure=record.figure_example)
         options = RecordOptions.called(record.package, description, examples).read(words)
-        return _run(_job(record, options))
+        check_sense(options)
+        prepare_backend(use_cache=not options.no_cache)
+
+        from papers.record.actions import reproduce_record
+
+        return reproduce_record(record, options)
 
     return cli.run_command(record.package, run, arguments)
 
 
-@dataclass(frozen=True)
-class PaperJob:
-    """The work that the options ask for."""
-
-    record: PaperRecord
-    options: RecordOptions
-    claims: tuple[AnyClaim, ...]
-    output: Path
-    parts: Path
-
-    @property
-    def num_seeds(self) -> int:
-        """Return the number of seeds that `--seeds` adds to the published ones; 0 without the option."""
-        return self.options.seeds or 0
-
-    @property
-    def stream(self) -> str:
-        """Return who draws the requests of the many seeds."""
-        return self.options.rng or "jax"
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Return the seeds beside the published ones."""
-        first = self.record.first_reference_seed if self.stream == "reference" else 0
-        return tuple(range(first, first + self.num_seeds))
-
-    @property
-    def is_quiet(self) -> bool:
-        """Return whether nothing is printed."""
-        return self.options.quiet
-
-    def runs(self, stream: str) -> PaperRuns:
-        """Return the runs with requests drawn by a stream."""
-        from papers.record.runs import PaperRuns
-
-        return PaperRuns(self.parts, stream, self.options.overwrite)
-
-    def print(self, lines: Sequence[str]) -> None:
-        """Print lines, unless the job is quiet."""
-        if not self.is_quiet:
-            print("\n".join(lines))
-
-
-def _job(record: PaperRecord, options: RecordOptions) -> PaperJob:
-    """The options, checked."""
+def check_sense(options: RecordOptions) -> None:
+    """Refuse options that contradict each other, or numbers that make no sense."""
     if options.figures and options.no_figures:
         raise ConfigError("--figures and --no-figures contradict each other; give one")
     if options.resume and options.overwrite:
@@ -147,42 +104,3 @@ def _job(record: PaperRecord, options: RecordOptions) -> PaperJob:
             )
     if options.rng is not None and options.seeds is None:
         raise ConfigError("--rng is about the seeds of --seeds; give that too, or leave --rng out")
-    output = Path(options.output or record.output)
-    parts = output / "parts" if options.parts is None else Path(options.parts)
-    for folder in (output, parts):
-        cli.check_writable(folder, is_folder=True)
-    return PaperJob(record, options, _chosen(record, options.rows), output, parts)
-
-
-def _chosen(record: PaperRecord, rows: str | None) -> tuple[AnyClaim, ...]:
-    if rows is None:
-        return record.claims
-    wanted = [row.strip() for row in rows.split(",")]
-    known = list(dict.fromkeys(claim.row for claim in record.claims))
-    for row in wanted:
-        if row not in known:
-            raise ConfigError(
-                f"--rows: the record has no row {row!r}; it has {', '.join(known)}"
-                f"{closest(row, known)}"
-            )
-    return tuple(claim for claim in record.claims if claim.row in wanted)
-
-
-def _run(job: PaperJob) -> int:
-    prepare_backend(use_cache=not job.options.no_cache)
-    from papers.record import actions
-    from papers.record.runs import elapsed
-
-    if job.options.plan:
-        actions.plan(job)
-        return 0
-    start = time.monotonic()
-    actions.published(job)
-    if job.num_seeds:
-        actions.many(job)
-    if job.options.figures:
-        actions.compute_data(job)
-    if not job.options.no_figures:
-        actions.draw(job)
-    job.print([f"Done in {elapsed(start)}."])
-    return 0

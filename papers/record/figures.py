@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import OverwriteSwitch, option
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from blis_jax.lazy import pandas as pd
 
 PICTURES, DATA = "pictures", "data"
 
@@ -69,8 +66,6 @@ def read(data: Path, name: str) -> pd.DataFrame:
     Raises:
         ConfigError: there are none in the folder.
     """
-    import pandas as pd
-
     path = data / f"{name}.csv"
     if not path.is_file():
         raise ConfigError(
@@ -82,8 +77,6 @@ def read(data: Path, name: str) -> pd.DataFrame:
 
 def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
     """Return the rows with these values; then x is a number if it is one in all of them."""
-    import pandas as pd
-
     for column, value in values.items():
         wanted = f"{value:g}" if column == "x" and isinstance(value, (int, float)) else value
         table = table[table[column] == wanted]

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import blis_jax.metrics.further  # noqa: F401  (registers reject_rate, num_preemptions and others)
 from blis_jax.core.outcome import WHOLE
+from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.metric import ALL, names_in, split_name
+from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.run_summary import NUM_RANKS, kept_tails, tails_of_runs
+from blis_jax.metrics.scalars import evaluate
+from blis_jax.metrics.summaries import select
 from blis_jax.records.record import TTFT_PARTS
+from sweeps.claims import metrics
 
 if TYPE_CHECKING:
     from blis_jax.metrics.summaries import SloTargets
@@ -67,19 +74,12 @@ SCALAR_NAMES = (*RUN_FIGURES, *names_in(CLASS_FIGURES, CLASSES))
 
 
 def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
-    from blis_jax.metrics.scalars import evaluate
-    from sweeps.claims import (
-        metrics,  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
-    )
-
     assert metrics is not None
     return np.array(list(evaluate(record, names, _targets()).values()))
 
 
 @lru_cache(maxsize=1)
 def _targets() -> SloTargets:
-    from blis_jax.metrics.measure import Measure
-
     return Measure().slo_targets()
 
 
@@ -109,17 +109,12 @@ def _parts(record: RunRecord, classes: Sequence[str]) -> np.ndarray:
 
 
 def _of_class(record: RunRecord, slo_class: str) -> Any:
-    from blis_jax.metrics.reference import class_code
-
     if slo_class == ALL:
         return np.ones(len(record.requests.slo_class), bool)
     return record.requests.slo_class == class_code(slo_class)
 
 
 def _tails_of(record: RunRecord) -> np.ndarray:
-    from blis_jax.metrics.run_summary import kept_tails, tails_of_runs
-    from blis_jax.metrics.summaries import select
-
     classes = [slo_class for _, slo_class in map(_group, POOLED_METRICS) if slo_class]
     kept = kept_tails(select(record), classes)
     tails = tails_of_runs(
@@ -142,8 +137,6 @@ def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
 
 def with_tails(measurement: Measurement) -> Measurement:
     """Add, by metric of `POOLED_METRICS`, the number of requests and the largest latencies in µs."""
-    from blis_jax.metrics.run_summary import NUM_RANKS
-
     parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))
     names = tuple(f"{metric}/{part}" for metric in POOLED_METRICS for part in parts)
 

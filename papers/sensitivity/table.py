@@ -7,15 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.reports.drawing import save
+from blis_jax.results.dataset import load
 from papers.pages import answer
+from sweeps.sensitivity import __main__ as sensitivity
+from sweeps.sensitivity.figure import totals
 from sweeps.sensitivity.indices import FIGURES, Agreement, agreement_of, verdict
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 from sweeps.sensitivity.report import agreement_cells, interval_words
+from sweeps.strategies.file import load_strategy
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
+
+    from papers.sensitivity.__main__ import SensitivityPaperOptions
 
 DATA = Path(__file__).parent / "data"
 TABLE = "total_indices.csv"
@@ -152,3 +162,69 @@ def count_words(table: pd.DataFrame) -> str:
         "a dummy gets, as the bootstrap does not know of other seeds and other members, these meet: "
         f"{counts[1]}."
     )
+
+
+def make_table(options: SensitivityPaperOptions) -> int:
+    """Study the spaces, or take the indices that come with the package, and print them; return the exit code."""
+    if options.saved:
+        return _saved(options.output)
+    spaces = _spaces(options)
+    output = Path(options.folder if options.output is None else options.output)
+    cli.check_writable(output, is_folder=True)
+    rows: list[dict[str, Any]] = []
+    for space in spaces:
+        cli.say(options.command, f"{space}: {len(rows)} indices so far")
+        code = sensitivity.main(_words(options, space, output / Path(space).stem))
+        if code:
+            return code
+        rows += rows_of(Path(space).stem, load(output / Path(space).stem / "dataset.zarr"))
+    table = pd.DataFrame(rows)
+    with cli.writing(output / TABLE), replacing(output / TABLE) as written:
+        table.to_csv(written, index=False)
+    print("\n".join(printed(table)))
+    print(f"Written: {output / TABLE}")
+    return 0
+
+
+def _words(options: SensitivityPaperOptions, space: str, folder: Path) -> list[str]:
+    """The options of one space's study."""
+    words = [space, "--resume", "--quiet", "--output", str(folder)]
+    given = options.given()
+    for name in ("base", "seeds", "num_seeds", "first_seed"):
+        if name in given:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    words += [f"--{name.replace('_', '-')}" for name in ("no_figures", "no_cache") if name in given]
+    if options.surrogates is not None and (Path(options.surrogates) / space).exists():
+        words += ["--surrogate", str(Path(options.surrogates) / space)]
+    return words
+
+
+def _spaces(options: SensitivityPaperOptions) -> list[str]:
+    spaces = [name.strip() for name in options.spaces.split(",")]
+    for name in spaces:
+        if not load_strategy(name).parameters:
+            raise ConfigError(f"--spaces: {name} has no parameters, so it is no space")
+    folder = options.surrogates
+    if folder is not None:
+        found = [name for name in spaces if (Path(folder) / name).exists()]
+        if not found:
+            raise ConfigError(
+                f"--surrogates: {folder} has no folder named as one of {', '.join(spaces)}"
+            )
+    return spaces
+
+
+def _saved(output: str | None) -> int:
+    """The indices that come with the package; with --output also their figures."""
+    table = pd.read_csv(DATA / TABLE)
+    print("\n".join(printed(table)))
+    if output is None:
+        return 0
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for space, rows in table.groupby("space", sort=False):
+        path = folder / f"agreement_{space}.png"
+        with cli.writing(path):
+            save(totals(*totals_of(rows), (SIMULATOR, SURROGATE), str(space)), path)
+        print(f"Written: {path}")
+    return 0

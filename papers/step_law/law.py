@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import SIZED, find
+from blis_jax.lazy import jax, pandas
 from blis_jax.statistics.intervals import Estimate, relative_change
 
 BLOCK_TOKENS = 16  # vLLM's default, which the file does not state
@@ -71,8 +72,6 @@ def read_steps(path: Path) -> list[MeasuredSteps]:
     Raises:
         ConfigError: the file cannot be read, lacks a column, or a run has too few steps in a row.
     """
-    import pandas
-
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; give a Parquet file of measured steps")
     try:
@@ -213,8 +212,6 @@ def predicted_us(steps: MeasuredSteps, name: str) -> np.ndarray | None:
     """
     if steps.model not in SERVED:
         return None
-    import jax
-
     sizes = find(name).sizes
     assert sizes is not None and name in SIZED
     served = Deployment(

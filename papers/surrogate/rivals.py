@@ -9,9 +9,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.neighbors import KNeighborsRegressor
+from skopt.learning import GaussianProcessRegressor
+from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from threadpoolctl import threadpool_limits
 
+from blis_jax.lazy import pandas as pd
 from surrogate.data import Data
 from surrogate.fitting.learn import samples_of
 from surrogate.fitting.network import features
@@ -24,9 +28,6 @@ Maker = Callable[[], Any]
 
 
 def _gaussian_process() -> Any:
-    from skopt.learning import GaussianProcessRegressor
-    from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
     def made(num_features: int) -> Any:
         """Make a process with a length for every feature and noise, as scikit-optimize's own searches have."""
         lengths = np.full(num_features, 2.0)
@@ -38,16 +39,12 @@ def _gaussian_process() -> Any:
 
 
 def _boosting() -> Any:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
     return HistGradientBoostingRegressor(
         max_iter=600, learning_rate=0.05, early_stopping=False, random_state=0
     )
 
 
 def _neighbours() -> Any:
-    from sklearn.neighbors import KNeighborsRegressor
-
     return KNeighborsRegressor(10, weights="distance")
 
 

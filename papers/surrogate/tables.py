@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+from blis_jax.lazy import pandas as pd
+from blis_jax.statistics.paired import holm
+from surrogate.levels.fit import NEAR, any_seeds_lines, share_cells
 
 LEVEL = 0.01
 
@@ -53,8 +53,6 @@ def _number(value: float) -> str:
 
 def coverage(table: pd.DataFrame) -> list[str]:
     """Write the coverage of 90 % intervals and the binomial tests."""
-    from blis_jax.statistics.paired import holm
-
     lines = [
         "| intervals of | outputs | covered, least to most | rejected at 1 % each | all as one (Holm) "
         "| with finite calibration |",
@@ -75,8 +73,6 @@ def coverage(table: pd.DataFrame) -> list[str]:
 
 def regions(table: pd.DataFrame) -> list[str]:
     """Write the coverage of the pool's intervals in each region."""
-    from surrogate.levels.fit import share_cells
-
     lines = [
         "| region | points | intervals of | covered, least to most | median | outputs within 86 to 94 % |",
         "|---|---|---|---|---|---|",
@@ -90,8 +86,6 @@ def regions(table: pd.DataFrame) -> list[str]:
 
 def any_seeds(table: pd.DataFrame) -> list[str]:
     """Write the coverage of intervals for any seeds, and what lies beyond the bar."""
-    from surrogate.levels.fit import NEAR, any_seeds_lines
-
     whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
     off = whole[(whole["share"] - 0.9).abs() > NEAR]
     words = ", ".join(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError
-from papers.pages import csv_of, rows_of, write_text
+from papers.pages import rows_of, write_text
 
 NAME = "papers.two_tracks"
 FOLDER = "out/two_tracks"
@@ -88,58 +86,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         folder = Path(options.output)
         cli.check_writable(folder, is_folder=True)
         prepare_backend(use_cache=not options.no_cache)
-        for name, make in _tables(folder, options):
-            _write(folder / f"{name}.csv", make())
-    from papers.two_tracks import page
 
-    tables = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
+    from papers.two_tracks import page, tables
+
+    if not options.saved:
+        tables.make_tables(folder, options)
+    rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
     if not options.quiet:
-        print("\n".join(page.printed(tables)))
+        print("\n".join(page.printed(rows_by_table)))
     if options.page is not None:
-        write_text(Path(options.page), page.page(tables))
+        write_text(Path(options.page), page.page(rows_by_table))
     return 0
-
-
-def _tables(
-    folder: Path, options: TwoTracksOptions
-) -> list[tuple[str, Callable[[], list[dict[str, str]]]]]:
-    """The tables to make, by name; those whose files are not given stay as they are."""
-    from papers.two_tracks import tables
-
-    made: list[tuple[str, Callable[[], list[dict[str, str]]]]] = []
-    if Path(tables.TRACK).is_dir():
-        made.append(("iterations", lambda: tables.ledger_rows(Path(tables.TRACK))))
-    if options.searches is not None:
-        made.append(("searches", partial(tables.search_rows, options.searches)))
-    if options.ablations is not None:
-        made.append(("parts", partial(tables.part_rows, options.ablations)))
-    if options.map is not None and options.check is not None:
-        built, other = tables.RobustnessMap(options.map), tables.RobustnessMap(options.check)
-        tables.check_disjoint(built, other)
-        made.append(("regimes", lambda: tables.rule_rows(built, other)))
-        made.append(("check", lambda: tables.check_rows(built, other)))
-    if not options.no_joint:
-        made.append(("joint", lambda: _joint(folder, options)))
-    return made
-
-
-def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
-    from papers.record.runs import PaperRuns
-    from papers.two_tracks import joint
-
-    count = joint.NUM_SEEDS if options.seeds is None else options.seeds
-    seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
-    runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")
-    line = progress.begin("simulating", len(joint.cells()), "settings")
-    rows = joint.rows(runs, seeds, lambda done, _, what: line.show(done, what))
-    line.clear()
-    return rows
-
-
-def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    if not rows:
-        raise ConfigError(f"there is nothing to write into {path}; look at what the options name")
-    write_text(path, csv_of(rows))
 
 
 if __name__ == "__main__":

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from blis_jax import progress
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import read_json
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.paired import Pair, differences
+from papers.pages import csv_of, write_text
+from papers.record.runs import PaperRuns
+from papers.two_tracks import joint
 from sweeps.ledger.book import Ledger, LedgerRow
 from sweeps.ledger.trial import REFERENCE, STRATEGY
 from sweeps.robustness.cells import KINDS
 from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
 from sweeps.strategies.file import load_strategy
+
+if TYPE_CHECKING:
+    from papers.two_tracks.__main__ import TwoTracksOptions
+
 
 TRACK = "sweeps/tracks/routing"
 METRICS = ("worst_ttft_p99_ms", "ttft_p99_ms", "slo_miss_rate", "reject_rate")
@@ -316,3 +324,46 @@ def rule_rows(built: RobustnessMap, other: RobustnessMap) -> list[dict[str, str]
         )
         rows.append(dict(zip(RULE_COLUMNS, values, strict=True)))
     return rows
+
+
+def make_tables(folder: Path, options: TwoTracksOptions) -> None:
+    """Make the tables whose files are given, and write each."""
+    for name, make in _tables(folder, options):
+        _write(folder / f"{name}.csv", make())
+
+
+def _tables(
+    folder: Path, options: TwoTracksOptions
+) -> list[tuple[str, Callable[[], list[dict[str, str]]]]]:
+    """The tables to make, by name; those whose files are not given stay as they are."""
+    made: list[tuple[str, Callable[[], list[dict[str, str]]]]] = []
+    if Path(TRACK).is_dir():
+        made.append(("iterations", lambda: ledger_rows(Path(TRACK))))
+    if options.searches is not None:
+        made.append(("searches", partial(search_rows, options.searches)))
+    if options.ablations is not None:
+        made.append(("parts", partial(part_rows, options.ablations)))
+    if options.map is not None and options.check is not None:
+        built, other = RobustnessMap(options.map), RobustnessMap(options.check)
+        check_disjoint(built, other)
+        made.append(("regimes", lambda: rule_rows(built, other)))
+        made.append(("check", lambda: check_rows(built, other)))
+    if not options.no_joint:
+        made.append(("joint", lambda: _joint(folder, options)))
+    return made
+
+
+def _joint(folder: Path, options: TwoTracksOptions) -> list[dict[str, str]]:
+    count = joint.NUM_SEEDS if options.seeds is None else options.seeds
+    seeds = tuple(range(joint.FIRST_SEED, joint.FIRST_SEED + count))
+    runs = PaperRuns(Path(options.parts or folder / "parts"), "jax")
+    line = progress.begin("simulating", len(joint.cells()), "settings")
+    rows = joint.rows(runs, seeds, lambda done, _, what: line.show(done, what))
+    line.clear()
+    return rows
+
+
+def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    if not rows:
+        raise ConfigError(f"there is nothing to write into {path}; look at what the options name")
+    write_text(path, csv_of(rows))

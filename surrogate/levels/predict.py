@@ -12,12 +12,14 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.cluster.setting_values import config_of_values
+from blis_jax.commands.run.requests import draw_requests
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.metrics import further  # noqa: F401  (registers metrics that datasets have)
 from blis_jax.metrics.measure import DEFAULT_TARGETS, Measure
 from blis_jax.metrics.on_device.compiled import figures_of
 from blis_jax.runs.many_runs import run_given
 from blis_jax.runs.options import Options, default_form
+from blis_jax.workload import reference
 from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import parse_spec
 from surrogate.data import FAILED
@@ -100,11 +102,7 @@ def workload_of(levels: Levels, spec: WorkloadSpec | None = None) -> WorkloadSpe
 
 def drawing(levels: Levels) -> Callable[[WorkloadSpec, int, int], tuple[RequestTable, Any]]:
     """Return the function that draws the requests of a workload and a seed, contents cut into blocks of a size."""
-    if levels.stream == "jax":
-        from blis_jax.commands.run.requests import draw_requests as draw
-    else:
-        from blis_jax.workload.reference import draw
-    return draw
+    return draw_requests if levels.stream == "jax" else reference.draw
 
 
 def predict_any(

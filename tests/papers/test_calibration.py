@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from papers.calibration import __main__ as paper
+from papers.calibration import tables
 from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"
@@ -19,9 +20,9 @@ def _rows() -> list[dict]:
 
 def test_all_runs_keep_the_bars_with_the_context_term():
     """Also the one whose requests are evicted, which keep their output as in vLLM."""
-    within = [name for name in paper.RUNS if paper._is_within(_rows(), name, "with context")]
+    within = [name for name in paper.RUNS if tables._is_within(_rows(), name, "with context")]
     assert within == list(paper.RUNS)
-    verdicts = paper._verdicts(_rows(), paper.RUNS)
+    verdicts = tables._verdicts(_rows(), paper.RUNS)
     assert verdicts[0].endswith("not kept") and verdicts[1].endswith(": kept")
 
 
@@ -39,13 +40,13 @@ def test_fits_beat_the_naive_prediction():
 
 def test_rows_are_complete():
     table = pd.read_csv(SHIPPED)
-    assert len(table) == len(paper.RUNS) * len(paper.TERMS) * (4 + 1) * 12
+    assert len(table) == len(paper.RUNS) * len(tables.TERMS) * (4 + 1) * 12
     assert table["error"].notna().all()
 
 
 @needs_runs
 def test_the_naive_prediction_stands_below_the_fits():
-    lines = paper._tables(_rows(), [], REAL, paper.RUNS).splitlines()
+    lines = tables._tables(_rows(), [], REAL, paper.RUNS).splitlines()
     assert lines[0].startswith("Fitted on the first 150") and "same episode" in lines[0]
     models = [line[40:54].strip() for line in lines[2:14]]
     assert models == ["blackbox", "with context", "naive"] * 4
@@ -54,7 +55,7 @@ def test_the_naive_prediction_stands_below_the_fits():
 
 @needs_runs
 def test_published_errors_are_read():
-    found = paper.published(REAL / "RTXPRO6000_Llama-3.1-8B" / "summary.txt")
+    found = tables.published(REAL / "RTXPRO6000_Llama-3.1-8B" / "summary.txt")
     assert found["ttft_ms", "mean"] == pytest.approx(-0.040, abs=5e-4)
     assert found["e2e_ms", "p50"] == pytest.approx(-0.012, abs=5e-4)
     assert found["tpot_ms", "p99"] == pytest.approx(0.008, abs=5e-4) and len(found) == 15

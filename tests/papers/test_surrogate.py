@@ -23,7 +23,8 @@ def test_saved_bars_follow_from_the_numbers() -> None:
 
 
 def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
-    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
+    from sweeps.dataset.__main__ import DatasetOptions
+    from sweeps.dataset.command import sizes_of
 
     for space in SPACES.values():
         for scale in (1.0, 0.01):
@@ -34,7 +35,8 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
 
 
 def test_points_on_seeds_of_their_own_are_of_the_same_world() -> None:
-    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
+    from sweeps.dataset.__main__ import DatasetOptions
+    from sweeps.dataset.command import sizes_of
 
     space = SPACES["iter08"]
     pooled, own = (
@@ -49,7 +51,8 @@ def test_points_on_seeds_of_their_own_are_of_the_same_world() -> None:
 
 
 def test_sets_that_all_points_share_are_of_the_same_world_and_of_other_seeds() -> None:
-    from sweeps.dataset.__main__ import DatasetOptions, sizes_of
+    from sweeps.dataset.__main__ import DatasetOptions
+    from sweeps.dataset.command import sizes_of
 
     space = SPACES["iter08"]
     pooled, own, common = (

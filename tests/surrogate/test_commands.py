@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from blis_jax.errors import ConfigError, ConfigWarning
-from surrogate import coverage, predict, report, train
+from surrogate import coverage, predict, report, scores, train
+from surrogate.fitting import training
 from surrogate.predictor import Surrogate
 from surrogate.scores import p_value_finite
 from tests.support.damages import WAYS, damaged, files_of
@@ -36,19 +37,19 @@ def test_training_leaves_nothing_half_done(model: Path) -> None:
 def test_a_stopped_training_goes_on_to_the_same_surrogate(
     store: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATES", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_STATES", 0.0)
     longer = [*SMALL[:-4], "--steps", "150", "--batch", "64"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert train.main([str(store), *longer, "--out", str(whole), "--quiet"]) == 0
 
-    keep = train.StateKeeper.keep
+    keep = training.StateKeeper.keep
 
-    def keep_and_stop(self: train.StateKeeper, state: object) -> None:
+    def keep_and_stop(self: training.StateKeeper, state: object) -> None:
         keep(self, state)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.StateKeeper, "keep", keep_and_stop)
+        patch.setattr(training.StateKeeper, "keep", keep_and_stop)
         assert train.main([str(store), *longer, "--out", str(broken), "--quiet"]) == 130
     assert not broken.exists()
     other = [*SMALL[:-4], "--steps", "151", "--batch", "32"]
@@ -89,10 +90,10 @@ def test_a_damaged_surrogate_is_not_used(model: Path, way: str) -> None:
 def test_a_damaged_state_is_not_gone_on_with(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATES", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_STATES", 0.0)
     words = [str(store), *SMALL, "--out", str(tmp_path / "made"), "--quiet"]
     with monkeypatch.context() as patch:
-        patch.setattr(train.StateKeeper, "forget", lambda _: None)
+        patch.setattr(training.StateKeeper, "forget", lambda _: None)
         assert train.main(words) == 0
     state = tmp_path / "made.state"
     for piece in files_of(state):
@@ -144,8 +145,8 @@ def test_coverage_takes_fresh_points_of_the_same_population_only(
     assert coverage.main([str(model), str(fresh)]) == 0
     said = capsys.readouterr().out
     assert "/128" in said
-    table = coverage.coverage_table(
-        *coverage.read_pair(model, fresh, allows_fresh=True), confidence=0.9
+    table = scores.coverage_table(
+        *scores.read_pair(model, fresh, allows_fresh=True), confidence=0.9
     )
     assert (table["points"] == 128).all()
     row = table.iloc[0]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from surrogate import train
+from surrogate.fitting import training
 from surrogate.predictor import Surrogate
 from tests.files.test_leftovers import ENVIRONMENT, names
 from tests.support.killed import ROOT
@@ -34,6 +35,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from surrogate import train
+from surrogate.fitting import training
 from tests.support.killed import kill_when
 
 moment, store, out, *words = sys.argv[1:]
@@ -54,7 +56,7 @@ def discarded(event, path):
         removed.append(path)
     return len(removed) > 8
 
-train.SECONDS_BETWEEN_STATES = 0.0
+training.SECONDS_BETWEEN_STATES = 0.0
 kill_when({"half written": half_written, "exchanged": is_second, "discarded": discarded}[moment])
 sys.exit(train.main([store, "--out", out, *words]))
 """
@@ -72,7 +74,7 @@ def whole(store: Path) -> Path:
 def test_killed_training_goes_on_and_leaves_nothing(
     store: Path, whole: Path, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATES", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_STATES", 0.0)
     out = tmp_path / "made"
     words = [sys.executable, "-c", KILLED, moment, str(store), str(out), *FIT]
     assert subprocess.run(words, env=ENVIRONMENT, cwd=ROOT).returncode == -signal.SIGKILL

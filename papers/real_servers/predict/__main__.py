@@ -5,23 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
-from blis_jax.lazy import pandas
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
 from papers.real_servers.predict.scene import FITTED, MODELS
-
-if TYPE_CHECKING:
-    from papers.real_servers.predict.files import RunsFile
 
 NAME = "papers.real_servers.predict"
 _DESCRIPTION = """\
@@ -76,57 +66,10 @@ def _command(arguments: Sequence[str] | None) -> int:
     usual = source.with_name(f"{source.stem}_predicted.csv")
     output = output_path(options.output or usual, "--output", (), options.overwrite)
     prepare_backend()
-    notes = Notes(NAME, options.log)
 
-    from papers.real_servers.predict.files import filled, read_runs_file
-    from papers.real_servers.predict.learned import learned
-    from papers.real_servers.predict.prediction import predict, with_configs
+    from papers.real_servers.predict.files import predict_runs
 
-    file = read_runs_file(source)
-    units = file.collection.units(file.rows)
-    if options.model_configs is not None:
-        units = with_configs(units, Path(options.model_configs))
-    with progress.phase("predicting", len(units), "runs") as work:
-        found = predict(units, learned(file.collection.NAME, options.model), work.show)
-    for problem in dict.fromkeys(one.problem for one in found if one.problem):
-        notes.warn(problem)
-    table = filled(file, found)
-
-    with cli.writing(output), replacing(output) as scratch:
-        table.to_csv(scratch, index=False)
-    head, *errors = summary(file, table).splitlines()
-    render.show_answer(
-        Answer.of(
-            f"What would the runs of {source} measure?",
-            head,
-            "fitted to runs of that collection; errors below where the file has measured values.",
-            f"{len(units)} runs predicted.",
-            f"Written: {output}",
-        ),
-        *(["\n".join(errors)] if errors else []),
-    )
-    return 0
-
-
-def summary(file: RunsFile, table: pandas.DataFrame) -> str:
-    """Say how many rows were predicted, and how far off they are where the file has measured values."""
-    from papers.real_servers.predict.files import MEASURED, REASON
-
-    number = int((table[REASON] == "").sum())
-    lines = [f"{number} of {len(table)} rows predicted as {file.collection.NAME}."]
-    by = "metric_name" if "metric_name" in table.columns else None
-    for column in file.collection.VALUES:
-        if f"{column}{MEASURED}" not in table.columns:
-            continue
-        measured = pandas.to_numeric(table[f"{column}{MEASURED}"], errors="coerce")
-        off = (table[column] / measured - 1).abs() * 100
-        groups = off.groupby(table[by]) if by else [(column, off)]
-        for name, values in groups:
-            if values.notna().any():
-                lines.append(
-                    f"  {name}: median error {values.median():.1f} %, worst {values.max():.1f} %"
-                )
-    return "\n".join(lines)
+    return predict_runs(options, source, output)
 
 
 if __name__ == "__main__":

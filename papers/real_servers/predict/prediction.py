@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.errors import ConfigError
 from papers.real_servers.predict.closed import simulated_loop
@@ -13,6 +13,9 @@ from papers.real_servers.predict.figures import predicted
 from papers.real_servers.predict.learned import Learned
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene, Unit
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
+
+if TYPE_CHECKING:
+    pass
 
 
 class PredictedValue(NamedTuple):
@@ -57,7 +60,7 @@ def with_configs(units: Sequence[Unit], folder: Path) -> list[Unit]:
         ConfigError: there is no such folder.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give one that holds NAME/config.json")
+        raise ConfigError(f"{folder} is no folder; give one that holds options.command/config.json")
     by_name = {path.parent.name.lower(): path for path in folder.glob("*/config.json")}
 
     def described(unit: Unit) -> Unit:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.commands import cli
+from blis_jax.lazy import pandas as pd
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
 from papers.routing_evolution.figures.staleness_data import (
@@ -25,9 +25,6 @@ from papers.routing_evolution.figures.staleness_data import (
     READS_NOTHING,
     SIGNALS,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAME = "papers.routing_evolution.figures.staleness_answers"
 WORDS: Mapping[str, str] = {
@@ -44,8 +41,6 @@ LINE = ["strategy", "signal", "counts_in_flight", "rate"]
 
 def read(path: Path = DATA) -> pd.DataFrame:
     """Read the saved cells, with an array of the metric by seed in `values`."""
-    import pandas as pd
-
     table = pd.read_csv(path)
     values = [np.array(text.split(), float) for text in table[f"{METRIC} by seed"].astype(str)]
     return table[[*LINE, "age_ms"]].assign(values=values)
@@ -57,8 +52,6 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
     Intervals are 95 % by Student's t over seeds; those of changes hold for all ages of a line together.
     """
-    import pandas as pd
-
     rows = []
     for line, cells in table[table["signal"] == ALL].groupby(LINE, sort=False):
         fresh = cells.loc[cells["age_ms"] == 0, "values"].iloc[0]
@@ -80,8 +73,6 @@ def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
     """Return of every line the least age in ms from which on every age is worse than age 0; infinity
     if there is none.
     """
-    import pandas as pd
-
     rows = []
     for line, cells in comparison.groupby(LINE, sort=False):
         first = np.inf

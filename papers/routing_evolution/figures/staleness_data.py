@@ -10,17 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from blis_jax import ClusterConfig, figures_of, run_grid
 from blis_jax.commands import cli
 from blis_jax.commands.cli import whole
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.files.atomic_write import replacing
+from blis_jax.lazy import pandas as pd
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NAME = "papers.routing_evolution.figures.staleness_data"
 DATA = Path(__file__).parents[1] / "data" / "staleness_map.csv"
@@ -118,8 +116,6 @@ def measured(
     wanted: Sequence[Cell], seeds: Sequence[int] = SEEDS, num_requests: int = NUM_REQUESTS
 ) -> pd.DataFrame:
     """Simulate the cells; return a row for each with TTFT P99 in ms on every seed."""
-    import pandas as pd
-
     rows = []
     for strategy in dict.fromkeys(cell.strategy for cell in wanted):
         mine = [cell for cell in wanted if cell.strategy == strategy]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.lazy import pandas as pd
 from papers.record.figures import shipped_data
 from papers.strategy_evolution.figures import PACKAGE
 from papers.strategy_evolution.figures.robustness_map import AXES, COLOURS, NAME
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _DESCRIPTION = """\
 Count in the table of cells that sweeps.robustness writes how often each strategy is recommended, by
@@ -47,8 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(arguments: Sequence[str] | None) -> int:
-    import pandas as pd
-
     options = RobustnessDataOptions.read(arguments)
     path = Path(options.cells or "")
     if not path.is_file():
@@ -73,8 +68,6 @@ def _write(arguments: Sequence[str] | None) -> int:
 
 def counts(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the share of the cells by axis, value and recommendation; zero where there is none."""
-    import pandas as pd
-
     rows = []
     for axis in AXES:
         for value, group in cells.groupby(axis):

@@ -201,7 +201,7 @@ def test_the_command_simulates_the_baseline_on_seeds_that_are_named(
     points.write_text("load,chunk,order\n1.0,50,first\n")
     words = [str(tmp_path / "made.surrogate"), str(points), "--metrics", "latency_ms"]
     named = [*words, "--seeds", "4", "--first-seed", "1600"]
-    drawn = "surrogate.levels.predict.covariates_of_seeds"
+    drawn = "surrogate.prediction.covariates_of_seeds"
     monkeypatch.setattr(drawn, lambda _, seeds, spec: made_data.covariates_of(np.array(seeds)))
     assert predict.main(named) == 0  # the made baseline has no settings
     said = capsys.readouterr()
@@ -209,9 +209,9 @@ def test_the_command_simulates_the_baseline_on_seeds_that_are_named(
     assert "does not know the settings of its baseline" in said.err
     assert predict.main([*named, "--level", "simulated"]) == 2
     assert "does not know the settings of its baseline" in capsys.readouterr().err
-    monkeypatch.setattr("surrogate.levels.predict.baseline_config", lambda surrogate: None)
+    monkeypatch.setattr("surrogate.prediction.baseline_config", lambda surrogate: None)
     runs = baseline_runs(np.arange(1600, 1604))
-    monkeypatch.setattr("surrogate.levels.predict.baseline_on_seeds", lambda *_: runs)
+    monkeypatch.setattr("surrogate.prediction.baseline_on_seeds", lambda *_: runs)
     assert predict.main(named) == 0
     assert "for these 4 seeds, level from the baseline's runs" in capsys.readouterr().out
     assert predict.main([*named, "--level", "requests"]) == 0

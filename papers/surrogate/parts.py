@@ -1,0 +1,203 @@
+"""One space of the paper: its datasets, its surrogate and its tables, each made from those before it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.lazy import pandas as pd
+from papers.surrogate.rivals import compare, measure
+from papers.surrogate.spaces import MOST_WANTED, OF_SEEDS, PaperSpace
+from surrogate import report_figures as figure
+from surrogate.data import load_data
+from surrogate.levels.fit import any_seeds_table, common_seeds_table, load_own, unexplained_table
+from surrogate.report import SHOWN
+from surrogate.scores import (
+    coverage_table,
+    evaluate,
+    learning_curve,
+    read_pair,
+    regions_table,
+    sizes_of,
+    verdict,
+    write_table,
+)
+
+FIGURES = ("parity", "residuals")
+CURVE_STEPS = 1500
+
+
+@dataclass(frozen=True)
+class Job:
+    """One space: its files in `output`, and how each is made from those before."""
+
+    name: str
+    space: PaperSpace
+    output: Path
+    scale: float
+
+    @property
+    def data(self) -> Path:
+        """Return the path of the dataset."""
+        return self.output / f"{self.name}.zarr"
+
+    @property
+    def own(self) -> Path:
+        """Return the path of the dataset of points on seeds of their own."""
+        return self.output / f"{self.name}_seeds.zarr"
+
+    @property
+    def common(self) -> Path:
+        """Return the path of the dataset of points that share sets of further seeds."""
+        return self.output / f"{self.name}_common.zarr"
+
+    @property
+    def model(self) -> Path:
+        """Return the folder of the surrogate."""
+        return self.output / f"{self.name}.surrogate"
+
+    def make(self, part: str) -> None:
+        """Make a part, and what it needs, unless it is there."""
+        self.output.mkdir(parents=True, exist_ok=True)
+        if part == "data":
+            words = self.space.dataset_arguments(str(self.data), self.scale)
+            self._command("data", "sweeps.dataset", [*words, "--resume"])
+            if self.space.own:
+                words = self.space.own_arguments(str(self.own), self.scale)
+                self._command("own seeds", "sweeps.dataset", [*words, "--resume"])
+            if self.space.common[0]:
+                words = self.space.common_arguments(str(self.common), self.scale)
+                self._command("common seeds", "sweeps.dataset", [*words, "--resume"])
+        elif part == "fit":
+            if not self.model.exists():
+                self.make("data")
+                words = self.space.train_arguments(str(self.data), str(self.model), self.scale)
+                words += ["--seeds-data", str(self.own)] if self.space.own else []
+                self._command("fit", "surrogate.train", [*words, "--resume"])
+        elif not self._is_made(part) and (part not in OF_SEEDS or self.space.own):
+            self.make("fit")
+            table = _MAKERS[part](self, *read_pair(self.model, self.data))
+            if table is not None:
+                write_table(table, self._table(part))
+
+    def picture(self, name: str) -> Path:
+        """Return the path of a figure."""
+        return self.output / f"{self.name}_{name}.png"
+
+    def _is_made(self, part: str) -> bool:
+        if part == "figures":
+            return all(self.picture(name).exists() for name in FIGURES)
+        return self._table(part).exists()
+
+    def _table(self, part: str) -> Path:
+        return self.output / f"{self.name}_{part}.csv"
+
+    def _command(self, part: str, module: str, words: Sequence[str]) -> None:
+        """A command in a process of its own, since the engine and the network want other XLA flags."""
+        started = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", module, *words], check=False)
+        if done.returncode:
+            raise ConfigError(f"{module} ended with code {done.returncode}; see above")
+        seconds = time.monotonic() - started
+        cli.say("papers.surrogate", f"{self.name}, {part}: {seconds:.0f} s")
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def _bars(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    rows = [
+        dataclasses.asdict(score)
+        | {
+            "runs": data.num_runs,
+            "train_points": int(surrogate.about["num_points"]),
+            "bar": verdict(score, MOST_WANTED),
+        }
+        for score in evaluate(surrogate, data)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _coverage(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return coverage_table(surrogate, data, 0.9)
+
+
+def _regions(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return regions_table(surrogate, data, 0.9)
+
+
+def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return any_seeds_table(surrogate, load_own(job.own, data), 0.9)
+
+
+def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    """The sets beside the pool, then those of the further points."""
+    further = load_data(job.common)
+    assert data.seeds is not None and further.seeds is not None
+    beside = np.setdiff1d(data.seeds.seeds, data.pool)
+    frames = [
+        common_seeds_table(surrogate, data.other, beside, data.seeds, 0.9),
+        common_seeds_table(surrogate, further.test, further.pool, further.seeds, 0.9),
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return unexplained_table(surrogate, load_own(job.own, data))
+
+
+def _figures(job: Job, surrogate: Any, data: Any) -> None:
+    r2 = {score.output: score.r2 for score in evaluate(surrogate, data)}
+    found, shown = surrogate.predict(data.test.inputs), _shown(surrogate)
+    figure.draw_parity(job.picture("parity"), data, found, shown, r2)
+    figure.draw_residuals(job.picture("residuals"), data, found, shown[0])
+
+
+def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return compare(surrogate, data, _shown(surrogate))
+
+
+def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    steps = max(round(CURVE_STEPS * job.scale), 50)
+    settings = dataclasses.replace(surrogate.settings, steps=steps)
+    sizes = sizes_of(int(surrogate.about["num_points"]))[::-2][::-1]
+    path = job.output / f"{job.name}_curve_parts.csv"
+    table = learning_curve(data, settings, sizes, path)
+    return table[table["output"].isin(_shown(surrogate))].drop(columns="identity")
+
+
+def _speed(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    return measure(surrogate, _shown(surrogate)[0])
+
+
+_MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
+    "bars": _bars,
+    "coverage": _coverage,
+    "regions": _regions,
+    "any_seeds": _any_seeds,
+    "common_seeds": _common_seeds,
+    "levels": _levels,
+    "figures": _figures,
+    "rivals": _rivals,
+    "curve": _curve,
+    "speed": _speed,
+}
+
+
+def _shown(surrogate: Any) -> list[str]:
+    learned = {
+        name
+        for name, flag in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
+        if flag
+    }
+    return [name for name in SHOWN if name in learned] or sorted(learned)[:1]

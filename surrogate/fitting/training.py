@@ -1,0 +1,173 @@
+"""Train a surrogate as options of `surrogate.train` say, and keep the state of a fit that is under way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError, reads_store
+from blis_jax.files import manifest
+from blis_jax.files.atomic_write import (
+    clear_leftovers,
+    discard,
+    refuse_other_work,
+    replacing,
+    sole_writer,
+    versions,
+)
+from blis_jax.files.input_files import read_text
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
+from surrogate.data import CALIBRATION, TRAIN, Data, load_all
+from surrogate.fitting.learn import learn
+from surrogate.fitting.network import FitState, Settings, epochs_of
+from surrogate.levels.fit import load_own, with_levels
+from surrogate.store import load_arrays, save_arrays
+
+if TYPE_CHECKING:
+    from surrogate.data import Data
+    from surrogate.levels.fit import OwnData
+    from surrogate.train import TrainOptions
+
+
+SECONDS_BETWEEN_STATES = 20.0
+
+
+def train(options: TrainOptions, values: Mapping[str, Any], path: Path) -> int:
+    """Fit what the options describe, and write it; return the exit code."""
+    data = load_all(options.data, (TRAIN, CALIBRATION))
+    num_points = _num_points(options.train_points, len(data.train.inputs))
+    settings = Settings(**values)
+    own = _own(options.seeds_data, data)
+    keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
+    with sole_writer(path):
+        return _fitted(options, data, own, settings, num_points, keeper, path)
+
+
+def _fitted(
+    options: TrainOptions,
+    data: Data,
+    own: OwnData | None,
+    settings: Settings,
+    num_points: int,
+    keeper: StateKeeper,
+    path: Path,
+) -> int:
+    """Fits, writes and says so; the exit code."""
+    keeper.begin(options.resume)
+    started = time.monotonic()
+
+    def on_call(state: FitState, loss: float) -> None:
+        """Show and keep what there is."""
+        keeper.keep(state)
+        work.show(int(state.epoch), f"loss {loss:.4f}")
+
+    about = {
+        "data": data.name,
+        "data_identity": data.about,
+        "data_population": data.population,
+        "data_world": data.world,
+        "num_points": num_points,
+        "num_calibration_points": len(data.calibration.inputs),
+    }
+    training = progress.phase("training", epochs_of(settings, num_points), "passes")
+    with cli.resumable(options.command, keeper.path), training as work:
+        surrogate = learn(
+            data, settings, num_points, keeper.state_at, on_call, about, options.best_of
+        )
+        if own is not None:
+            work.show(epochs_of(settings, num_points), "what seeds do")
+            surrogate = with_levels(surrogate, data, own)
+    with cli.writing(path):
+        surrogate.save(path)
+    keeper.forget()
+    if not options.quiet:
+        learned = int(surrogate.scales.is_learned.sum())
+        render.show_answer(
+            Answer.of(
+                f"Is there a surrogate of {data.name}?",
+                f"{settings.members} networks, {num_points} training points, {learned} of "
+                f"{len(data.outputs)} outputs (the others are constant). Written: {path}",
+                "calibrated on points of its own; test points were not looked at.",
+                f"nothing was simulated; {time.monotonic() - started:.0f} s of training.",
+                f"python -m surrogate.coverage {path} DATA says how often its intervals cover.",
+            )
+        )
+    return 0
+
+
+def _own(path: str | None, data: Data) -> OwnData | None:
+    """The runs on seeds outside the pool, if they are given."""
+    if path is None:
+        return None
+    return load_own(Path(path), data)
+
+
+def _num_points(asked: int | None, available: int) -> int:
+    count = available if asked is None else asked
+    if not 2 <= count <= available:
+        raise ConfigError(
+            f"--train-points: got {count}, allowed is 2 to {available}, which the dataset has"
+        )
+    return count
+
+
+_OPTIONS = {
+    "members": "--members", "width": "--width", "depth": "--depth", "steps": "--steps",
+    "batch": "--batch", "learning_rate": "--learning-rate", "seed": "--random-state",
+    "data": "dataset", "points": "--train-points",
+}  # fmt: skip
+
+
+class StateKeeper:
+    """The state of a fit that is under way, so that it can be gone on with."""
+
+    def __init__(self, path: Path, settings: Settings, identity: str, num_points: int) -> None:
+        self.path = path
+        about = {**dataclasses.asdict(settings), "data": identity, "points": num_points}
+        self.content = {
+            **{_OPTIONS.get(name, name): one for name, one in about.items()},
+            **versions(),
+        }
+        self.kept_at = time.monotonic()
+        self.is_resumed = False
+
+    @reads_store("give --overwrite to begin anew")
+    def begin(self, is_resumed: bool) -> None:
+        """Refuse to go on with another fit's state, and drop one that is not gone on with."""
+        clear_leftovers(self.path)
+        self.is_resumed = is_resumed and self.path.exists()
+        if not self.is_resumed:
+            self.forget()
+            return
+        manifest.check(self.path, "train without --resume")
+        text = read_text(self.path / "fit.json", "a fit that was stopped")
+        refuse_other_work(self.path, json.loads(text), self.content)
+
+    @reads_store("give --overwrite to begin anew")
+    def state_at(self, fresh: FitState) -> FitState | None:
+        """Return the state that was kept, if training goes on with it; else None."""
+        if not self.is_resumed:
+            return None
+        return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))
+
+    def keep(self, state: FitState) -> None:
+        """Write the state, at most once in `SECONDS_BETWEEN_STATES`."""
+        if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
+            return
+        with cli.writing(self.path), replacing(self.path) as written:
+            written.mkdir()
+            save_arrays(written / "arrays", state._asdict())
+            (written / "fit.json").write_text(json.dumps(self.content), encoding="utf-8")
+            manifest.seal(written)
+        self.kept_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Remove what was kept."""
+        discard(self.path)
