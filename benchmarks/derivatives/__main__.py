@@ -26,7 +26,6 @@ from blis_jax.policies.seeds import FIXED
 from blis_jax.runs.options import Options
 from blis_jax.statistics.intervals import normal_quantile
 from blis_jax.workload.table import NEVER_US
-from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
@@ -128,6 +127,8 @@ def _wanted(text: str | None) -> tuple[str, ...]:
 
 def lines_of(case: Case, seeds: range) -> list[Line]:
     """Return the rows of one case."""
+    from sweeps.runs.drawn import table_of
+
     size = case.config.block_size_in_tokens
     tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
     differ = Differences(case, tables)

@@ -20,7 +20,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.principles import lab
+from sweeps.principles import catalogue
 from sweeps.principles.catalogue import WorkloadChoice
 from sweeps.strategies import arms
 from sweeps.strategies.file import converted
@@ -112,7 +112,7 @@ def of_groups(
     choice = WorkloadChoice.model_validate(
         {"name": workload} if isinstance(workload, str) else workload
     )
-    missing = lab.missing(values)
+    missing = catalogue.missing(values)
     if missing:
         return RunSetting(name, choice, None, missing)
     horizon = _spec(choice).horizon
@@ -129,7 +129,7 @@ def _config(arm: str) -> ClusterConfig:
 
 @lru_cache(maxsize=256)
 def _spec(choice: WorkloadChoice) -> WorkloadSpec:
-    return lab.workload_named(choice)
+    return catalogue.workload_named(choice)
 
 
 def parse_settings(text: str, source: str) -> dict[str, RunSetting]:

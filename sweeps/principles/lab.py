@@ -9,19 +9,20 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.cluster.router import parse_scorers
-from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError
-from blis_jax.files.input_files import is_file
-from blis_jax.policies import registry
 from blis_jax.workload.spec import (
     WorkloadSpec,
-    override,
 )
-from sweeps.principles.catalogue import Catalogue, Entry, PrincipleClaim, WorkloadChoice
+from sweeps.principles.catalogue import (
+    Catalogue,
+    Entry,
+    PrincipleClaim,
+    WorkloadChoice,
+    missing,
+    workload_named,
+)
 from sweeps.principles.figures import figures_of, reported_names
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import load_workload
 from sweeps.strategies.file import converted
 from sweeps.strategies.moved import changed, is_setting
 
@@ -41,47 +42,6 @@ class LabArm:
     spec: WorkloadSpec
     choice: WorkloadChoice
     missing: str = ""
-
-
-def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
-    """Load a workload of either package, with the numbers of the choice."""
-    spec = load_workload(choice.name)
-    numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
-    changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
-    clients = [client.model_dump() for client in spec.clients]
-    for client in clients:
-        if choice.cv is not None:
-            client["arrival"] = _gaps(choice.cv)
-        if not choice.prefixes:
-            client["prefix_group"], client["prefix_length"] = "", 0
-    return override(spec, clients=clients, **changes)
-
-
-def _gaps(cv: float) -> dict[str, Any]:
-    return {"process": "poisson"} if cv == 1 else {"process": "gamma", "cv": cv}
-
-
-_NAMES = {
-    kind.setting: registry.NAMES[kind.name]
-    for kind in KINDS.values()
-    if not (kind.is_list or kind.is_optional)
-}
-
-
-def missing(settings: Mapping[str, Any]) -> str:
-    """Say which of these settings does not exist in blis_jax; empty if all do."""
-    for name, value in settings.items():
-        if not is_setting(name):
-            return f"blis_jax has no setting {name}"
-        known = _NAMES.get(name)
-        if known is not None and value not in known and not is_file(value):
-            return f"{name} {value!r} is not registered (there are {', '.join(known)})"
-    if settings.get("routing_policy") == "weighted" and settings.get("routing_scorers"):
-        for name, _ in parse_scorers(settings["routing_scorers"]):
-            if name not in registry.SCORERS and not is_file(name):
-                scorers = ", ".join(registry.SCORERS)
-                return f"scorer {name!r} is not registered (there are {scorers})"
-    return ""
 
 
 def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:

@@ -29,8 +29,7 @@ from blis_jax.policies.routing.by_score import weighted
 from blis_jax.policies.routing.pickers import first_best
 from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.reference import draw
-from sweeps.principles.catalogue import WorkloadChoice
-from sweeps.principles.lab import workload_named
+from sweeps.principles.catalogue import WorkloadChoice, workload_named
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.workloads import workload_of
 from sweeps.search.engines import make

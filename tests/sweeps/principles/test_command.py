@@ -31,10 +31,11 @@ from sweeps.principles.catalogue import (
     chosen,
     load_catalogue,
     parse_catalogue,
+    workload_named,
 )
 from sweeps.principles.command import findings_of
 from sweeps.principles.figures import information
-from sweeps.principles.lab import Lab, arm_of, check_fair, workload_named
+from sweeps.principles.lab import Lab, arm_of, check_fair
 from sweeps.principles.statistics import KINDS, Bound, compute
 from sweeps.principles.verdicts import (
     EntryFinding,
