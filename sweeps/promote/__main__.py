@@ -26,10 +26,10 @@ reviewers. Goes on from what the folder has, and stops at each of three gates un
 _EXAMPLES = """\
 examples:
   the best strategy of the ledger, with simulated evidence:
-    %(prog)s iter13_class_lead@found --output out/promotion --dry-run
+    %(prog)s iter13_class_lead@found --output out/promotion --dry-run --image quay.io/example/picker:promoted
 
   what a person decides at a gate, and going on:
-    %(prog)s approve 1 --output out/promotion --by "A. Reviewer" --reason "The plugin is what was simulated."
+    %(prog)s approve 1 --output out/promotion --by "A. Reviewer <a@example.org>" --reason "It is what was simulated."
     %(prog)s iter13_class_lead@found --output out/promotion --dry-run
 
   with reports of a cluster:
@@ -135,7 +135,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
 def _gate(words: list[str]) -> int:
     asked = options.read_action(options.GateOptions, "gate", words)
     gate = asked.number()
-    from sweeps.promote.running import check, count_of, counted, described, gate_state
+    from sweeps.promote.gates import check, count_of, counted, described, gate_state
     from sweeps.promote.store import PromotionStore, findings_path
 
     store = PromotionStore(asked.folder())
@@ -162,13 +162,13 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
         """Write this decision about a gate as a signed-off file."""
         asked = options.read_action(options.DecisionOptions, decision, words)
         gate, (by, reason) = asked.number(), asked.signed()
-        from sweeps.promote.running import decide
+        from sweeps.promote.gates import decide
         from sweeps.promote.store import PromotionStore, decision_path
 
         store = PromotionStore(asked.folder())
         store.identity()
         with store.writing():
-            decide(store, gate, decision, by, reason)
+            decide(store, gate, decision, by, reason, without_go=asked.without_go)
         render.show_answer(
             Answer.of(
                 f"Is the decision about gate {gate} written down?",

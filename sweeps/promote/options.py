@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,8 +53,8 @@ _EXAMPLES = {
     "document": "--output out/promotion",
     "bundle": "--output out/promotion",
     "gate": "1 --output out/promotion",
-    "approve": '1 --output out/promotion --by "A. Reviewer" --reason "The Go code is what was simulated."',
-    "reject": '2 --output out/promotion --by "A. Reviewer" --reason "No hypothesis for two replicas."',
+    "approve": '1 --output out/promotion --by "A. Reviewer <a@example.org>" --reason "It is what was simulated."',
+    "reject": '2 --output out/promotion --by "A. Reviewer <a@example.org>" --reason "No hypothesis for two replicas."',
     "status": "--output out/promotion",
     "survival": "iter13_class_lead@found --output survival.md\n"
     "iter13_class_lead@found iter21_intent@found --output survival.md",
@@ -84,6 +85,14 @@ class TargetOptions(CommandOptions, title="promotion"):
     )
 
 
+class _ImageOptions(CommandOptions, title="promotion"):
+    """Hold the image of the endpoint picker."""
+
+    image: str | None = option(
+        str, None, "IMAGE", "REGISTRY/REPOSITORY:TAG of the endpoint picker with the plugins; gate 1 asks for it"
+    )  # fmt: skip
+
+
 class _StageSwitches(CommandOptions, title="switches"):
     """Hold which stages and programs are made again."""
 
@@ -91,14 +100,14 @@ class _StageSwitches(CommandOptions, title="switches"):
     no_cache: bool = switch()
 
 
-class StageOptions(TargetOptions, FolderOptions, _StageSwitches):
+class StageOptions(TargetOptions, _ImageOptions, FolderOptions, _StageSwitches):
     """Hold the options of a stage."""
 
     strategy: str | None = word("STRATEGY", _FORM)
 
     def promotion(self, store: PromotionStore) -> Promotion:
         """Return what is promoted."""
-        return promotion_of(store, self.strategy, self.baseline, self.target)
+        return promotion_of(store, self.strategy, self.baseline, self.target, self.image)
 
 
 class Evidence(RequestCount, SeedOptions, title="evidence"):
@@ -153,8 +162,9 @@ class GateOptions(FolderOptions):
 class DecisionOptions(GateOptions, title="decision"):
     """Hold a person's decision about a gate."""
 
-    by: str | None = option(str, None, "NAME", "who decides")
+    by: str | None = option(str, None, "NAME", "who decides: NAME <ADDRESS>")
     reason: str | None = option(str, None, "TEXT", "why")
+    without_go: bool = switch("approve gate 1 although no Go toolchain has compiled the plugins")
 
     def signed(self) -> tuple[str, str]:
         """Return who decides, and why."""
@@ -163,6 +173,10 @@ class DecisionOptions(GateOptions, title="decision"):
                 raise ConfigError(
                     f"--{name} is missing; a decision has a name (--by) and a reason (--reason)"
                 )
+        if not re.fullmatch(r"[^<>]+ <[^<>@\s]+@[^<>@\s]+>", str(self.by).strip()):
+            raise ConfigError(
+                f'--by: {self.by!r} is no signature; give name and address, such as "A. Reviewer <a@example.org>"'
+            )
         return str(self.by), str(self.reason)
 
 
@@ -206,6 +220,7 @@ def promotion_of(
     strategy: str | None = None,
     baseline: str | None = None,
     target: str | None = None,
+    image: str | None = None,
 ) -> Promotion:
     """Return what is promoted: what is given, else what the folder is of; the folder is begun or compared."""
     before = store.identity() if store.is_begun else {}
@@ -218,11 +233,13 @@ def promotion_of(
     if strategy in ACTIONS:
         raise ConfigError(f"{strategy} is an action; write it first, before the strategy")
     from sweeps.promote.promotion import identity_of, make_promotion
+    from sweeps.promote.stages import translated_image
 
     promotion = make_promotion(
         strategy,
         baseline or before.get("baseline"),
         target or before.get("target") or DEFAULT_TARGET,
+        image or translated_image(store),
     )
     store.begin(identity_of(promotion))
     return promotion

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -25,6 +25,16 @@ from sweeps.strategies.space import space_of
 Files = Mapping[str, str]  # path below the output folder, with "/" -> text that ends with a newline
 Severity = Literal["CRITICAL", "IMPORTANT", "SUGGESTION"]
 Evidence = Literal["simulated", "measured"]
+UNSET = "SET-ME"  # stands for a tag that a person has to give
+UNSET_IMAGE = f"registry/repository:{UNSET}"
+ENGINE_PRIORITY = "engine-priority"  # the plugin that writes the request field of vLLM
+PLUGIN_KINDS = {
+    "scorer": "scorer",
+    "routing": "scorer",
+    "admission": "admitter",
+    "order": "ordering",
+    "request": "other",
+}
 USUAL_BASELINE = "iter00_baseline"
 BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
 ARMS = (BASELINE, CONTROL, TREATMENT)
@@ -38,6 +48,7 @@ class Promotion:
     arm: Arm
     baseline: Arm
     target: str  # NAME@VERSION, a folder of sweeps/promote/targets
+    image: str = UNSET_IMAGE  # of the endpoint picker with the promotion's plugins
 
     @property
     def name(self) -> str:
@@ -49,7 +60,7 @@ class Promotion:
 class GeneratedPlugin:
     """Describe a plugin that the promotion brings along, as the compiler wrote it."""
 
-    kind: str  # scorer, admission, routing or order
+    kind: str  # scorer, admission, routing, order or request
     simulated_name: str
     type_name: str  # in the target's configuration
     package_path: str  # below the target's module
@@ -63,6 +74,59 @@ class GeneratedPlugin:
     def level(self) -> str:
         """Return Alpha, Beta or Stable; a version of the target without levels takes all for Beta."""
         return self.stability if self.stability in ("Alpha", "Stable") else "Beta"
+
+
+def plugin_for(
+    generated: Sequence[GeneratedPlugin], kind: str, name: str
+) -> GeneratedPlugin | None:
+    """Return the generated plugin of a policy, if there is one; a path may be given by its last name."""
+    for one in generated:
+        if one.kind == kind and _plain(one.simulated_name) == _plain(name):
+            return one
+    return None
+
+
+def order_plugin(
+    generated: Sequence[GeneratedPlugin], scheduler: str, priority: str
+) -> GeneratedPlugin | None:
+    """Return the generated order of a queue; its name is the priority's and the scheduler's with + between them."""
+    asked = {_plain(scheduler), _plain(priority)}
+    for one in generated:
+        if one.kind == "order" and asked & set(map(_plain, one.simulated_name.split("+"))):
+            return one
+    return None
+
+
+def parameters_of(plugin: GeneratedPlugin, numbers: Mapping[str, float]) -> dict[str, Any]:
+    """Return the plugin's parameters with a policy's numbers; a name matches in any spelling."""
+    known = {_plain(name): float(value) for name, value in numbers.items()}
+    return {name: known.get(_plain(name), value) for name, value in plugin.parameters.items()}
+
+
+def _plain(name: str) -> str:
+    return name.rpartition(":")[2].replace("_", "").replace("-", "").lower()
+
+
+def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
+    """Return whether some plugin asks for a request's SLO class, which the target tells by priority."""
+    return any(
+        signal.rpartition(".")[2] == "slo_class" for one in generated for signal in one.signals
+    )
+
+
+def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
+    """Return the plugins as `generated-plugins.yaml` lists them."""
+    return [
+        {
+            "type": one.type_name,
+            "kind": PLUGIN_KINDS[one.kind],
+            "stability": one.level,
+            "simulated": one.simulated_name.rpartition("/")[2],
+            "package": one.package_path,
+            "parameters": dict(one.parameters),
+        }
+        for one in generated
+    ]
 
 
 @dataclass(frozen=True)
@@ -79,14 +143,24 @@ class NotMappedError(ConfigError):
     """A parameter, signal or primitive that the target cannot express; the sentence ends with a proposal."""
 
 
-def make_promotion(given: str, baseline: str | None, target: str) -> Promotion:
-    """Make a promotion of texts; without a baseline it has that of the strategy's file."""
+def make_promotion(
+    given: str, baseline: str | None, target: str, image: str | None = None
+) -> Promotion:
+    """Make a promotion of texts; without a baseline it has that of the strategy's file.
+
+    Raises:
+        ConfigError: target or image is not of the form.
+    """
     arm = arm_of(given)
     usual = arm.strategy.baseline if arm.strategy is not None else USUAL_BASELINE
     other = arm_of(baseline or usual)
     if target.count("@") != 1 or not all(target.split("@")):
         raise ConfigError(f"--target: {target!r} is not NAME@VERSION, such as {DEFAULT_TARGET}")
-    return Promotion(given, arm, other, target)
+    if image is not None and not re.fullmatch(r"[\w.:-]+(/[\w.-]+)+:[\w.-]+", image):
+        raise ConfigError(
+            f"--image: {image!r} is not REGISTRY/REPOSITORY:TAG, such as quay.io/example/endpoint-picker:promoted"
+        )
+    return Promotion(given, arm, other, target, image or UNSET_IMAGE)
 
 
 def identity_of(promotion: Promotion) -> dict[str, Any]:

@@ -6,6 +6,7 @@ options to files. It is current as long as these inputs have the hashes that the
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,10 @@ from sweeps.promote.documents.pages import document_files
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
 from sweeps.promote.hypotheses.document import hypotheses_path
-from sweeps.promote.hypotheses.files import hypothesis_files, profile_files, script_files
+from sweeps.promote.hypotheses.files import hypothesis_files
+from sweeps.promote.hypotheses.profiles import profile_files
 from sweeps.promote.maps.rows import maps_files
-from sweeps.promote.promotion import Files, Promotion
+from sweeps.promote.promotion import ARMS, Files, Promotion
 from sweeps.promote.store import (
     BEGAN,
     GATES,
@@ -30,8 +32,34 @@ from sweeps.promote.store import (
     hashes_of,
 )
 
+SCRIPT = "tests/evaluate.sh"
+_TEXT = """\
+#!/bin/sh
+# Judges every hypothesis of this promotion by benchmark reports of a cluster.
+#
+#   tests/evaluate.sh REPORTS
+#
+# REPORTS holds SCENE/ARM/RUN/*.yaml, reports of llm-d-benchmark (v0.1 to v0.2.1) and results.json of priority-mix.
+# SCENE is the scene of a hypothesis in hypotheses.yaml, ARM one of {arms}; runs of all arms with
+# one name are pairs: the same workload, the same seed. Three runs per arm are the least.
+set -eu
+if [ "$#" -ne 1 ]; then
+    echo "usage: $0 REPORTS" >&2
+    exit 2
+fi
+here=$(cd "$(dirname "$0")/.." && pwd)
+exec python -m sweeps.promote validate {strategy} --output "$here" --reports "$1"
+"""
+
+
+def script_files(promotion: Promotion) -> Files:
+    """Return the script, by path."""
+    text = _TEXT.format(arms=", ".join(ARMS), strategy=shlex.quote(promotion.given))
+    return {SCRIPT: text}
+
+
 NOT_MADE, INCOMPLETE, STALE, EDITED, DONE = "not made", "incomplete", "stale", "edited", "done"
-VALIDATE = "validate"
+TRANSLATE, VALIDATE = "translate", "validate"
 
 
 @dataclass(frozen=True)
@@ -59,14 +87,14 @@ def _translate(work: StageWork) -> Files:
 
 def _tests(work: StageWork) -> Files:
     hypotheses = work.files[hypotheses_path(work.files)]
-    return joined(profile_files(hypotheses), script_files(work.promotion))
+    return joined(profile_files(hypotheses, work.files), script_files(work.promotion))
 
 
 STAGES = {
     stage.name: stage
     for stage in (
         Stage("maps", 0, lambda work: maps_files(work.promotion)),
-        Stage("translate", 0, _translate),
+        Stage(TRANSLATE, 0, _translate),
         Stage("hypothesise", 1, lambda work: hypothesis_files(work.promotion, work.files)),
         Stage("tests", 2, _tests),
         Stage(VALIDATE, 2, lambda work: evidence_files(work.promotion, work.files, work.options)),
@@ -74,6 +102,12 @@ STAGES = {
         Stage("bundle", 3, lambda work: bundle_files(work.promotion, work.files)),
     )
 }
+
+
+def translated_image(store: PromotionStore) -> str | None:
+    """Return the image of the endpoint picker that the translation was last made with."""
+    made = store.last(MADE, stage=TRANSLATE) if store.is_begun else None
+    return None if made is None else made["options"].get("image")
 
 
 def joined(*parts: Files) -> dict[str, str]:

@@ -19,19 +19,12 @@ from sweeps.promote.texts import checked, data_file, target_file
 from sweeps.strategies.parts import ClosedPart
 
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"
-PRIORITY, PLUGINS, EXPERIMENT = "engine-priority.yaml", "generated-plugins.yaml", "experiment.yaml"
-# files by their name; Kubernetes objects and profiles are known by their kind and folder
+PLUGINS = "generated-plugins.yaml"
+# files by their name; profiles and experiments are known by their folder
 NAMED = {
     FLAGS: "vllm-flags",
     OVERLAY: "scenario-overlay",
-    PRIORITY: "engine-priority",
     PLUGINS: "generated-plugins",
-    EXPERIMENT: "experiment",
-}
-KINDS = {
-    "EndpointPickerConfig": "endpoint-picker-config",
-    "InferenceObjective": "inference-objective",
-    "InferencePool": "inference-pool",
 }
 HARNESSES = ("inference-perf", "guidellm", "priority-mix")
 
@@ -93,8 +86,8 @@ def _what(path: str, content: Any) -> str | None:
         return "endpoint-picker-config"
     if "profiles" in place.parts[:-1] and place.parent.name in HARNESSES:
         return f"profile-{place.parent.name}"
-    kind = content.get("kind") if isinstance(content, dict) else None
-    return KINDS.get(kind) if isinstance(kind, str) else None
+    is_experiment = place.parent.name == "experiments"
+    return "experiment" if is_experiment and place.suffix == ".yaml" else None
 
 
 def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding]:
@@ -274,8 +267,6 @@ class TargetTypes(ClosedPart):
 
     config_api_version: str
     config_deprecated: tuple[str, ...]
-    objective_api_version: str
-    pool_api_version: str
     feature_gates: tuple[str, ...]
     alpha_flag: str  # empty: the version has no stability levels
     is_detector_at_top: bool = False  # saturationDetector stands beside flowControl, not in it

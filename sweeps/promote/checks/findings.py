@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from blis_jax.errors import ConfigError, shortened
+from blis_jax.files.strict_yaml import read_documents
 from sweeps.promote.checks.documents import (
     Document,
     Documents,
@@ -22,12 +24,14 @@ from sweeps.promote.checks.documents import (
 )
 from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig, picker_findings, repeated
 from sweeps.promote.hypotheses.files import coverage_findings
-from sweeps.promote.maps.rows import CLASS_LABEL, CLASS_PRIORITY
-from sweeps.promote.promotion import BASELINE, Files, Finding, Severity
+from sweeps.promote.hypotheses.profiles import mechanism_findings
+from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
+from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, UNSET, Files, Finding, Severity
 
 _ORDER: tuple[Severity, ...] = ("CRITICAL", "IMPORTANT", "SUGGESTION")
-ROLE_LABEL = "llm-d.ai/role"
-POOL, OBJECTIVE = "inference-pool", "inference-objective"
+TIER_FLAG = "kv-offloading-size"  # GiB
+SCENARIO_GIB = 64  # of a pod that no overlay changes
+LEAST_OUTSIDE_TIER_GIB = 16  # of a pod: weights while they load, the engine itself
 CONFIG, OVERLAY = "endpoint-picker-config", "scenario-overlay"
 
 
@@ -42,7 +46,10 @@ def findings_of(files: Files, target: str) -> list[Finding]:
         ConfigError: the target is unknown, or jsonschema is not installed.
     """
     types, documents = target_types(target), documents_of(files)
-    findings, sound = {*documents.broken, *coverage_findings(files)}, Documents()
+    findings, sound = (
+        {*documents.broken, *coverage_findings(files), *mechanism_findings(files)},
+        Documents(),
+    )
     for document in documents.found:
         breaches = list(schema_findings(document.content, schema(document.what), document.path))
         findings |= set(breaches)
@@ -52,9 +59,10 @@ def findings_of(files: Files, target: str) -> list[Finding]:
     types = types.with_rows(generated)
     for document in sound.of(CONFIG):
         findings |= set(picker_findings(document, types))
-    for rule in (_objects, _flags, _offsets, _flags_agree, _objectives_agree):
+    for rule in (_class_priorities, _flags, _flags_agree, _profiles_agree, _pods):
         findings |= set(rule(sound))
-    findings |= {*_versions(sound, types), *_arms(sound, types)}
+    own = {str(row["type"]) for row in generated}
+    findings |= {*_arms(sound, types), *_images(sound, own)}
     return sorted(
         findings,
         key=lambda finding: (
@@ -75,78 +83,26 @@ def _part(document: Document, *keys: str) -> Any:
     return part
 
 
-# --- Kubernetes objects -----------------------------------------------------------------------------
+# --- priorities of the classes ------------------------------------------------------------------------
 
 
-def _versions(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
-    wanted = {POOL: target.pool_api_version, OBJECTIVE: target.objective_api_version}
-    for document in documents.of(*wanted):
-        version, allowed = document.content["apiVersion"], wanted[document.what]
-        if version != allowed:
-            message = (
-                f"{document.content['kind']} {_name(document)}: apiVersion is {version!r}, allowed is {allowed}; "
-                "an object of another group is ignored"
-            )
-            yield _critical(document, "wrong-group", message)
-
-
-def _name(document: Document) -> str:
-    return str(document.content["metadata"]["name"])
-
-
-def _objects(documents: Documents) -> Iterator[Finding]:
-    """Yield findings about objectives and pools; each folder is an arm of its own."""
-    for folder in sorted({document.folder for document in documents.of(POOL, OBJECTIVE)}):
-        pools, objectives = (
-            [document for document in documents.of(kind) if document.folder == folder]
-            for kind in (POOL, OBJECTIVE)
-        )
-        names = [_name(pool) for pool in pools]
-        for pool in pools:
-            for port, _ in repeated(
-                str(row["number"]) for row in pool.content["spec"]["targetPorts"]
-            ):
-                message = (
-                    f"InferencePool {_name(pool)}: port {port} is there twice; each port is an endpoint of its "
-                    "own"
-                )
-                yield _critical(pool, "duplicate-port", message)
-        for objective in objectives:
-            reference = objective.content["spec"]["poolRef"]["name"]
-            if names and reference not in names:
-                message = (
-                    f"InferenceObjective {_name(objective)}: poolRef names {reference!r}; there is "
-                    f"{', '.join(names)}"
-                )
-                yield _critical(objective, "wrong-reference", message)
-        for name, count in repeated(map(_name, objectives)):
-            first = next(objective for objective in objectives if _name(objective) == name)
+def _class_priorities(documents: Documents) -> Iterator[Finding]:
+    """Yield classes whose objective has less than one below them: higher means more important."""
+    for overlay in documents.of(OVERLAY):
+        rows = _part(overlay, "router", "inferenceObjectives")
+        for name, count in repeated(str(row["name"]) for row in rows):
             message = f"objective {name} is there {count} times; keep one"
-            yield _critical(first, "duplicate-name", message)
-        yield from _priority_order(objectives)
-
-
-def class_of(objective: Document) -> str | None:
-    """Return the simulated class that an objective stands for."""
-    label = _part(objective, "metadata", "labels").get(CLASS_LABEL)
-    return label if label in CLASS_PRIORITY else None
-
-
-def _priority(objective: Document) -> int:
-    return int(objective.content["spec"].get("priority", 0))
-
-
-def _priority_order(objectives: Sequence[Document]) -> Iterator[Finding]:
-    """Yield classes with less than one below them: higher means more important."""
-    known = {class_of(objective): objective for objective in objectives}
-    for above, below in itertools.pairwise(name for name in CLASS_PRIORITY if name in known):
-        first, second = _priority(known[above]), _priority(known[below])
-        if first < second:
-            message = (
-                f"{above} has priority {first} and {below} {second}; in llm-d higher is more important, so change "
-                "the sign"
-            )
-            yield _critical(known[above], "priority-sign", message)
+            yield _critical(overlay, "duplicate-name", message)
+        known = {str(row["name"]): int(row["priority"]) for row in rows}
+        for above, below in itertools.pairwise(
+            name for name in map(objective_name, CLASS_PRIORITY) if name in known
+        ):
+            if known[above] < known[below]:
+                message = (
+                    f"{above} has priority {known[above]} and {below} {known[below]}; in llm-d higher is more "
+                    "important, so change the sign"
+                )
+                yield _critical(overlay, "priority-sign", message)
 
 
 # --- vLLM's flags, and the request priority that is negated once --------------------------------------
@@ -176,17 +132,17 @@ def _flags(documents: Documents) -> Iterator[Finding]:
             yield _critical(document, "chunked-prefill-off", message)
 
 
-def _offsets(documents: Documents) -> Iterator[Finding]:
+def _leads(document: Document) -> Iterator[Finding]:
     """Yield pairs of classes in the wrong order; a policy may order sheddable, batch and background as it likes."""
     least_urgent = [name for name, priority in CLASS_PRIORITY.items() if priority < 0]
     pairs = list(itertools.product(("critical", "standard"), ("standard", *least_urgent)))
-    for document in documents.of("engine-priority"):
-        offsets = {name: row["offset_ms"] for name, row in document.content["classes"].items()}
-        for above, below in pairs:
-            if above in offsets and below in offsets and offsets[above] < offsets[below]:
+    for plugin in document.content["plugins"]:
+        leads = plugin.get("parameters", {}) if plugin["type"] == ENGINE_PRIORITY else {}
+        for above, below in (tuple(map(objective_name, pair)) for pair in pairs):
+            if above in leads and below in leads and leads[above] < leads[below]:
                 message = (
-                    f"{above} has offset {offsets[above]} ms and {below} {offsets[below]} ms; the key is arrival minus "
-                    "offset and lower is earlier in vLLM, so the sign was changed more than once"
+                    f"{above} has the lead {leads[above]:g} ms and {below} {leads[below]:g} ms; the key is arrival "
+                    "minus lead and lower is earlier in vLLM, so the sign was changed more than once"
                 )
                 yield _critical(document, "priority-negated-once", message)
 
@@ -197,11 +153,15 @@ def _offsets(documents: Documents) -> Iterator[Finding]:
 def _arms(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
     for document in documents.of(CONFIG):
         config = PickerConfig(document.content, target)
-        beside = Documents([one for one in documents.found if one.folder == document.folder])
         overlays = [overlay for overlay in documents.of(OVERLAY) if _is_of(overlay, document)]
         yield from _alpha(document, config, overlays)
-        yield from _roles(document, config, beside, overlays)
-        priorities = [_priority(one) for one in beside.of(OBJECTIVE) if class_of(one)]
+        yield from _roles(document, config, overlays)
+        yield from _leads(document)
+        priorities = [
+            int(row["priority"])
+            for overlay in overlays
+            for row in _part(overlay, "router", "inferenceObjectives")
+        ]
         has_detector = FLOW_GATE in config.gates or "utilization-detector" in config.types
         if min(priorities, default=0) < 0 and not has_detector:
             message = (
@@ -232,17 +192,15 @@ def _alpha(
 
 
 def _roles(
-    document: Document, config: PickerConfig, beside: Documents, overlays: Sequence[Document]
+    document: Document, config: PickerConfig, overlays: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yield profiles that serve decoding in a pool with roles and do not begin with decode-filter."""
     has_prefill = any(_part(overlay, "prefill").get("enabled") for overlay in overlays)
-    labels = [_part(pool, "spec", "selector", "matchLabels") for pool in beside.of(POOL)]
-    has_label = any(ROLE_LABEL in label for label in labels)
     has_plugin = {"prefill-filter", "disagg-profile-handler"} & set(config.types)
     for index, profile in enumerate(config.profiles):
         used = [config.by_name.get(step["pluginRef"]) for step in profile["plugins"]]
         is_safe = "prefill-filter" in used or used[:1] == ["decode-filter"]
-        if (has_prefill or has_label or has_plugin) and not is_safe:
+        if (has_prefill or has_plugin) and not is_safe:
             message = (
                 f"schedulingProfiles[{index}]: the pool has roles, and the profile does not begin with "
                 "decode-filter; add it as the first plugin"
@@ -250,7 +208,7 @@ def _roles(
             yield _critical(document, "missing-decode-filter", message)
 
 
-_FLAG = re.compile(r"--(no-)?([a-z][a-z-]*)(?:[= ]([^\s\\]+))?")
+_FLAG = re.compile(r"--(no-)?([a-z][a-z0-9-]*)(?:[= ]([^\s\\]+))?")
 
 
 def flags_of(command: str) -> dict[str, str]:
@@ -282,34 +240,110 @@ def _flags_agree(documents: Documents) -> Iterator[Finding]:
                 yield _critical(overlay, "flags-differ", message)
 
 
-def _objectives_agree(documents: Documents) -> Iterator[Finding]:
-    """Yield objectives of overlays that differ from the objects beside them, and of profiles that no arm has."""
-    everywhere = list(documents.of(OBJECTIVE))
+def _profiles_agree(documents: Documents) -> Iterator[Finding]:
+    """Yield objectives of profiles that no arm has, or that have another priority in every arm."""
+    known: dict[str, set[int]] = {}
     for overlay in documents.of(OVERLAY):
-        known = _priorities([one for one in everywhere if one.folder == overlay.folder])
         for row in _part(overlay, "router", "inferenceObjectives"):
-            yield from _agrees(overlay, known, row["name"], row["priority"])
-    for profile in documents.of("profile-priority-mix"):
+            known.setdefault(str(row["name"]), set()).add(int(row["priority"]))
+    for profile in documents.of("profile-priority-mix") if known else ():
         for row in profile.content["trafficClasses"]:
-            yield from _agrees(profile, _priorities(everywhere), row["objective"], row["priority"])
+            name, priority = row["objective"], row["priority"]
+            if name not in known:
+                message = f"names the objective {name!r}; there are {', '.join(known)}"
+                yield _critical(profile, "wrong-reference", message)
+            elif priority not in known[name]:
+                has = " or ".join(map(str, sorted(known[name])))
+                message = f"objective {name} has priority {priority} here and {has} in its arms; write one of them"
+                yield _critical(profile, "priority-sign", message)
 
 
-def _priorities(objectives: Sequence[Document]) -> dict[str, set[str]]:
-    """Return the priorities that each objective has in some arm."""
-    priorities: dict[str, set[str]] = {}
-    for objective in objectives:
-        text = str(objective.content["spec"].get("priority"))
-        priorities.setdefault(_name(objective), set()).add(text)
-    return priorities
+def _pods(documents: Documents) -> Iterator[Finding]:
+    """Yield pods that cannot hold what their engine is told to hold, and pickers without an image."""
+    overlays = list(documents.of(OVERLAY))
+    for overlay in overlays:
+        base = next((one for one in overlays if one.folder.endswith(f"/{BASELINE}")), overlay)
+        for role in ("decode", "prefill"):
+            tier = flags_of(_part(overlay, role, "vllm").get("customCommand", "")).get(TIER_FLAG)
+            limits = _part(base, role, "resources", "limits") | _part(
+                overlay, role, "resources", "limits"
+            )
+            limit = limits.get("memory", f"{SCENARIO_GIB}Gi")
+            if tier and float(limit.removesuffix("Gi")) < float(tier) + LEAST_OUTSIDE_TIER_GIB:
+                message = (
+                    f"{role}.resources.limits.memory is {limit}, and the CPU tier alone takes {tier} GiB; "
+                    f"give at least {LEAST_OUTSIDE_TIER_GIB} GiB more than the tier"
+                )
+                yield _critical(overlay, "pod-memory", message)
+        image = _part(overlay, "router", "epp", "image")
+        if image and image.get("tag") == UNSET:
+            message = (
+                "the endpoint picker has no image with the plugins; build it from the patch, and translate again with "
+                "--image REGISTRY/REPOSITORY:TAG"
+            )
+            yield _critical(overlay, "image-unset", message)
 
 
-def _agrees(
-    document: Document, known: Mapping[str, set[str]], name: str, priority: int
-) -> Iterator[Finding]:
-    if known and name not in known:
-        message = f"names the objective {name!r}; there are {', '.join(known)}"
-        yield _critical(document, "wrong-reference", message)
-    elif known and str(priority) not in known[name]:
-        has = " or ".join(sorted(known[name]))
-        message = f"objective {name} has priority {priority} here and {has} in its object; write one of them"
-        yield _critical(document, "priority-sign", message)
+def _images(documents: Documents, own: set[str]) -> Iterator[Finding]:
+    """Yield arms that name a plugin of the promotion and run the stock image."""
+    for document in documents.of(CONFIG):
+        used = own & {str(plugin["type"]) for plugin in document.content["plugins"]}
+        overlays = [one for one in documents.of(OVERLAY) if one.folder == document.folder]
+        if used and overlays and not any(_part(one, "router", "epp", "image") for one in overlays):
+            message = f"the picker's image is the stock one, which has no {sorted(used)[0]}; set router.epp.image"
+            yield _critical(document, "image-unset", message)
+
+
+# --- against what the stage makes again ---------------------------------------------------------------
+
+_FRESHNESS = re.compile(r"(?m)^\s*// (?:Map B|Freshness here|In the simulator): .*$")
+
+
+def translation_findings(made: Files, files: Files) -> Iterator[Finding]:
+    """Yield files that say something else than the strategy; `made` is what maps and translation make of it now."""
+    for path, text in made.items():
+        there = files.get(path, "")
+        if there == text:
+            continue
+        if path.endswith(".go") and _FRESHNESS.findall(there) != _FRESHNESS.findall(text):
+            message = (
+                "Map B's words on how old a signal is are not those of the map; translate again"
+            )
+            yield Finding("CRITICAL", "freshness-comment", path, message)
+        elif path.endswith((".yaml", ".json")):
+            place = _first_difference(read_documents(text, path), _documents(there, path))
+            if place:
+                message = f"{place}, so it is not the strategy that was simulated; translate again"
+                yield Finding("CRITICAL", "not-the-strategy", path, message)
+        elif path.endswith(".patch"):
+            message = "it is not the patch that registers these plugins; translate again"
+            yield Finding("CRITICAL", "not-the-strategy", path, message)
+
+
+def _documents(text: str, path: str) -> Any:
+    try:
+        return read_documents(text, path)
+    except ConfigError:
+        return None
+
+
+def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
+    """Return where two plain values differ, in words; empty if they are equal."""
+    if isinstance(wanted, Mapping) and isinstance(there, Mapping):
+        for key in {**wanted, **there}:
+            found = _first_difference(wanted.get(key), there.get(key), f"{place}.{key}")
+            if found:
+                return found
+        return ""
+    if isinstance(wanted, list | tuple) and isinstance(there, list | tuple):
+        if len(wanted) != len(there):
+            return f"{place.strip('.') or 'the file'} has {len(there)} entries, and the strategy gives {len(wanted)}"
+        pairs = (
+            _first_difference(one, other, f"{place}[{at}]")
+            for at, (one, other) in enumerate(zip(wanted, there, strict=True))
+        )
+        return next(filter(None, pairs), "")
+    is_same = wanted == there and isinstance(wanted, bool) == isinstance(there, bool)
+    if is_same:
+        return ""
+    return f"{place.strip('.') or 'the file'} is {shortened(there)}, and the strategy gives {shortened(wanted)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
@@ -13,25 +13,20 @@ from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from sweeps.promote.checks.documents import (
     CONFIG,
-    EXPERIMENT,
     FLAGS,
     OVERLAY,
     PLUGINS,
-    PRIORITY,
     TargetTypes,
     target_types,
 )
 from sweeps.promote.configs import engine, overlay
 from sweeps.promote.configs.engine import CLASSES, StaticOrder, order_of, prefill_threshold
 from sweeps.promote.configs.picker import (
-    DEADLINE,
     FCFS,
+    IN_FLIGHT_DETECTOR,
     RouterQueue,
-    order_plugin,
     picker_config,
-    plugin_for,
-    plugin_rows,
-    reads_class,
+    queue_of_settings,
     sheds_by_detector,
     with_idle_plugins,
 )
@@ -50,9 +45,17 @@ from sweeps.promote.promotion import (
     GeneratedPlugin,
     NotMappedError,
     Promotion,
+    not_mapped,
+    order_plugin,
+    plugin_for,
+    plugin_rows,
+    reads_class,
 )
-from sweeps.promote.texts import render, yaml_text, yaml_texts
+from sweeps.promote.texts import render, yaml_text
 
+USUAL_REQUESTS = (
+    1000  # of a workload that does not say; half of a test's wait in the router's queue
+)
 LAYERS = ("admission", "routing", "order", "batching", "memory")
 
 
@@ -96,7 +99,6 @@ class _Arm:
 
     picker: Mapping[str, Any]
     flags: Mapping[str, Any]
-    priorities: Mapping[str, int]  # of the classes' objectives
     overlay: Mapping[str, Any]
 
 
@@ -115,18 +117,16 @@ def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> 
     order, _ = _order(promotion, promotion.arm.config, generated)
     arms: dict[str, _Arm] = {}
     for name, config in configs.items():
-        arms[name], more = _arm(promotion, name, config, generated, target, order)
+        arms[name], more = _arm(promotion, name, config, generated, target)
         notes += [f"Arm {name}: {note}" for note in more]
     files: dict[str, str] = {f"{FOLDER}/{PLUGINS}": yaml_text(plugin_rows(generated))}
     base = arms[BASELINE].overlay
-    smaller = {name: overlay.changed(base, arm.overlay) for name, arm in arms.items()}
-    smaller[BASELINE] = dict(base)
     for name, arm in arms.items():
-        files |= _files(f"{FOLDER}/arms/{name}", arm, smaller[name], target)
-    experiment = overlay.experiment_of(promotion.name, smaller, BASELINE)
-    files[f"{FOLDER}/{EXPERIMENT}"] = yaml_text(experiment)
-    if order is not None:
-        files[f"{FOLDER}/{PRIORITY}"] = yaml_text(_priorities(order))
+        part = base if name == BASELINE else overlay.changed(base, arm.overlay)
+        folder = f"{FOLDER}/arms/{name}"
+        files[f"{folder}/{CONFIG}"] = yaml_text(dict(arm.picker))
+        files[f"{folder}/{FLAGS}"] = yaml_text(dict(arm.flags))
+        files[f"{folder}/{OVERLAY}"] = yaml_text(dict(part))
     notes += _common_notes(promotion, generated, order)
     files[REPORT] = render(
         "translation-report.md.j2",
@@ -145,7 +145,7 @@ def _order(
 ) -> tuple[StaticOrder | None, GeneratedPlugin | None]:
     """Return the static key of the order; where there is none, the plugin that was generated for the router's queue.
 
-    A key comes first: it holds in the engine too, and needs no class, which in the router's queue is a band of its own.
+    A key comes first: the engine orders by it, where the requests wait, and needs no class of the router's.
     """
     try:
         return order_of(promotion, config), None
@@ -162,27 +162,38 @@ def _arm(
     config: ClusterConfig,
     generated: Sequence[GeneratedPlugin],
     target: TargetTypes,
-    order: StaticOrder | None,
 ) -> tuple[_Arm, list[str]]:
     is_plain = name in (BASELINE, CONTROL)
-    is_by_class = not is_plain and (
-        reads_class(_in_use(promotion, config, generated)) or sheds_by_detector(config, generated)
+    is_by_class = config.flow_control or (
+        not is_plain
+        and (
+            reads_class(_in_use(promotion, config, generated))
+            or sheds_by_detector(config, generated)
+        )
     )
     priorities = overlay.class_priorities(CLASSES, is_by_class)
+    order, _ = _order(promotion, config, generated)
+    is_ordered = order is not None and order.is_by_class
     queue = _queue(promotion, config, generated, priorities)
-    picker, notes = picker_config(promotion, config, generated, target, queue)
+    picker, notes = picker_config(
+        promotion, config, generated, target, queue, is_ordered=is_ordered
+    )
     if name == CONTROL:
         idle = _queue(promotion, promotion.arm.config, generated, priorities)
         if idle is not None:
-            calm = RouterQueue(FCFS, (UNCLASSED_PRIORITY,), idle.most_in_flight)
-            picker, notes = picker_config(promotion, config, generated, target, calm)
+            calm = replace(idle, ordering=FCFS, priorities=(UNCLASSED_PRIORITY,), parameters={})
+            picker, notes = picker_config(
+                promotion, config, generated, target, calm, is_ordered=False
+            )
         picker, more = with_idle_plugins(picker, generated)
         notes = [*notes, *more]
-    if is_by_class and order is not None and order.is_by_class:
-        notes.append(_conflict(queue))
     flags = engine.flags_of_engine(promotion, config)
-    whole = overlay.overlay_of(config, picker, flags, priorities, target)
-    return _Arm(picker, flags, priorities, whole), notes
+    own = {row["type"] for row in plugin_rows(generated)} & {
+        one["type"] for one in picker["plugins"]
+    }
+    image = promotion.image if own else ""
+    whole = overlay.overlay_of(config, picker, flags, priorities, target, image)
+    return _Arm(picker, flags, whole), notes
 
 
 def _in_use(
@@ -202,73 +213,31 @@ def _queue(
     generated: Sequence[GeneratedPlugin],
     priorities: Mapping[str, int],
 ) -> RouterQueue | None:
-    """Return the router's queue of an arm, where the order is not first come first served."""
-    if sheds_by_detector(config, generated):
-        return None  # with the gate on, nothing is shed by priority
-    order, own = _order(promotion, config, generated)
-    bands, most = _bands(priorities), config.max_num_running_reqs
-    if own is not None:
-        return RouterQueue(own.type_name, bands, most, own.parameters)
-    if order is None or not order.is_by_class:
-        return None
-    return RouterQueue(DEADLINE if len(bands) == 1 else FCFS, bands, most)
-
-
-def _bands(priorities: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(sorted({*priorities.values(), UNCLASSED_PRIORITY}, reverse=True))
-
-
-def _conflict(queue: RouterQueue | None) -> str:
-    if queue is None:
-        return (
-            "Shedding by class needs priorities below 0 and the gate flowControl off, so the order by class is kept "
-            "in the engine alone; the shedding is kept."
+    """Return the router's queue of an arm: what its settings say, or the one that a generated order needs."""
+    bands = tuple(sorted({*priorities.values(), UNCLASSED_PRIORITY}, reverse=True))
+    own = _order(promotion, config, generated)[1]
+    if own is None:
+        return queue_of_settings(config, bands) if config.flow_control else None
+    if config.flow_control or sheds_by_detector(config, generated):
+        problem = (
+            "the order needs a queue of its own in the router, and the settings ask for another"
         )
-    return (
-        "A plugin reads the class from the objective's priority, so each class has a band of its own, and bands are "
-        "strict: in the router's queue classes do not age past each other. The engine's key keeps the simulated order."
-    )
-
-
-def _priorities(order: StaticOrder) -> dict[str, Any]:
-    return {
-        "kind": "EnginePriority",
-        "field": "priority",
-        "lower_is_earlier": True,
-        "set_by": "client",
-        "key": "arrival in ms - offset_ms of the class",
-        "classes": {
-            name: {"offset_ms": offset, "ttft_header_ms": order.headers_ms[name]}
-            for name, offset in order.offsets_ms.items()
-        },
-    }
-
-
-def _files(folder: str, arm: _Arm, part: Mapping[str, Any], target: TargetTypes) -> dict[str, str]:
-    kubernetes = [overlay.pool(target), *overlay.objectives(target, arm.priorities)]
-    return {
-        f"{folder}/{CONFIG}": yaml_text(dict(arm.picker)),
-        f"{folder}/{FLAGS}": yaml_text(dict(arm.flags)),
-        f"{folder}/kubernetes.yaml": yaml_texts(kubernetes),
-        f"{folder}/{OVERLAY}": yaml_text(dict(part)),
-    }
+        proposal = "leave flow control and the gate out, or use scheduler priority-fcfs"
+        raise not_mapped(promotion, "scheduler", f"{config.scheduler}: {problem}", proposal)
+    requests = engine.workload_of_promotion(promotion).num_requests or USUAL_REQUESTS
+    most = min(config.max_num_running_reqs, max(1, requests // (2 * config.num_instances)))
+    in_flight = {"concurrencyMode": "requests", "maxConcurrency": most}
+    return RouterQueue(own.type_name, bands, (IN_FLIGHT_DETECTOR, in_flight), own.parameters)
 
 
 def _common_notes(
     promotion: Promotion, generated: Sequence[GeneratedPlugin], order: StaticOrder | None
 ) -> list[str]:
     notes = []
-    used = _in_use(promotion, promotion.arm.config, generated)
-    for one in generated:
-        if one not in used:
-            notes.append(
-                f"{one.type_name} is in no arm: the order is a static key, which holds in the engine too, and in one "
-                "band of the router's queue the plugin could not tell the classes apart."
-            )
-    if used:
-        names = ", ".join(one.type_name for one in used)
+    if generated:
+        names = ", ".join(one.type_name for one in generated)
         notes.append(
-            f"The endpoint picker must be built with {names}; set router.epp.image to that build."
+            f"The endpoint picker must be built with {names}; --image names that build, {promotion.image} here."
         )
     else:
         notes.append(
@@ -276,14 +245,22 @@ def _common_notes(
         )
     if order is not None and order.is_by_class:
         notes.append(
-            "vLLM orders by class only where the client or a gateway sets the request field `priority` as in "
-            f"{PRIORITY}; the router's queue orders by objective or header and holds requests back from "
-            f"{promotion.arm.config.max_num_running_reqs} in flight per endpoint."
+            "vLLM orders by the request field `priority`. No harness sends it and the router does not write it, so "
+            "engine-priority does, from the objective that the request names."
         )
+    if any(one.kind == "admission" for one in generated):
+        notes.append(DENIED)
     notes.append(
         "The scenario's own serve command passes --no-enable-prefix-caching, so each overlay replaces the command."
     )
     return notes
+
+
+DENIED = (
+    "The target's director wraps every denial of an admitter as an internal error, so clients see 500 and not 429. A "
+    "shed request is known by the plugin's words in the body. Three ways out: a filter that leaves no endpoint (429), "
+    "utilization-detector with priorities below 0 (429), or the change of go/denial.patch, which keeps the code."
+)
 
 
 # --- the translation report: every setting in effect, where it went, what was put in its place ------

@@ -27,17 +27,16 @@ _TIERED = ("slo-tiered", "load-adaptive")
 
 @dataclass(frozen=True)
 class StaticOrder:
-    """Hold keys by class: a request's key is its arrival minus the offset, in ms, and the least comes first."""
+    """Hold keys by class: a request's key is its arrival minus the lead, in ms, and the least comes first."""
 
-    offsets_ms: Mapping[str, int]
-    headers_ms: Mapping[str, int]  # x-llm-d-slo-ttft-ms
+    leads_ms: Mapping[str, int]
     is_exact: bool
     note: str
 
     @property
     def is_by_class(self) -> bool:
         """Return whether it is another order than that of arrival."""
-        return len(set(self.offsets_ms.values())) > 1
+        return len(set(self.leads_ms.values())) > 1
 
 
 def numbers_of_policy(policy: Policy) -> dict[str, float]:
@@ -64,12 +63,7 @@ def order_of(promotion: Promotion, config: ClusterConfig) -> StaticOrder | None:
     offsets, is_exact, note = _offsets_ms(promotion, config)
     if scheduler == "priority-cached":
         is_exact, note = False, f"{note}; the worth of cached blocks is left out"
-    if name == "slo-deadline":
-        headers = {slo_class: -value for slo_class, value in offsets.items()}
-    else:
-        highest = max(offsets.values())
-        headers = {slo_class: highest - value for slo_class, value in offsets.items()}
-    return StaticOrder(offsets, headers, is_exact, note)
+    return StaticOrder(offsets, is_exact, note)
 
 
 def _offsets_ms(promotion: Promotion, config: ClusterConfig) -> tuple[dict[str, int], bool, str]:
@@ -118,8 +112,6 @@ def _worth_ms(base: float, age_weight: float) -> int:
     return round(base / age_weight / 1000) if age_weight > 0 else round(base * STRICT_MS)
 
 
-MAX_MODEL_LEN = 16000  # tokens; of the pinned scenario guides/optimized-baseline
-GPU_MEMORY_SHARE = 0.95  # of the same scenario
 GIB = 2**30
 
 
@@ -139,9 +131,11 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
         )
     flags: dict[str, Any] = {
         "block-size": config.block_size_in_tokens,
-        "max-model-len": MAX_MODEL_LEN,
+        **({"max-model-len": config.max_model_len} if config.max_model_len else {}),
         "tensor-parallel-size": config.tp,
-        "gpu-memory-utilization": GPU_MEMORY_SHARE,
+        **({"data-parallel-size": config.dp} if config.dp > 1 else {}),
+        **({"all2all-backend": config.moe_comm_backend} if config.moe_comm_backend else {}),
+        "gpu-memory-utilization": config.gpu_memory_utilization,
         "max-num-seqs": sequences,
         "max-num-batched-tokens": tokens,
         "enable-chunked-prefill": True,
@@ -158,10 +152,15 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
 def command_of(flags: Mapping[str, Any]) -> str:
     """Return the command line; the scenario's own cannot be emptied, only replaced."""
     words = [
-        "vllm serve /model-cache/$MODEL_PATH",
+        "${accelerator.runtimePreamble}\nvllm serve /model-cache/$MODEL_PATH",
         "--host 0.0.0.0",
         "--served-model-name $MODEL_NAME",
         "--port $VLLM_METRICS_PORT",
+        "${accelerator.dtypeArgs}",
+        "${accelerator.executionArgs}",
+        "--no-enable-log-requests",
+        "--disable-uvicorn-access-log",
+        "--disable-access-log-for-endpoints=/health,/metrics,/v1/models",
     ]
     for name, value in flags.items():
         if isinstance(value, bool):

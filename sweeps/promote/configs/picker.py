@@ -13,21 +13,34 @@ from blis_jax.core.types import ROLES
 from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.engine import numbers_of_policy
 from sweeps.promote.maps.rows import policy_row
-from sweeps.promote.promotion import GeneratedPlugin, Promotion, not_mapped
+from sweeps.promote.promotion import (
+    GeneratedPlugin,
+    Promotion,
+    not_mapped,
+    parameters_of,
+    plugin_for,
+)
 from sweeps.strategies.moved import known_as
 
 FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
 DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"
 LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # nothing is shed
+CEILING = "static-usage-limit-policy"
+PRECISE, TOKENS, EVENTS = (
+    "precise-prefix-cache-producer", "token-producer", "endpoint-notification-source",
+)  # fmt: skip
+TOKENISER = (
+    "http://localhost:8000"  # the render endpoint beside the picker, as in the target's sample
+)
 HANDLER, DECIDER = "disagg-profile-handler", "prefix-based-pd-decider"
 FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
-PLUGIN_KINDS = {
-    "scorer": "scorer",
-    "routing": "scorer",
-    "admission": "admitter",
-    "order": "ordering",
-}
 QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
+
+
+MOST_REQUESTS, MOST_BYTES = (
+    "1000000000",
+    "1000T",
+)  # of a band: none of the simulated ones are bounded
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,36 @@ class RouterQueue:
 
     ordering: str  # type of the ordering plugin
     priorities: tuple[int, ...]  # of the bands
-    most_in_flight: int  # per endpoint, from which requests wait in the router
+    detector: tuple[str, Mapping[str, Any]]  # type and parameters of what says when requests wait
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the ordering plugin
+    fairness: str = "global-strict-fairness-policy"
+    limits: Mapping[str, Any] = field(default_factory=dict)  # of the whole queue
+    most_in_band: str = MOST_REQUESTS
+    ceiling: float = 1.0  # share of saturation from which nothing is dispatched
+
+
+def queue_of_settings(config: ClusterConfig, priorities: Sequence[int]) -> RouterQueue:
+    """Return the flow control that a configuration sets; a limit of 0 is none, which is written out."""
+    by_load = {
+        "queueDepthThreshold": max(1, round(config.queue_depth_threshold)),
+        "kvCacheUtilThreshold": config.kv_cache_util_threshold,
+    }
+    in_flight = {"concurrencyMode": "requests", "maxConcurrency": config.max_concurrency}
+    detectors: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "utilization": (DETECTOR, by_load),
+        "concurrency": (IN_FLIGHT_DETECTOR, in_flight),
+    }
+    whole = config.max_gateway_queue_depth
+    return RouterQueue(
+        DEADLINE if config.dispatch_order == "slo-deadline" else FCFS,
+        tuple(priorities),
+        detectors.get(config.saturation_detector, (DETECTOR, LIFTED)),
+        fairness=f"{config.fairness_policy}-fairness-policy",
+        limits=({"maxRequests": str(whole)} if whole else {})
+        | {"defaultRequestTTL": f"{config.request_ttl}us" if config.request_ttl else QUEUE_TTL},
+        most_in_band=str(config.per_band_capacity or MOST_REQUESTS),
+        ceiling=config.usage_limit_threshold,
+    )
 
 
 @dataclass
@@ -48,11 +89,12 @@ class _Picker:
     steps: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, kind: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Add a plugin, once."""
-        if all(one["type"] != kind for one in self.plugins):
+    def add(self, kind: str, parameters: Mapping[str, Any] | None = None, name: str = "") -> None:
+        """Add a plugin, once; its name is its type unless another is given."""
+        if all((one.get("name") or one["type"]) != (name or kind) for one in self.plugins):
+            named = {"name": name} if name and name != kind else {}
             given = {"parameters": dict(parameters)} if parameters else {}
-            self.plugins.append({"type": kind, **given})
+            self.plugins.append({**named, "type": kind, **given})
 
     def step(self, kind: str, weight: float | None = None) -> None:
         """Add a plugin to the profile."""
@@ -65,8 +107,10 @@ def picker_config(
     generated: Sequence[GeneratedPlugin],
     target: TargetTypes,
     queue: RouterQueue | None,
+    *,
+    is_ordered: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration as plain data, and notes for the report.
+    """Return the configuration as plain data, and notes for the report; `is_ordered`: the engine's queue is by class.
 
     Raises:
         NotMappedError: a policy has no counterpart and none was generated.
@@ -75,6 +119,9 @@ def picker_config(
     _roles(promotion, config, picker)
     _routing(promotion, config, generated, target, picker)
     flow = _admission(promotion, config, generated, picker)
+    for one in generated:
+        if one.kind == "request" and is_ordered:
+            picker.add(one.type_name, one.parameters)
     return _document(target, picker, _with_queue(picker, queue, flow)), picker.notes
 
 
@@ -96,6 +143,9 @@ def with_idle_plugins(
             notes.append(
                 f"{plugin.type_name} runs with weight 0, so it is computed and changes no pick."
             )
+        elif plugin.kind == "request":
+            plugins.insert(0, {"type": plugin.type_name})
+            notes.append(f"{plugin.type_name} runs without leads, so it writes nothing.")
         elif plugin.kind == "admission":
             neutral = _neutral(plugin)
             if neutral is None:
@@ -183,7 +233,8 @@ def _routing(
         return
     policies = {text: policy for (text, _), (policy, _) in _pairs(config)}
     for text, weight in config.scorers():
-        _scorer(promotion, text, weight, numbers_of_policy(policies[text]), generated, picker)
+        numbers = numbers_of_policy(policies[text])
+        _scorer(promotion, config, (text, weight), numbers, generated, picker)
     row = policy_row("picker", config.routing_picker)
     if row is None:
         problem = "a picker of a file is not compiled"
@@ -202,25 +253,34 @@ def _end(picker: _Picker, kind: str) -> None:
 
 def _scorer(
     promotion: Promotion,
-    text: str,
-    weight: float,
+    config: ClusterConfig,
+    named: tuple[str, float],  # with its weight
     numbers: Mapping[str, float],
     generated: Sequence[GeneratedPlugin],
     picker: _Picker,
 ) -> None:
-    text = known_as(text)
+    text, weight = known_as(named[0]), named[1]
     row = policy_row("scorer", text)
     own = plugin_for(generated, "scorer", text)
     if own is not None:
         picker.add(own.type_name, parameters_of(own, numbers))
         picker.step(own.type_name, weight)
     elif row is not None and row.plugin:
-        if row.producer:
-            picker.add(row.producer, {"autoTune": False, "blockSizeTokens": 64})
-            picker.add(row.plugin, {"prefixMatchInfoProducerName": row.producer})
-        else:
+        if not row.producer:
             picker.add(row.plugin)
-        picker.step(row.plugin, weight)
+            picker.step(row.plugin, weight)
+            return
+        name = row.plugin
+        if row.producer == PRECISE:
+            name = f"precise-{row.plugin}"
+            size = {"blockSize": config.block_size_in_tokens}
+            picker.add(PRECISE, {"tokenProcessorConfig": size})
+            picker.add(TOKENS, {"modelName": config.model, "vllm": {"url": TOKENISER}})
+            picker.add(EVENTS)
+        else:
+            picker.add(row.producer, {"autoTune": False, "blockSizeTokens": 64})
+        picker.add(row.plugin, {"prefixMatchInfoProducerName": row.producer}, name)
+        picker.step(name, weight)
     else:
         problem = "the target has no such scorer, and none was generated for it"
         setting = f"routing_scorers.{text}"
@@ -240,6 +300,16 @@ def _admission(
     row = policy_row("admission", name)
     if own is not None:
         picker.add(own.type_name, parameters_of(own, numbers_of_policy(numbered(config).admission)))
+    elif name == "gaie-legacy":
+        depth = max(1, round(config.gaie_qd_threshold))
+        thresholds = {
+            "queueDepthThreshold": depth,
+            "kvCacheUtilThreshold": config.gaie_kv_threshold,
+        }
+        if depth != config.gaie_qd_threshold:
+            picker.notes.append(
+                f"gaie_qd_threshold {config.gaie_qd_threshold:g} is {depth} there, a whole number."
+            )
     elif row is not None and row.fallback:
         depth = max(1, round(config.slo_gated_threshold))
         thresholds = {"queueDepthThreshold": depth, "kvCacheUtilThreshold": 1.0}
@@ -257,24 +327,31 @@ def sheds_by_detector(config: ClusterConfig, generated: Sequence[GeneratedPlugin
     name = known_as(admission_name(config))
     row = policy_row("admission", name)
     has_own = plugin_for(generated, "admission", name) is not None
-    return not has_own and row is not None and bool(row.fallback)
+    return not has_own and row is not None and (bool(row.fallback) or name == "gaie-legacy")
 
 
 def _with_queue(picker: _Picker, queue: RouterQueue | None, flow: dict[str, Any]) -> dict[str, Any]:
     if queue is None:
         return flow
     picker.plugins[:] = [one for one in picker.plugins if one["type"] != DETECTOR]
-    numbers = {"concurrencyMode": "requests", "maxConcurrency": queue.most_in_flight}
-    picker.add(IN_FLIGHT_DETECTOR, numbers)
+    picker.add(*queue.detector)
     picker.add(queue.ordering, queue.parameters)
-    picker.add("global-strict-fairness-policy")
+    picker.add(queue.fairness)
+    limit = {}
+    if queue.ceiling < 1:
+        picker.add(CEILING, {"threshold": queue.ceiling})
+        limit = {"usageLimitPolicyPluginRef": CEILING}
     return {
         "defaultRequestTTL": QUEUE_TTL,
-        "saturationDetector": {"pluginRef": IN_FLIGHT_DETECTOR},
+        **queue.limits,
+        "saturationDetector": {"pluginRef": queue.detector[0]},
+        **limit,
         "priorityBands": [
             {
                 "priority": priority,
-                "fairnessPolicyRef": "global-strict-fairness-policy",
+                "maxRequests": queue.most_in_band,
+                "maxBytes": MOST_BYTES,
+                "fairnessPolicyRef": queue.fairness,
                 "orderingPolicyRef": queue.ordering,
             }
             for priority in sorted(queue.priorities, reverse=True)
@@ -289,9 +366,21 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
         "kind": "EndpointPickerConfig",
         **gates,
         "plugins": picker.plugins,
+        **_data_layer(picker),
         "schedulingProfiles": _profiles(picker),
         **_flow(target, flow),
     }
+
+
+def _data_layer(picker: _Picker) -> dict[str, Any]:
+    """Return where cache events go, beside the metrics that every picker scrapes."""
+    if all(one["type"] != PRECISE for one in picker.plugins):
+        return {}
+    pairs = (("metrics-data-source", "core-metrics-extractor"), (EVENTS, PRECISE))
+    for kind in pairs[0]:
+        picker.add(kind)
+    sources = [{"pluginRef": one, "extractors": [{"pluginRef": to}]} for one, to in pairs]
+    return {"dataLayer": {"sources": sources}}
 
 
 def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,60 +400,4 @@ def _profiles(picker: _Picker) -> list[dict[str, Any]]:
     return [
         {"name": "prefill", "plugins": [{"pluginRef": "prefill-filter"}, *rest]},
         {"name": "decode", "plugins": picker.steps},
-    ]
-
-
-# --- the plugins that a promotion adds ---------------------------------------------------------------
-
-
-def plugin_for(
-    generated: Sequence[GeneratedPlugin], kind: str, name: str
-) -> GeneratedPlugin | None:
-    """Return the generated plugin of a policy, if there is one; a path may be given by its last name."""
-    for one in generated:
-        if one.kind == kind and _plain(one.simulated_name) == _plain(name):
-            return one
-    return None
-
-
-def order_plugin(
-    generated: Sequence[GeneratedPlugin], scheduler: str, priority: str
-) -> GeneratedPlugin | None:
-    """Return the generated order of a queue; its name is the priority's and the scheduler's with + between them."""
-    asked = {_plain(scheduler), _plain(priority)}
-    for one in generated:
-        if one.kind == "order" and asked & set(map(_plain, one.simulated_name.split("+"))):
-            return one
-    return None
-
-
-def parameters_of(plugin: GeneratedPlugin, numbers: Mapping[str, float]) -> dict[str, Any]:
-    """Return the plugin's parameters with a policy's numbers; a name matches in any spelling."""
-    known = {_plain(name): float(value) for name, value in numbers.items()}
-    return {name: known.get(_plain(name), value) for name, value in plugin.parameters.items()}
-
-
-def _plain(name: str) -> str:
-    return name.rpartition(":")[2].replace("_", "").replace("-", "").lower()
-
-
-def reads_class(generated: Sequence[GeneratedPlugin]) -> bool:
-    """Return whether some plugin asks for a request's SLO class, which the target tells by priority."""
-    return any(
-        signal.rpartition(".")[2] == "slo_class" for one in generated for signal in one.signals
-    )
-
-
-def plugin_rows(generated: Sequence[GeneratedPlugin]) -> list[dict[str, Any]]:
-    """Return the plugins as `generated-plugins.yaml` lists them."""
-    return [
-        {
-            "type": one.type_name,
-            "kind": PLUGIN_KINDS[one.kind],
-            "stability": one.level,
-            "simulated": one.simulated_name.rpartition("/")[2],
-            "package": one.package_path,
-            "parameters": dict(one.parameters),
-        }
-        for one in generated
     ]

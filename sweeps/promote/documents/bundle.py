@@ -53,7 +53,7 @@ def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
     found = {
         path.removeprefix(GO): text
         for path, text in files.items()
-        if path.startswith(GO) and path != REGISTRATION
+        if path.startswith(GO) and not path.endswith(".patch")
     }
     if TREATMENT_CONFIG in files:
         found[f"{SAMPLES}/{change_name(promotion)}-epp-config.yaml"] = files[TREATMENT_CONFIG]

@@ -4,17 +4,17 @@ Three arms: the baseline, the control (the new plugin with the baseline's behavi
 same name served the same requests, so differences are taken run by run.
 
 1. Preconditions. Both arms have reports of three or more common runs, no file is malformed, every figure is there in a
-   unit that fits, the stacks differ, failures, offered load, and lengths of prompts and answers agree. Otherwise the
-   verdict is inconclusive, with the reason.
+   unit that fits, the stacks differ, the load that was asked for was really sent, failures, offered load, and lengths
+   of prompts and answers agree. Otherwise the verdict is inconclusive, with the reason.
 2. A direction (tracks A and B): the 95 % intervals of the mean paired difference, adjusted for the number of
    hypotheses (Holm). Wholly in the expected direction against baseline and control: confirmed; wholly in the other:
    refuted. Equal in every run: refuted, nothing changed. Otherwise inconclusive.
 3. Equivalence (track C): two one-sided tests of the change in %, each at 5 %. Both reject: confirmed. Worse than the
    tolerance by such a test: refuted. Better than the tolerance: confirmed with nuance, as nothing became worse.
    Otherwise inconclusive.
-4. Where something is shed, failures differ. If every one is an answer 429 and there are rows of requests, a latency
-   counts only together with the share of requests served in time: the 95 % interval of its change must end above
-   −1 point in a hundred.
+4. Where something is shed, failures differ. If every one is an answer 429, or 500, which the target's director makes
+   of an admitter's denial, and there are rows of requests, a latency counts only together with the share of requests
+   served in time: the 95 % interval of its change must end above −1 point in a hundred.
 """
 
 from __future__ import annotations
@@ -171,12 +171,14 @@ def _measured(
                 return without(reading.problem, f"{arm}, run {name}: {reading.reason}")
             values[arm].append(reading.value)
     common = {arm: {name: runs[arm][name] for name in names} for arm in arms}
-    broken = agreement(common, hypothesis.subject, is_goodput=metric.path.endswith(f".{GOODPUT}"))
-    if isinstance(broken, Precondition):
-        return without(broken.problem, broken.reason)
     if len(names) < FEWEST_RUNS:
         count = f"{len(names)} run{'s' * (len(names) != 1)} per arm"
         return without("too few runs", f"{count}, but {FEWEST_RUNS} are needed for a verdict")
+    is_goodput = metric.path.endswith(f".{GOODPUT}")
+    rate = hypothesis.workload.rate * hypothesis.knobs.get("rate_factor", 1)
+    broken = agreement(common, hypothesis.subject, rate, is_goodput=is_goodput)
+    if isinstance(broken, Precondition):
+        return without(broken.problem, broken.reason)
     arrays = {arm: np.array(of_arm) for arm, of_arm in values.items()}
     shed = {arm: _goodput(common[arm], targets) for arm in arms} if broken else {}
     return _Measured(hypothesis, arrays, shed, ids, evidence)

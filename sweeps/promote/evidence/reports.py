@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -27,6 +27,7 @@ from sweeps.promote.promotion import Evidence
 
 AGGREGATE = "results.request_performance.aggregate"
 PRIORITY_MIX = "priority-mix"
+REACHED = 0.95  # share of the load asked for, from which on a run measures it
 VERSIONS = ("0.1", "0.2", "0.2.1")
 SIMULATED_MARK = "evidence: simulated"  # a keyword of the run
 
@@ -227,9 +228,19 @@ CLASSES = "summary.traffic_classes"
 GOODPUT = (
     "goodput"  # the name of the share of requests that are served in time, as `summary.goodput`
 )
-TOO_MANY = 429
+DENIED = (429, 500)  # the target's director makes an internal error of an admitter's denial
 _UNITS = {"ttft_ms": "ms", "latency_ms": "ms", "tpot_ms": "ms/token"}
-_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}  # as the harness writes them
+# statistics of a report beside mean, stddev, min and max
+QUANTILES = {
+    "p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
+    "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99p9": 0.999,
+}  # fmt: skip
+IN_ROWS = {  # what a report calls a latency: its name in the rows of requests
+    "time_to_first_token": "ttft_ms",
+    "request_latency": "latency_ms",
+    "time_per_output_token": "tpot_ms",
+}
 
 
 def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> FigureReading:
@@ -243,7 +254,7 @@ def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> F
         return lacking(MALFORMED, f"{where} is not a number")
     slo_class = path.removeprefix(f"{CLASSES}.").removesuffix(f".{name}")
     if name == "latency_ms" and _errors(report, slo_class):
-        return _latency_of_served(report, slo_class, statistic, unit)
+        return of_served(report, slo_class, name, statistic, unit)
     holder = figure if isinstance(figure, Mapping) else {}
     key = "avg" if statistic == "mean" else statistic
     if is_number(holder.get(key)) and holder[key] == 0:
@@ -270,10 +281,51 @@ def is_served(row: Mapping[str, Any]) -> bool:
 
 
 def sheds_only(report: BenchReport) -> bool:
-    """Return whether every request that was not served was answered 429; not known without rows."""
+    """Return whether every request that was not served was denied; not known without rows."""
     rows = rows_of(report)
     failed = [row for row in rows if not is_served(row)]
-    return bool(failed) and all(row.get("status_code") == TOO_MANY for row in failed)
+    return bool(failed) and all(row.get("status_code") in DENIED for row in failed)
+
+
+def joined(reports: Sequence[BenchReport]) -> BenchReport:
+    """Return the results of several pods of priority-mix, which shared one load, as those of one."""
+    if len(reports) == 1:
+        return reports[0]
+    first, rows = reports[0], [row for report in reports for row in rows_of(report)]
+    by_class: dict[str, Any] = {}
+    for row in rows:
+        by_class.setdefault(str(row.get("traffic_class")), []).append(row)
+    offered = [report.at("summary.offered") or {} for report in reports]
+    known = all(is_number(one.get("requests")) and is_number(one.get("seconds")) for one in offered)
+    summary = {
+        "total_requests": len(rows),
+        "errors": sum(not is_served(row) for row in rows),
+        "traffic_classes": {name: _figures(of) for name, of in by_class.items()},
+    }
+    if known:
+        summary["offered"] = {
+            "requests": sum(one["requests"] for one in offered),
+            "seconds": max(one["seconds"] for one in offered),
+        }
+    uid = "+".join(report.uid for report in reports)
+    return replace(first, uid=uid, document={"summary": summary, "requests": rows})
+
+
+def _figures(rows: Rows) -> dict[str, Any]:
+    """Return a class's part of a summary, made of its rows."""
+    found: dict[str, Any] = {
+        "requests": len(rows),
+        "errors": sum(not is_served(one) for one in rows),
+    }
+    for key in _UNITS:
+        values = [float(one[key]) for one in rows if is_served(one) and is_number(one.get(key))]
+        figures = (
+            {name: float(np.quantile(values, at)) for name, at in _QUANTILES.items()}
+            if values
+            else {}
+        )
+        found[key] = figures | ({"avg": float(np.mean(values))} if values else {})
+    return found
 
 
 def goodput(
@@ -296,23 +348,20 @@ def _errors(report: BenchReport, slo_class: str) -> int:
     return int(value) if is_number(value) else 0
 
 
-def _latency_of_served(
-    report: BenchReport, slo_class: str, statistic: str, unit: str
+def of_served(
+    report: BenchReport, slo_class: str | None, key: str, statistic: str, unit: str
 ) -> FigureReading:
-    """Return `latency_ms` over the requests that were served."""
-    where = f"{report.source}: {CLASSES}.{slo_class}.latency_ms"
+    """Return a latency over the requests that were served, of one class or of all, made of their rows."""
+    where = f"{report.source}: {key} of {slo_class or 'all requests'}"
     rows = rows_of(report, slo_class)
     if not rows:
         return lacking(MISSING, f"{where} counts errors, and there are no rows to leave them out")
-    values = [
-        float(row["latency_ms"])
-        for row in rows
-        if is_served(row) and is_number(row.get("latency_ms"))
-    ]
+    values = [float(row[key]) for row in rows if is_served(row) and is_number(row.get(key))]
     if not values:
         return lacking(NO_DATA, f"{where}: no request was served")
     if statistic == "mean":
-        return converted(float(np.mean(values)), "ms", unit, where)
-    if statistic not in _QUANTILES:
+        return converted(float(np.mean(values)), _UNITS[key], unit, where)
+    share = QUANTILES.get(statistic)
+    if share is None:
         return lacking(MISSING_STATISTIC, f"{where} has no {statistic}")
-    return converted(float(np.quantile(values, _QUANTILES[statistic])), "ms", unit, where)
+    return converted(float(np.quantile(values, share)), _UNITS[key], unit, where)

@@ -6,6 +6,7 @@ it. Runs of two arms with the same name served the same requests, so they are co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,15 +15,19 @@ from typing import Any
 from sweeps.promote.evidence.reports import (
     AGGREGATE,
     GOODPUT,
+    IN_ROWS,
     MALFORMED,
     MISSING,
+    REACHED,
     BenchReport,
     FigureReading,
     MalformedReportError,
     converted,
     goodput,
     is_number,
+    joined,
     lacking,
+    of_served,
     parse_report,
     sheds_only,
 )
@@ -57,10 +62,11 @@ class RunEvidence:
         """Return the report with the load and the figures of all requests."""
         return next((one for one in self.reports if not one.is_priority_mix), None)
 
-    @property
+    @functools.cached_property
     def by_class(self) -> BenchReport | None:
-        """Return the report with figures by traffic class and rows of requests."""
-        return next((one for one in self.reports if one.is_priority_mix), None)
+        """Return the figures by traffic class and rows of requests, of all pods that sent the load."""
+        found = [one for one in self.reports if one.is_priority_mix]
+        return joined(found) if found else None
 
     def figure(
         self, path: str, statistic: str, unit: str, ttft_targets_ms: Mapping[str, float]
@@ -70,6 +76,9 @@ class RunEvidence:
             return lacking(MALFORMED, self.problems[0])
         if path.startswith("summary."):
             return self._of_class(path, statistic, unit, ttft_targets_ms)
+        name = path.rpartition(".")[2]
+        if self.aggregate is None and self.by_class is not None and name in IN_ROWS:
+            return of_served(self.by_class, None, IN_ROWS[name], statistic, unit)
         if self.aggregate is None:
             return lacking(MISSING, f"run {self.name} has no report with {path}")
         return self.aggregate.figure(path, statistic, unit)
@@ -122,6 +131,16 @@ class RunEvidence:
                 return "queries/s", float(load["rate_qps"])
         stage = self._stage()
         return ("queries/s", float(stage["rate"])) if stage else None
+
+    def reached(self) -> float | None:
+        """Return the requests per second that were really sent; where that is not told, those that were completed."""
+        offered = self.by_class.at("summary.offered") if self.by_class else None
+        if isinstance(offered, Mapping) and is_number(offered.get("requests")):
+            return float(offered["requests"]) / max(float(offered.get("seconds") or 0), 1e-9)
+        if self.by_class is not None or self.aggregate is None:
+            return None
+        rate = self.aggregate.figure(f"{AGGREGATE}.throughput.request_rate", "mean", "queries/s")
+        return rate.value if rate.is_there else None
 
     def _stage(self) -> Mapping[str, Any] | None:
         """Return the stage of a v0.1 load whose number of requests is that of the figures; its own number misleads."""
@@ -191,12 +210,15 @@ class Precondition:
     reason: str
 
 
-def agreement(arms: SceneRuns, subject: str, *, is_goodput: bool) -> Precondition | bool:
+def agreement(
+    arms: SceneRuns, subject: str, rate: float, *, is_goodput: bool
+) -> Precondition | bool:
     """Return what keeps the arms from being compared; else whether something is shed in one of them.
 
     Args:
         arms: the runs by arm, the same names in each.
         subject: the arm that is compared with the baseline.
+        rate: requests/s that the hypothesis asks for, where a report does not say what it was asked for.
         is_goodput: whether the metric itself counts what is not served, so that failures are part of it.
     """
     first = next(iter(arms[BASELINE].values()), None)
@@ -216,14 +238,18 @@ def agreement(arms: SceneRuns, subject: str, *, is_goodput: bool) -> Preconditio
             return found
         sheds = found is True
         is_shedding |= sheds
-        broken = _load(runs, name) or (None if sheds else _lengths(runs, name))
+        broken = (
+            _load(runs, name)
+            or _reached(runs, name, rate)
+            or (None if sheds else _lengths(runs, name))
+        )
         if broken is not None:
             return broken
     return is_shedding
 
 
 def _failures(runs: Mapping[str, RunEvidence], name: str) -> Precondition | bool:
-    """Return whether requests were shed, by answers 429 alone; a precondition if they failed otherwise."""
+    """Return whether requests were shed, by denials alone; a precondition if they failed otherwise."""
     shares = {}
     for arm, run in runs.items():
         failures, total = run.failures(), run.total()
@@ -256,6 +282,26 @@ def _load(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:
                 "offered load", f"run {name}: offered load differs ({words}), see {arm}"
             )
     return _alike("requests", lambda run: run.total(), runs, name)
+
+
+def _reached(runs: Mapping[str, RunEvidence], name: str, rate: float) -> Precondition | None:
+    """Return an arm that was not sent the load of the test: an overload that never came proves nothing."""
+    for arm, run in runs.items():
+        offered, reached = run.offered(), run.reached()
+        if offered is not None and offered[0] == "concurrency":
+            continue
+        wanted = rate if offered is None else offered[1]
+        if reached is None:
+            return Precondition(
+                "offered load",
+                f"{arm}, run {name}: nothing tells the load that was really sent; run the harness with harness.patch",
+            )
+        if reached < REACHED * wanted:
+            return Precondition(
+                "offered load",
+                f"{arm}, run {name}: {reached:.4g} requests/s were sent or served, and {wanted:.4g} were asked for",
+            )
+    return None
 
 
 def _lengths(runs: Mapping[str, RunEvidence], name: str) -> Precondition | None:

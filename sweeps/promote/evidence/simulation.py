@@ -6,6 +6,7 @@ A run is one seed of one arm in one scene. Its reports have the form of a cluste
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import yaml
 
 from blis_jax import __version__
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.named_policies import admission_name
 from blis_jax.core.outcome import WHOLE
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.files.atomic_write import finite
@@ -24,16 +26,13 @@ from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.summaries import tpot_us
 from blis_jax.records.record import SETTLED, RunRecord, Status
 from sweeps.promote.evidence.concerns import SimulatedScene
-from sweeps.promote.evidence.reports import SIMULATED_MARK
+from sweeps.promote.evidence.reports import DENIED, QUANTILES, SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
+from sweeps.promote.maps.rows import policy_row
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import key_of
 
 TOOL = "blis_jax"
-_QUANTILES = {
-    "p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
-    "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99p9": 0.999,
-}  # fmt: skip
 _US = 1e6
 _DIGITS = 9  # of seconds
 
@@ -45,7 +44,9 @@ class SimulatedRun:
     outcome: str
     is_whole: bool  # it came to its end; a run that did not has no reports
     classes: Sequence[str]  # of each request
-    status: Sequence[int]  # 200, 429, or 0 for what was dropped or not finished
+    status: Sequence[
+        int
+    ]  # 200, 429 or 500 for what was denied, 0 for what was dropped or not finished
     input_len: np.ndarray
     output_len: np.ndarray
     ttft_us: np.ndarray
@@ -65,12 +66,18 @@ class SimulatedRun:
         return np.array([status == 200 for status in self.status])
 
 
-def run_of(record: RunRecord) -> SimulatedRun:
+def denied_as(config: ClusterConfig) -> int:
+    """Return what a client is answered that is not let in: a generated admitter's denial is an internal error there."""
+    row = policy_row("admission", admission_name(config))
+    return DENIED[row is None or row.status == "code"]
+
+
+def run_of(record: RunRecord, denied: int = DENIED[0]) -> SimulatedRun:
     """Return what the reports of a record are made of; called from threads."""
     requests = record.requests
     is_served = requests.status == Status.COMPLETED
     is_shed = requests.status == Status.REJECTED
-    status = np.where(is_served, 200, np.where(is_shed, 429, 0))
+    status = np.where(is_served, 200, np.where(is_shed, denied, 0))
     is_left = ~np.isin(requests.status, SETTLED)
 
     def served(values: np.ndarray) -> np.ndarray:
@@ -128,7 +135,8 @@ def _runs(
     for config in arms.values():
         if key_of(config) not in done:
             config_run = scene.config_with_concern(config)
-            (done[key_of(config)],) = experiment.summaries([config_run], run_of)
+            read = functools.partial(run_of, denied=denied_as(config))
+            (done[key_of(config)],) = experiment.summaries([config_run], read)
     return {arm: done[key_of(config)] for arm, config in arms.items()}
 
 
@@ -255,7 +263,7 @@ def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] 
     if not len(known):
         return None
     found = {"mean": known.mean(), "stddev": known.std(), "min": known.min(), "max": known.max()}
-    found |= dict(zip(_QUANTILES, np.quantile(known, list(_QUANTILES.values())), strict=True))
+    found |= dict(zip(QUANTILES, np.quantile(known, list(QUANTILES.values())), strict=True))
     return {"units": units, **{name: _rounded(float(value)) for name, value in found.items()}}
 
 
@@ -281,6 +289,10 @@ def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[st
         "total_requests": len(served),
         "successes": int(served.sum()),
         "errors": int((~served).sum()),
+        "offered": {
+            "requests": len(served),
+            "seconds": len(served) / labels.scene.rate(run.seconds, len(served)),
+        },
         "traffic_classes": classes,
     }
     document = {"run": {"uid": labels.uid, "keywords": [SIMULATED_MARK]}, "summary": summary}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import finite
 from blis_jax.files.chain import digest
 from blis_jax.files.strict_yaml import read_yaml
@@ -14,11 +14,16 @@ from blis_jax.statistics.intervals import Estimate
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.concerns import scene_of
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, GOODPUT, UNITS
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.evidence.survival import survival_of
-from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of, hypotheses_path
+from sweeps.promote.hypotheses.document import (
+    MetricPath,
+    TransferHypothesis,
+    hypotheses_of,
+    hypotheses_path,
+)
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
 from sweeps.promote.store import hashes_of
 from sweeps.promote.texts import render, wide_yaml
@@ -172,6 +177,44 @@ def rounded(value: float) -> float | None:
 
 
 TRACKS = ("A", "B", "C")
+_LATENCY, _PER_TOKEN = ("lower", ("s", "ms")), ("lower", ("s/token", "ms/token"))
+_RATE = ("higher", ("tokens/s",))
+_OF_ALL = {  # below AGGREGATE: which way is better, and units
+    "latency.time_to_first_token": _LATENCY,
+    "latency.request_latency": _LATENCY,
+    "latency.time_per_output_token": _PER_TOKEN,
+    "latency.inter_token_latency": _PER_TOKEN,
+    "latency.normalized_time_per_output_token": _PER_TOKEN,
+    "throughput.request_rate": ("higher", ("queries/s",)),
+    "throughput.input_token_rate": _RATE,
+    "throughput.output_token_rate": _RATE,
+    "throughput.total_token_rate": _RATE,
+}
+_OF_CLASS = {"ttft_ms": _LATENCY, "latency_ms": _LATENCY, "tpot_ms": _PER_TOKEN}
+_STATISTICS = ("mean", "stddev", "min", "max", *QUANTILES)
+
+
+def metric_problem(metric: MetricPath, classes: Sequence[str]) -> str:
+    """Return why no report has a figure, or not so; empty if reports have it."""
+    share = ("higher", ("fraction", "ratio", "percent"))
+    known: dict[str, tuple[str, tuple[str, ...]]] = {
+        f"{AGGREGATE}.{name}": one for name, one in _OF_ALL.items()
+    }
+    known[f"summary.{GOODPUT}"] = share
+    for slo_class in classes:
+        known |= {f"{CLASSES}.{slo_class}.{name}": one for name, one in _OF_CLASS.items()}
+        known[f"{CLASSES}.{slo_class}.{GOODPUT}"] = share
+    if metric.path not in known:
+        return f"{metric.path} is in no report{closest(metric.path, list(known))}"
+    better, units = known[metric.path]
+    statistics = _STATISTICS if metric.path.startswith(AGGREGATE) else ("mean", "p50", "p95", "p99")
+    if metric.path.endswith(GOODPUT) or ".throughput." in metric.path:
+        statistics = ("mean",)
+    if metric.statistic not in statistics:
+        return f"{metric.path} has no {metric.statistic}; use one of {', '.join(statistics)}"
+    if metric.unit not in units:
+        return f"{metric.path} is in {' or '.join(units)}, not in {metric.unit}"
+    return "" if metric.better == better else f"of {metric.path}, {better} is better"
 
 
 def hypothesis_findings(files: Files) -> Iterator[Finding]:
@@ -189,12 +232,10 @@ def hypothesis_findings(files: Files) -> Iterator[Finding]:
             )
     for one in hypotheses:
         metric = one.metric
-        if not metric.path.startswith((f"{AGGREGATE}.", f"{CLASSES}.", f"summary.{GOODPUT}")):
-            message = f"{one.id}: {metric.path} is in no report; use a path below {AGGREGATE} or {CLASSES}"
+        problem = metric_problem(metric, [str(each["name"]) for each in one.workload.classes])
+        if problem:
+            message = f"{one.id}: {problem}"
             yield Finding("CRITICAL", "metric-not-in-reports", path, message)
-        if metric.unit not in UNITS:
-            message = f"{one.id}: unit {metric.unit!r} is unknown; use one of {', '.join(UNITS)}"
-            yield Finding("CRITICAL", "unit-unknown", path, message)
         if "inter_token_latency" in metric.path and metric.statistic != "mean":
             message = f"{one.id}: percentiles of the inter-token latency count chunks; use time_per_output_token"
             yield Finding("CRITICAL", "chunks-for-tokens", path, message)
@@ -232,6 +273,30 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
     if not any(one["track"] == "A" and one["verdict"] == CONFIRMED for one in verdicts):
         message = "no hypothesis of track A is confirmed, so there is no gain to propose; reject, or bring reports"
         yield Finding("CRITICAL", "no-gain", VERDICTS, message)
+
+
+def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
+    """Yield verdicts that the reports in the folder do not give."""
+    if VERDICTS not in files:
+        return
+    there = read_yaml(files[VERDICTS], VERDICTS)
+    scenes = scenes_of(files)
+    found = judge(hypotheses_of(files), scenes, ttft_targets(promotion))
+    made = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
+    again = read_yaml(made, VERDICTS)
+    wanted = {one["id"]: one for one in again["verdicts"]}
+    for name in ("evidence", "identities", "num_reports"):
+        if there[name] != again[name]:
+            message = f"{name} is not what the reports say; run validate again"
+            yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)
+    for one in there["verdicts"]:
+        other = wanted.get(one["id"], {})
+        # why a scene has no reports is known where they are made
+        names = other if scenes.get(str(other.get("scene"))) else {"verdict": "", "status": ""}
+        changed = [name for name in names if one.get(name) != other.get(name)]
+        if changed:
+            message = f"{one['id']}: {changed[0]} is not what its reports give; run validate again"
+            yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)
 
 
 def _of_verdict(verdict: Mapping[str, Any]) -> Iterator[Finding]:

@@ -4,38 +4,51 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from blis_jax.cluster import named_policies as named
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import is_file
 from blis_jax.policies.contract import Policy
+from sweeps.promote.configs.engine import order_of
 from sweeps.promote.golang.compiler.functions import function_of
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
-from sweeps.promote.golang.sources import Names, Plugin, readme, source, test_text
+from sweeps.promote.golang.sources import (
+    Names,
+    Plugin,
+    readme,
+    source,
+    test_text,
+    with_imports,
+)
 from sweeps.promote.golang.target import TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
-from sweeps.promote.promotion import Files, GeneratedPlugin, NotMappedError, Promotion
+from sweeps.promote.maps.rows import objective_name
+from sweeps.promote.promotion import (
+    ENGINE_PRIORITY,
+    Files,
+    GeneratedPlugin,
+    NotMappedError,
+    Promotion,
+)
+from sweeps.tracks.templates import rendered
 
-PATCH = "registration.patch"
+PATCH, DENIAL = "registration.patch", "denial.patch"
 
 
-def lines_of(plugins: Sequence[Plugin], target: TargetVersion) -> tuple[list[str], list[str]]:
+def lines_of(plugins: Sequence[Names], target: TargetVersion) -> tuple[list[str], list[str]]:
     """Return import lines and registrations, as they stand in the runner."""
     form = target.manifest["registration"]
-    imports = [f'\t"{target.module}/{plugin.names.path}"' for plugin in plugins]
+    imports = [f'\t"{target.module}/{names.path}"' for names in plugins]
     calls = [
-        "\t"
-        + form.format(
-            package=plugin.names.package, type=plugin.names.constant, factory=plugin.names.factory
-        )
-        for plugin in plugins
+        "\t" + form.format(package=names.package, type=names.constant, factory=names.factory)
+        for names in plugins
     ]
     return sorted(imports), calls
 
 
-def registration(plugins: Sequence[Plugin], target: TargetVersion) -> dict[str, str]:
+def registration(plugins: Sequence[Names], target: TargetVersion) -> dict[str, str]:
     """Return the patch, for `git apply` in the target's repository."""
     runner = target.manifest["runner"]
     imports, calls = lines_of(plugins, target)
@@ -58,6 +71,7 @@ def _hunk(place: Mapping[str, object], added: Sequence[str], shift: int) -> list
     ]
 
 
+NO_LEADS: Mapping[str, int] = MappingProxyType({})
 # words of Go, and packages that a runner imports by the same name
 _TAKEN = {
     "any", "bool", "break", "bytes", "case", "chan", "cmd", "const", "context", "continue", "default", "defer", "else",
@@ -85,13 +99,28 @@ def plugins_of(promotion: Promotion) -> Plugins:
         ConfigError: the target is unknown, or two policies have one name.
     """
     target = load(promotion.target)
-    rules = rules_of(promotion)
-    needed = [rule for rule in rules if not target.built_in(rule.kind, rule.name)]
-    return plugins_for(needed, target)
+    needed = [one for one in rules_of(promotion) if not target.built_in(one.kind, one.name)]
+    try:
+        order = order_of(promotion, promotion.arm.config)
+    except NotMappedError:
+        for one in needed:  # the router's queue is ordered by a plugin
+            if one.kind == "order":
+                _refuse_moving_order(plugin_of(one, target))
+        return plugins_for(needed, target)
+    leads = order.leads_ms if order is not None and order.is_by_class else {}
+    return plugins_for([one for one in needed if one.kind != "order"], target, leads)
 
 
-def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
-    """Return the plugins of some rules; one that the target has too may be among them, as a control."""
+def plugins_for(
+    rules: list[PromotedRule], target: TargetVersion, leads_ms: Mapping[str, int] = NO_LEADS
+) -> Plugins:
+    """Return the plugins of some rules; one that the target has too may be among them, as a control.
+
+    Args:
+        rules: what is compiled.
+        target: the version that is written for.
+        leads_ms: how far a class is ahead in the engine's queue; with any, a plugin writes the request's priority.
+    """
     files: dict[str, str] = {}
     made = [plugin_of(rule, target) for rule in rules]
     paths = [plugin.names.path for plugin in made]
@@ -102,9 +131,38 @@ def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
             )
     for plugin in made:
         files |= files_of(plugin)
-    if made:
-        files |= {f"{FOLDER}/{path}": text for path, text in registration(made, target).items()}
-    return Plugins(MappingProxyType(dict(sorted(files.items()))), tuple(map(_generated, made)))
+    generated, names = list(map(_generated, made)), [plugin.names for plugin in made]
+    if leads_ms:
+        own = Names(ENGINE_PRIORITY, "enginepriority", "EnginePriority", "", "engine_priority.go")
+        own = replace(own, path=f"{target.manifest['pre_request']['area']}/{own.package}")
+        texts = engine_priority_texts(target)
+        for ending, text in zip((".go", "_test.go"), texts, strict=True):
+            files[f"{FOLDER}/{own.path}/engine_priority{ending}"] = text
+        numbers = {objective_name(name): float(lead) for name, lead in leads_ms.items()}
+        level = str(target.manifest["stability"])
+        signals = ("request.slo_class", "request.arrival_us")
+        one = GeneratedPlugin(
+            "request", "static order", ENGINE_PRIORITY, own.path, numbers, signals, level
+        )
+        generated.append(one)
+        names.append(own)
+    if names:
+        files |= {f"{FOLDER}/{path}": text for path, text in registration(names, target).items()}
+    denial = target.manifest.get("denial")
+    if denial and any(plugin.kind == "admission" for plugin in made):
+        head = [f"--- a/{denial['path']}", f"+++ b/{denial['path']}"]
+        files[f"{FOLDER}/{DENIAL}"] = "\n".join([*head, *_hunk(denial, denial["added"], 0)]) + "\n"
+    return Plugins(MappingProxyType(dict(sorted(files.items()))), tuple(generated))
+
+
+def _refuse_moving_order(plugin: Plugin) -> None:
+    """Refuse an order that reads the clock: the queue is a heap, which compares again whenever it is touched."""
+    if plugin.kind == "order" and plugin.of("clock"):
+        raise NotMappedError(
+            f"order {plugin.function.rule.name}: it reads now_us, and the router's queue is a heap whose order must "
+            "not change while requests wait; use an order of arrival, class and length, or a priority with a static "
+            "key such as slo-tiered"
+        )
 
 
 def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
@@ -145,6 +203,26 @@ def short_name(name: str) -> str:
     """Return a policy's name, of a policy in a file its function's, in kebab case."""
     own = name.rpartition(":")[2] if is_file(name) else name
     return re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")
+
+
+def engine_priority_texts(target: TargetVersion) -> tuple[str, str]:
+    """Return source and test of the plugin that writes the engine's priority into the body of a request."""
+    manifest = target.manifest
+    values = {
+        "manifest": manifest,
+        "pre_request": manifest["pre_request"],
+        "ignored": "_ = " if manifest["pre_request"]["result"] else "",
+        "decode": manifest["factory"]["decode"]
+        .replace("{type}", "EnginePriorityType")
+        .rstrip("\n")
+        .split("\n"),
+        "made": lambda text: manifest["factory"]["given"].replace("{json}", text),
+    }
+    source_text, test = (
+        rendered("sweeps.promote.golang", f"engine_priority{ending}.go.j2", {}, values)
+        for ending in ("", "_test")
+    )
+    return with_imports(target, source_text), with_imports(target, test)
 
 
 # --- one plugin -----------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Plugin:
         return "requestSignals" in self.function.text
 
 
-TOLERANCE = "1e-12"
+TOLERANCE, NARROW_TOLERANCE = "1e-12", "1e-6"  # of float64, and of policies that compute in float32
 LEAST_VECTORS = 1000
 _SENTENCE_WIDTH = 100
 _KINDS = {
@@ -185,7 +185,8 @@ def test_text(plugin: Plugin) -> str:
     return _rendered(
         "plugin_test.go.j2",
         plugin,
-        tolerance=TOLERANCE,
+        tolerance=NARROW_TOLERANCE if "float32" in plugin.function.text else TOLERANCE,
+        is_narrow="float32" in plugin.function.text,
         least_vectors=LEAST_VECTORS,
         made=made,
         called=called,
@@ -222,8 +223,13 @@ def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
         "bounded": [one for one in plugin.function.parameters if bounds(one.number, "p")],
     }
     text = rendered("sweeps.promote.golang", template, filters, common | values)
+    return with_imports(plugin.target, text)
+
+
+def with_imports(target: TargetVersion, text: str) -> str:
+    """Return a text of Go in its form, with the block of imports that it needs."""
     text = re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
-    return text.replace("{imports}", imports(plugin.target, text))
+    return text.replace("{imports}", imports(target, text))
 
 
 def imports(target: TargetVersion, text: str) -> str:

@@ -15,6 +15,7 @@ from sweeps.promote.golang import target as targets
 from sweeps.promote.golang.plugins import FOLDER
 from sweeps.promote.promotion import Files, Finding
 
+NO_GO = "go-toolchain"  # the rule of the finding that nothing was compiled
 MISSING = "no Go toolchain is installed; install the extra `promote`, or Go itself"
 
 
@@ -48,7 +49,7 @@ def check_go(files: Files, target: str, cache: Path | None = None) -> list[Findi
     """
     go = find_go()
     if go is None:
-        return [Finding("IMPORTANT", "go-toolchain", FOLDER, MISSING)]
+        return [Finding("IMPORTANT", NO_GO, FOLDER, MISSING)]
     with module_of(files, target) as folder:
         return [
             *_formatted(go, folder, files),

@@ -93,9 +93,9 @@ class TransferHypothesis(ClosedPart):
     scene: Text  # hypotheses on the same traffic under the same stress share their runs
     workload: OfferedTraffic
     operating_point: OperatingPoint
-    setup: dict[str, Any] = Field(
-        default_factory=dict
-    )  # scenario keys that make the stress, for all arms
+    setup: dict[str, Any] = Field(default_factory=dict)  # scenario keys of the stress, for all arms
+    picker: str = ""  # change of every arm's picker, as Map C has it
+    knobs: dict[str, float] = Field(default_factory=dict)  # of the profile, changed by the stress
     profile: ProfileChoice
     preconditions: tuple[Text, ...]
     runs: Annotated[int, Field(ge=3)] = RUNS

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax.cluster.router import slo_targets
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.words import (
     CROSS_POLICY,
@@ -17,7 +18,7 @@ from sweeps.claims.words import (
     VALIDATION,
 )
 from sweeps.promote.configs.engine import workload_of_promotion
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
+from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, REACHED
 from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
 from sweeps.promote.hypotheses.document import (
     GOODPUT,
@@ -33,11 +34,19 @@ from sweeps.promote.hypotheses.document import (
     metric_path,
     scenario_workload,
 )
-from sweeps.promote.hypotheses.traffic import FILLS, SEEDS, saturation_rate, traffic_of
+from sweeps.promote.hypotheses.traffic import (
+    FILLS,
+    SEEDS,
+    needs_classes,
+    saturation_rate,
+    traffic_of,
+)
 from sweeps.promote.maps.rows import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
 
 _EQUAL_LOAD = "offered load, prompt lengths and output lengths agree between the arms"
+_REACHED = f"the load that was really sent reaches {REACHED:.0%} of the one that was asked for"
+_ALWAYS = "The signal has this age in every run on the target, so the runs of track A are those of this hypothesis."
 _NO_FAILURES = "no request fails that is not meant to be shed"
 _CALIBRATED = (
     "saturation is measured on the cluster first, and the rate is set to the same share of it"
@@ -50,6 +59,7 @@ class TrackMaker:
 
     promotion: Promotion
     files: Files  # of earlier stages
+    is_measured: bool = True  # whether saturation is simulated, which takes a while
 
     @property
     def workload_name(self) -> str:
@@ -67,13 +77,27 @@ class TrackMaker:
     @functools.cached_property
     def own_traffic(self) -> OfferedTraffic:
         """Return the traffic of this workload."""
-        return traffic_of(self.spec, self.workload_name, None, self.files)
+        return self.traffic(self.spec, self.workload_name, None)
+
+    def traffic(self, spec: WorkloadSpec, name: str, rate: float | None) -> OfferedTraffic:
+        """Return the traffic of a workload, with the deadlines that the router's queue orders by."""
+        config = self.promotion.arm.config
+        is_by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
+        targets = slo_targets(config.slo_targets) if is_by_deadline else {}
+        headers = {one: round(us / 1000) for one, us in targets.items()}
+        return traffic_of(spec, name, rate, self.files, headers)
+
+    @functools.cached_property
+    def needs_classes(self) -> bool:
+        """Return whether the treatment does something only where requests name their class."""
+        return needs_classes(self.files)
 
     def point(
         self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS, fills: int = FILLS
     ) -> OperatingPoint:
         """Return a rate as a share of the baseline's saturation."""
-        saturation = saturation_rate(self.promotion.baseline.config, spec, seeds, fills)
+        config = self.promotion.baseline.config
+        saturation = saturation_rate(config, spec, seeds, fills) if self.is_measured else 1.0
         return OperatingPoint(
             saturation_rate=saturation,
             share=float(f"{rate / saturation:.4g}"),
@@ -104,7 +128,7 @@ def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[Tra
 
 def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
     metric, words = known_metric(claim.metric)
-    traffic = traffic_of(claim.spec, claim.workload, claim.rate, maker.files)
+    traffic = maker.traffic(claim.spec, claim.workload, claim.rate)
     verb = {"lower": "lowers", "higher": "raises", "same": "keeps"}[claim.direction]
     notes = (claim.note,) if claim.note else ()
     return TransferHypothesis(
@@ -126,11 +150,11 @@ def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
             else dict(claim.magnitude),
             tolerance=claim.tolerance,
         ),
-        scene=f"workload-{claim.workload}",
+        scene=f"workload-{claim.workload}" + (f"-at-{claim.rate:g}" if claim.rate else ""),
         workload=traffic,
         operating_point=maker.point(claim.spec, traffic.rate),
-        profile=_profile(metric, traffic),
-        preconditions=(_EQUAL_LOAD, _NO_FAILURES, _CALIBRATED, *notes),
+        profile=_profile(maker, metric, traffic),
+        preconditions=(_EQUAL_LOAD, _REACHED, _NO_FAILURES, _CALIBRATED, *notes),
         mechanism=claim.mechanism,
         diagnostic=claim.diagnostic,
         origin=claim.origin,
@@ -208,8 +232,8 @@ def _own(
         "scene": f"workload-{maker.workload_name}".replace(" ", "-"),
         "workload": traffic,
         "operating_point": maker.point(maker.spec, traffic.rate),
-        "profile": _profile(metric, traffic),
-        "preconditions": (_EQUAL_LOAD, _NO_FAILURES, _CALIBRATED),
+        "profile": _profile(maker, metric, traffic),
+        "preconditions": (_EQUAL_LOAD, _REACHED, _NO_FAILURES, _CALIBRATED),
         "mechanism": mechanism,
         "diagnostic": diagnostic,
         "origin": origin,
@@ -217,9 +241,10 @@ def _own(
     return TransferHypothesis.model_validate(values | changes)
 
 
-def _profile(metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
-    """Choose priority-mix, which alone measures by class, guidellm for sessions, else inference-perf."""
-    if metric.path.startswith(CLASSES) or (traffic.classes and metric.path == GOODPUT):
+def _profile(maker: TrackMaker, metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
+    """Choose priority-mix, which alone sends and measures classes, guidellm for sessions, else inference-perf."""
+    by_class = metric.path == GOODPUT or maker.needs_classes
+    if metric.path.startswith(CLASSES) or (traffic.classes and by_class):
         return ProfileChoice(harness="priority-mix")
     return ProfileChoice(harness="guidellm" if traffic.turns > 1 else "inference-perf")
 
@@ -245,7 +270,7 @@ def _of_gap(maker: TrackMaker, gap: GapRow) -> TransferHypothesis:
         "baseline": maker.promotion.baseline.name,
         "metric": words,
     }
-    choice = ProfileChoice(reason=gap.no_profile) if gap.no_profile else None
+    choice = _choice_of(gap, _profile(maker, metric, maker.own_traffic))
     return _own(
         maker,
         f"B-{gap.id}",
@@ -257,14 +282,29 @@ def _of_gap(maker: TrackMaker, gap: GapRow) -> TransferHypothesis:
         diagnostic=gap.diagnostic,
         origin=f"Map C: {gap.id}",
         scene=f"gap-{gap.id}",
-        setup=gap.setup,
+        **_stress_of(gap),
         preconditions=(
             _EQUAL_LOAD,
+            _REACHED,
             _CALIBRATED,
             f"the stress is at work in every arm: {gap.stress}",
         ),
-        **({} if choice is None else {"profile": choice}),
+        profile=choice,
     )
+
+
+def _stress_of(gap: GapRow) -> dict[str, Any]:
+    return {"setup": gap.setup, "picker": gap.picker, "knobs": gap.profile}
+
+
+def _choice_of(gap: GapRow, usual: ProfileChoice) -> ProfileChoice:
+    """Return the profile of a gap; none where its harness has no such knob, or nothing can make the stress."""
+    if gap.no_profile:
+        return ProfileChoice(reason=gap.no_profile)
+    if "ignore_eos" in gap.profile and usual.harness != "inference-perf":
+        reason = f"{usual.harness} lets the model end its answers in every run, so those of track A are these too"
+        return ProfileChoice(reason=reason)
+    return usual
 
 
 def _of_freshness(
@@ -273,8 +313,12 @@ def _of_freshness(
     metric, words = maker.objective()
     related = next((gap for gap in gaps if signal.name in gap.signals), None)
     stress = related.stress if related is not None else signal.gap
+    usual = (
+        _profile(maker, metric, maker.own_traffic)
+        if related is not None
+        else ProfileChoice(reason=_ALWAYS)
+    )
     origin = f"Map B: {signal.name}" + (f"; Map C: {related.id}" if related is not None else "")
-    without = related is not None and related.no_profile
     return _own(
         maker,
         f"B-fresh-{signal.name.replace('_', '-')}",
@@ -294,9 +338,14 @@ def _of_freshness(
         scene=f"gap-{related.id}"
         if related is not None
         else f"fresh-{signal.name.replace('.', '-')}",
-        setup=related.setup if related is not None else {},
-        preconditions=(_EQUAL_LOAD, _CALIBRATED, f"the age of the signal is recorded: {stress}"),
-        **({"profile": ProfileChoice(reason=related.no_profile)} if related and without else {}),
+        **({} if related is None else _stress_of(related)),
+        preconditions=(
+            _EQUAL_LOAD,
+            _REACHED,
+            _CALIBRATED,
+            f"the age of the signal is recorded: {stress}",
+        ),
+        profile=usual if related is None else _choice_of(related, usual),
     )
 
 
@@ -312,7 +361,7 @@ def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
 def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypothesis:
     pinned = inventory()
     spec = scenario_workload(scenario.workload)
-    traffic = traffic_of(spec, scenario.workload, None, maker.files)
+    traffic = maker.traffic(spec, scenario.workload, None)
     instead = (scenario.instead,) if scenario.instead else ()
     return TransferHypothesis(
         id=f"C-{scenario.name.replace('/', '-')}",

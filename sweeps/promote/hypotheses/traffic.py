@@ -7,20 +7,20 @@ import functools
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
-from blis_jax.files.strict_yaml import read_documents, read_yaml
+from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.records.record import RunRecord
 from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
-from sweeps.promote.checks.documents import PRIORITY
+from sweeps.promote.checks.documents import CONFIG, OVERLAY
 from sweeps.promote.configs.engine import class_shares
-from sweeps.promote.configs.overlay import objective_name
 from sweeps.promote.hypotheses.document import OfferedTraffic
-from sweeps.promote.maps.rows import CLASS_LABEL
-from sweeps.promote.promotion import Files
+from sweeps.promote.maps.rows import objective_name
+from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, TREATMENT, Files
 from sweeps.runs.experiment import Experiment
 
 
@@ -73,24 +73,31 @@ def _moments(law: Mapping[str, Any]) -> tuple[float, float, int, int]:
     return mean, spread, low, high
 
 
-_OBJECTS = "arms/treatment/kubernetes.yaml"
 USUAL_REQUESTS = 1000
+NO_HEADERS: Mapping[str, int] = MappingProxyType({})
 
 
-def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) -> OfferedTraffic:
+def traffic_of(
+    spec: WorkloadSpec,
+    name: str,
+    rate: float | None,
+    files: Files,
+    headers: Mapping[str, int] = NO_HEADERS,
+) -> OfferedTraffic:
     """Return the traffic of a workload.
 
     Args:
         spec: the workload.
         name: its name in the simulator.
         rate: requests per second in place of the workload's.
-        files: of earlier stages; the objectives and headers of the classes are read from them.
+        files: of earlier stages; the objectives of the classes are read from them.
+        headers: deadlines that classes send to the router's queue, ms.
     """
     shares = class_shares(spec)
-    objectives, headers = _objectives(files), _headers(files)
+    objectives = _objectives(files)
     classes = tuple(
         {"name": slo_class, "share": round(share, 6), "objective": objective_name(slo_class)}
-        | {"priority": objectives.get(slo_class, 0)}
+        | {"priority": objectives.get(objective_name(slo_class), 0)}
         | ({"ttft_header_ms": headers[slo_class]} if slo_class in headers else {})
         for slo_class, share in shares.items()
     )
@@ -112,26 +119,27 @@ def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) 
     )
 
 
-def _path(files: Files, ending: str) -> str | None:
-    return next((path for path in sorted(files) if path.endswith(ending)), None)
-
-
 def _objectives(files: Files) -> dict[str, int]:
-    """Return priorities of the classes in the treatment arm."""
-    path = _path(files, _OBJECTS)
-    objectives = {}
-    for one in read_documents(files[path], path) if path else ():
-        label = one.get("metadata", {}).get("labels", {}).get(CLASS_LABEL)
-        if label:
-            objectives[label] = one["spec"]["priority"]
-    return objectives
+    """Return priorities of the objectives in the treatment arm, which are the baseline's where it changes none."""
+    found: dict[str, int] = {}
+    for arm in (BASELINE, TREATMENT):
+        path = next((one for one in sorted(files) if one.endswith(f"arms/{arm}/{OVERLAY}")), None)
+        overlay = read_yaml(files[path], path) if path else {}
+        rows = overlay.get("router", {}).get("inferenceObjectives")
+        found |= {str(row["name"]): int(row["priority"]) for row in rows or ()}
+    return found
 
 
-def _headers(files: Files) -> dict[str, int]:
-    """Return the deadline headers of the classes, where the order by class has them."""
-    path = _path(files, PRIORITY)
-    classes = read_yaml(files[path], path)["classes"] if path else {}
-    return {name: one["ttft_header_ms"] for name, one in classes.items()}
+def needs_classes(files: Files) -> bool:
+    """Return whether the treatment orders or decides by the class that a request's objective tells."""
+    return writes_priority(files, TREATMENT) or len(set(_objectives(files).values())) > 1
+
+
+def writes_priority(files: Files, arm: str) -> bool:
+    """Return whether the picker of an arm writes the engine's priority into requests."""
+    path = next((one for one in sorted(files) if one.endswith(f"arms/{arm}/{CONFIG}")), None)
+    plugins = (read_yaml(files[path], path) or {}).get("plugins", ()) if path else ()
+    return any(one["type"] == ENGINE_PRIORITY and one.get("parameters") for one in plugins)
 
 
 SEEDS = (42, 123, 456)

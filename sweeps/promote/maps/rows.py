@@ -26,8 +26,13 @@ from sweeps.strategies.parts import ClosedPart, Text
 
 # llm-d: higher is more important, below 0 may be shed
 CLASS_PRIORITY = {"critical": 4, "standard": 3, "batch": -1, "sheddable": -2, "background": -3}
-CLASS_LABEL = "slo-class"  # of an objective: the simulated class that it stands for
+OBJECTIVE = "slo-"  # begins the name of a class's objective
 UNCLASSED_PRIORITY = 0  # of requests without an objective
+
+
+def objective_name(slo_class: str) -> str:
+    """Return the objective that the header x-llm-d-inference-objective names for a class."""
+    return f"{OBJECTIVE}{slo_class}"
 
 
 Status = Literal["exact", "approximate", "code", "none"]
@@ -103,11 +108,20 @@ class GapRow(ClosedPart):
     simulated: Text  # which settings bring it into a simulation
     simulate: dict[str, Any]  # settings that do
     stress: Text  # what a test on a cluster changes
-    setup: dict[str, Any] = Field(default_factory=dict)  # scenario keys of the stress
+    setup: dict[str, Any] = Field(default_factory=dict)  # scenario keys of the stress, for all arms
+    picker: Literal["", "no-engine-priority"] = ""  # change of every arm's picker
+    profile: dict[str, float] = Field(default_factory=dict)  # change of the profile, by its knob
     statement: Text
     mechanism: Text
     diagnostic: Text
     no_profile: str = ""  # why no profile can make the stress
+
+    @model_validator(mode="after")
+    def _has_a_stress(self) -> GapRow:
+        stresses = bool(self.setup) + bool(self.profile) + bool(self.picker)
+        if bool(self.no_profile) == bool(stresses):
+            raise ValueError("give a stress (setup, picker, profile), or why there is no profile")
+        return self
 
 
 _R = TypeVar("_R", bound=ClosedPart)

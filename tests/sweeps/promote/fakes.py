@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from sweeps.promote.gates import APPROVE, CHECKS, decide
 from sweeps.promote.golang.target import TargetVersion
 from sweeps.promote.promotion import Finding, GateClosedError
-from sweeps.promote.running import APPROVE, CHECKS, decide, run_all
+from sweeps.promote.running import run_all
 from sweeps.promote.stages import STAGES, Stage, StageWork
 from sweeps.promote.store import GATES, PromotionStore
 
 IDENTITY = {"strategy": "mine.yaml", "baseline": "iter00_baseline", "target": "llm-d-router@0.10.0"}
-PROMOTION: Any = SimpleNamespace(target=IDENTITY["target"], given=IDENTITY["strategy"])
+PROMOTION: Any = SimpleNamespace(
+    target=IDENTITY["target"], given=IDENTITY["strategy"], image="a/b:c"
+)
 EVIDENCE = {"seeds": [1, 2, 3], "survival_seeds": 3, "num_requests": None}
 HYPOTHESES = """\
 - id: A-1

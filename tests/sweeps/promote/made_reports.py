@@ -114,6 +114,7 @@ def by_class(uid: str, rows: Sequence[Mapping[str, Any]], ttft_p99_ms: float) ->
     summary = {
         "total_requests": len(rows),
         "errors": errors,
+        "offered": {"requests": len(rows), "seconds": len(rows) / 1000.0},
         "traffic_classes": {"critical": critical},
     }
     return {"run": {"uid": uid}, "summary": summary, "requests": list(rows)}

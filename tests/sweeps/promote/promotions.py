@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import MappingProxyType
 from typing import Any
@@ -9,11 +10,20 @@ from typing import Any
 import yaml
 
 from blis_jax.files.input_files import is_file
-from sweeps.promote.maps.rows import maps_files
-from sweeps.promote.promotion import Files, GeneratedPlugin, Promotion
+from sweeps.promote.configs.engine import order_of
+from sweeps.promote.golang.target import load
+from sweeps.promote.maps.rows import maps_files, objective_name
+from sweeps.promote.promotion import (
+    ENGINE_PRIORITY,
+    Files,
+    GeneratedPlugin,
+    NotMappedError,
+    Promotion,
+)
 from sweeps.strategies.arms import Arm, arm_of
 
 TARGET = "llm-d-router@0.10.0"
+IMAGE = "quay.io/example/endpoint-picker:promoted"
 PACKAGE = "pkg/epp/framework/plugins/scheduling/scorer/simulated"
 MINE = '''
 """A scorer of a user's own."""
@@ -62,7 +72,7 @@ def promotion(given: str, baseline: str = "iter00_baseline") -> Promotion:
     if mark:
         listed = scorers.replace("~", ":").replace("+", ",")
         arm = Arm(given, arm.config.replace(routing_scorers=listed), arm.strategy)
-    return Promotion(given, arm, arm_of(baseline), TARGET)
+    return Promotion(given, arm, arm_of(baseline), TARGET, IMAGE)
 
 
 @functools.cache
@@ -94,27 +104,27 @@ def generated(
     return GeneratedPlugin(kind, simulated_name, type_name, PACKAGE, numbers, signals, "Alpha")
 
 
-BUILT_IN = ("prefix-affinity", "queue-depth", "kv-utilization")
-
-
 def plugins(given: Promotion) -> tuple[GeneratedPlugin, ...]:
-    """A plugin for each scorer that the target has not, and for the admission policy."""
+    """A plugin for each scorer and admission policy that the target has not, and for the engine's priority."""
     from sweeps.promote.maps.rows import named_policies, policies_of, signals_read
 
     functions = {
         (kind, one.name.replace("_", "-")): one for kind, one in policies_of(given.arm.config)
     }
-    found = []
+    found, target = [], load(TARGET)
     for kind, name in sorted(named_policies(given)):
         short = name.rpartition(":")[2] if is_file(name) else name
         policy = functions.get((kind, short.replace("_", "-")))
-        is_needed = (kind == "scorer" and name not in BUILT_IN) or (
-            kind == "admission" and name != "always-admit"
-        )
+        is_needed = kind in ("scorer", "admission") and not target.built_in(kind, name)
         if is_needed and policy is not None:
             numbers = {key: float(value) for key, value in vars(policy.values()).items()}
             word = {"scorer": "scorer", "admission": "admitter"}[kind]
             type_name = f"{short.replace('_', '-')}-{word}"
             signals = tuple(sorted(signals_read(policy)))
             found.append(generated(kind, name, type_name, numbers, signals))
+    with contextlib.suppress(NotMappedError):
+        order = order_of(given, given.arm.config)
+        if order is not None and order.is_by_class:
+            leads = {objective_name(name): float(lead) for name, lead in order.leads_ms.items()}
+            found.append(generated("request", "static order", ENGINE_PRIORITY, leads))
     return tuple(found)

@@ -54,7 +54,7 @@ def promoted(strategy: str, folder: Path) -> dict[str, str]:
     words = [strategy, *SMALL, "--output", str(folder)]
     for gate in ("1", "2", "3"):
         assert main(words) == 3
-        decision = ["--by", "A. Reviewer", "--reason", "a test"]
+        decision = ["--by", "A. Reviewer <a@example.org>", "--reason", "a test"]
         code = main(["approve", gate, "--output", str(folder), *decision])
         if code == 3:  # a small run may show no gain; then the gate stays closed
             return artifacts(folder)

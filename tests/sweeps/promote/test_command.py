@@ -34,10 +34,13 @@ def words(folder: Path, *more: str) -> list[str]:
         (["iter00_baseline", "--reports", "nowhere"], "nowhere is not a folder"),
         (["iter00_baseline", "--seeds", "4"], "--seeds are those of --dry-run; give that too"),
         (["iter00_baseline", "--survival-seeds", "1"], "--survival-seeds"),
-        (["approve", "4", "--by", "A", "--reason", "B"], "gate '4' is unknown; give 1, 2 or 3"),
+        (
+            ["approve", "4", "--by", "A <a@b.org>", "--reason", "B"],
+            "gate '4' is unknown; give 1, 2 or 3",
+        ),
         (["approve"], "no gate is given"),
         (["approve", "1", "--by", "A"], "--reason is missing"),
-        (["reject", "1", "--by", "A", "--reason", "B"], "holds no promotion"),
+        (["reject", "1", "--by", "A <a@b.org>", "--reason", "B"], "holds no promotion"),
         (["status"], "holds no promotion"),
         (
             ["validate", "iter00_baseline"],
@@ -68,7 +71,7 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert f"gate {gate} is closed: waits for a decision" in capsys.readouterr().err
         assert main(words(folder, "status")) == 0
         assert f"gate {gate}: closed, waits for a decision" in capsys.readouterr().out
-        decision = ["--by", "A. Reviewer", "--reason", "read"]
+        decision = ["--by", "A. Reviewer <a@example.org>", "--reason", "read"]
         assert main(words(folder, "approve", gate, *decision)) == 0
     assert main(words(folder, "iter00_baseline", *DRY)) == 0
     assert "Done:" in capsys.readouterr().out
@@ -77,7 +80,10 @@ def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "3")) == 3
     said = capsys.readouterr()
     assert "validate: 2 files" in said.err
-    assert "gate 3 is closed: evidence/one.txt was changed after A. Reviewer decided" in said.err
+    assert (
+        "gate 3 is closed: evidence/one.txt was changed after A. Reviewer <a@example.org> decided"
+        in said.err
+    )
 
 
 @pytest.mark.usefixtures("with_fakes")
@@ -95,7 +101,7 @@ def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "gate 1 is closed: no findings yet" in capsys.readouterr().err
     assert main(words(folder, "gate", "1")) == 3
     assert "gate 1 is closed: waits for a decision" in capsys.readouterr().out
-    assert main(words(folder, "approve", "1", "--by", "A", "--reason", "B")) == 0
+    assert main(words(folder, "approve", "1", "--by", "A <a@b.org>", "--reason", "B")) == 0
     assert main(words(folder, "gate", "1")) == 0
     assert main(words(folder, "hypothesise")) == 0
     assert main(words(folder, "maps", "iter05_simplified")) == 2
@@ -111,7 +117,7 @@ def test_a_critical_finding_cannot_be_approved(
     folder = tmp_path / "out"
     assert main(words(folder, "iter00_baseline", *DRY)) == 3
     assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().err
-    assert main(words(folder, "approve", "1", "--by", "A", "--reason", "B")) == 3
+    assert main(words(folder, "approve", "1", "--by", "A <a@b.org>", "--reason", "B")) == 3
     assert "stays closed: 1 CRITICAL finding" in capsys.readouterr().err
 
 
@@ -122,7 +128,7 @@ def test_a_real_promotion_needs_evidence(
     folder = tmp_path / "out"
     for gate in ("1", "2"):
         assert main(words(folder, "iter00_baseline")) == 3
-        assert main(words(folder, "approve", gate, "--by", "A", "--reason", "B")) == 0
+        assert main(words(folder, "approve", gate, "--by", "A <a@b.org>", "--reason", "B")) == 0
     capsys.readouterr()
     assert main(words(folder, "iter00_baseline")) == 2
     assert "give --reports DIR with benchmark reports, or --dry-run" in capsys.readouterr().err

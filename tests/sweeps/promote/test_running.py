@@ -12,18 +12,9 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
+from sweeps.promote.gates import APPROVE, REJECT, check, decide, gate_state, require_open
 from sweeps.promote.promotion import Finding, GateClosedError
-from sweeps.promote.running import (
-    APPROVE,
-    REJECT,
-    check,
-    decide,
-    gate_state,
-    require_open,
-    run_all,
-    run_stage,
-    status_lines,
-)
+from sweeps.promote.running import run_all, run_stage, status_lines
 from sweeps.promote.stages import EDITED, INCOMPLETE, STAGES, STALE, state_of
 from sweeps.promote.store import PromotionStore
 from tests.support.killed import ROOT

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 CONFIG, OVERLAY = "arms/a/endpoint-picker-config.yaml", "arms/a/scenario-overlay.yaml"
-FLAGS, OBJECTS = "arms/a/vllm-flags.yaml", "arms/a/kubernetes.yaml"
-PRIORITY, MIX = "engine-priority.yaml", "profiles/priority-mix/a1.yaml.in"
+FLAGS, MIX = "arms/a/vllm-flags.yaml", "profiles/priority-mix/a1.yaml.in"
+PLUGINS = "generated-plugins.yaml"
 
 _CONFIG: dict[str, Any] = {
     "apiVersion": "llm-d.ai/v1alpha1",
@@ -26,6 +26,7 @@ _CONFIG: dict[str, Any] = {
         {"type": "slo-deadline-ordering-policy"},
         {"type": "concurrency-detector", "parameters": {"maxConcurrency": 96}},
         {"type": "probabilistic-admitter"},
+        {"type": "engine-priority", "parameters": {"slo-critical": 900.0, "slo-sheddable": 0.0}},
     ],
     "schedulingProfiles": [
         {
@@ -53,43 +54,22 @@ _OVERLAY = {
         "vllm": {"customCommand": "vllm serve m --block-size 16 --max-num-batched-tokens 1024 --max-num-seqs 256"},
     },
     "router": {
-        "epp": {"flags": {"allow-experimental-plugins": "true"}},
-        "inferenceObjectives": [{"name": "slo-critical", "priority": 4}],
+        "epp": {
+            "flags": {"allow-experimental-plugins": "true"},
+            "image": {"registry": "quay.io/example", "repository": "picker", "tag": "promoted"},
+        },
+        "inferenceObjectives": [{"name": "slo-critical", "priority": 4}, {"name": "slo-sheddable", "priority": -2}],
     },
 }  # fmt: skip
 _FLAGS = {"block-size": 16, "max-num-batched-tokens": 1024, "max-num-seqs": 256}
 
 
-def _objective(name: str, priority: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceObjective",
-        "metadata": {"name": f"slo-{name}", "labels": {"slo-class": name}},
-        "spec": {"priority": priority, "poolRef": {"name": "pool"}},
+_PLUGINS = [
+    {
+        "type": "engine-priority", "kind": "other", "stability": "Alpha", "simulated": "static order",
+        "package": "pkg/priority", "parameters": {"slo-critical": 900.0, "slo-sheddable": 0.0},
     }
-
-
-_POOL = {
-    "apiVersion": "inference.networking.k8s.io/v1",
-    "kind": "InferencePool",
-    "metadata": {"name": "pool"},
-    "spec": {
-        "selector": {"matchLabels": {"app": "model"}},
-        "targetPorts": [{"number": 8000}, {"number": 8001}],
-        "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
-    },
-}
-_PRIORITY = {
-    "kind": "EnginePriority",
-    "field": "priority",
-    "lower_is_earlier": True,
-    "set_by": "client",
-    "key": "arrival in ms - offset_ms",
-    "classes": {
-        "critical": {"offset_ms": 900, "ttft_header_ms": 0},
-        "sheddable": {"offset_ms": 0, "ttft_header_ms": 900},
-    },
-}
+]  # fmt: skip
 _MIX = {
     "endpoint_url": "URL",
     "model": "MODEL",
@@ -106,22 +86,11 @@ _MIX = {
 
 
 def documents() -> dict[str, Any]:
-    """Plain data by path; Kubernetes objects as a list."""
-    objects = [_objective("critical", 4), _objective("sheddable", -2), _POOL]
-    given = {
-        CONFIG: _CONFIG,
-        OVERLAY: _OVERLAY,
-        FLAGS: _FLAGS,
-        OBJECTS: objects,
-        PRIORITY: _PRIORITY,
-        MIX: _MIX,
-    }
+    """Plain data by path."""
+    given = {CONFIG: _CONFIG, OVERLAY: _OVERLAY, FLAGS: _FLAGS, PLUGINS: _PLUGINS, MIX: _MIX}
     return copy.deepcopy(given)
 
 
 def texts(given: Mapping[str, Any]) -> dict[str, str]:
     """The files of plain data."""
-    return {
-        path: yaml.safe_dump_all(content) if path == OBJECTS else yaml.safe_dump(content)
-        for path, content in given.items()
-    }
+    return {path: yaml.safe_dump(content) for path, content in given.items()}

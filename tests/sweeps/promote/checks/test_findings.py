@@ -14,9 +14,8 @@ from tests.sweeps.promote.checks.sound import (
     CONFIG,
     FLAGS,
     MIX,
-    OBJECTS,
     OVERLAY,
-    PRIORITY,
+    PLUGINS,
     documents,
     texts,
 )
@@ -33,21 +32,27 @@ def profile(files: dict[str, Any]) -> list[dict[str, Any]]:
     return files[CONFIG]["schedulingProfiles"][0]["plugins"]
 
 
+def objective(files: dict[str, Any]) -> dict[str, Any]:
+    first: dict[str, Any] = files[OVERLAY]["router"]["inferenceObjectives"][0]
+    return first
+
+
 TEN: dict[str, Plant] = {
     "unknown-field": lambda files: files[CONFIG].update(schedulingProfile=[]),
     "wrong-reference": lambda files: profile(files)[3].update(pluginRef="queue-depth"),
     "quantity-as-integer": lambda files: files[CONFIG]["flowControl"].update(maxRequests=500),
-    "wrong-group": lambda files: files[OBJECTS][0].update(
-        apiVersion="inference.networking.x-k8s.io/v1alpha2"
-    ),
-    "duplicate-port": lambda files: files[OBJECTS][2]["spec"].update(
-        targetPorts=[{"number": 8000}, {"number": 8000}]
+    "wrong-group": lambda files: files[CONFIG].update(apiVersion="llm-d.ai/v1"),
+    "pod-memory": lambda files: (
+        files[FLAGS].update({"kv-offloading-size": 80.0, "kv-offloading-backend": "native"})
+        or files[OVERLAY]["decode"]["vllm"].update(
+            customCommand="vllm serve m --kv-offloading-size 80.0"
+        )
     ),
     "negative-block": lambda files: plugin(files, "approx-prefix-cache-producer")[
         "parameters"
     ].update(blockSizeTokens=-64),
     "alpha-plugin-without-flag": lambda files: files[OVERLAY]["router"]["epp"].pop("flags"),
-    "priority-sign": lambda files: files[OBJECTS][0]["spec"].update(priority=-4),
+    "priority-sign": lambda files: objective(files).update(priority=-4),
     "missing-decode-filter": lambda files: profile(files).pop(0),
     "batched-tokens-below-sequences": lambda files: files[FLAGS].update({"max-num-seqs": 2048}),
 }
@@ -78,8 +83,8 @@ FURTHER: dict[str, Plant] = {
     "weights-under-random-picker": lambda files: plugin(files, "max-score-picker").update(
         name="max-score-picker", type="weighted-random-picker"
     ),
-    "missing-field": lambda files: files[OBJECTS][2]["spec"]["endpointPickerRef"].pop("port"),
-    "wrong-type": lambda files: files[OBJECTS][0]["spec"].update(priority="high"),
+    "missing-field": lambda files: objective(files).pop("priority"),
+    "wrong-type": lambda files: objective(files).update(priority="high"),
     "not-allowed": lambda files: files[FLAGS].update({"scheduling-policy": "sjf"}),
     "chunked-prefill-model-length": lambda files: files[FLAGS].update(
         {"enable-chunked-prefill": False, "max-model-len": 4096}
@@ -88,17 +93,27 @@ FURTHER: dict[str, Plant] = {
         {"enable-chunked-prefill": False, "max-model-len": 512, "long-prefill-token-threshold": 256}
     ),
     "offload-half": lambda files: files[FLAGS].update({"kv-offloading-size": 8.0}),
-    "priority-negated-once": lambda files: files[PRIORITY]["classes"]["critical"].update(offset_ms=-900),
+    "priority-negated-once": lambda files: plugin(files, "engine-priority")["parameters"].update(
+        {"slo-critical": -900.0}
+    ),
+    "image-unset": lambda files: files[OVERLAY]["router"]["epp"]["image"].update(tag="SET-ME"),
     "flags-differ": lambda files: files[FLAGS].update({"max-num-seqs": 128}),
     "sheds-by-default": lambda files: [files[CONFIG].pop("featureGates"), files[CONFIG].pop("flowControl")],
 }  # fmt: skip
 OTHER_PLACES: list[tuple[str, Plant]] = [
     ("negative-block", lambda files: files[FLAGS].update({"block-size": -16})),
-    ("wrong-reference", lambda files: files[OBJECTS][0]["spec"]["poolRef"].update(name="other")),
+    ("image-unset", lambda files: files[OVERLAY]["router"]["epp"].pop("image")),
+    (
+        "not-allowed",
+        lambda files: files[MIX]["trafficClasses"][0].update(headers={"x-llm-d-slo-ttft": "9"}),
+    ),
     ("wrong-reference", lambda files: files[MIX]["trafficClasses"][0].update(objective="x")),
-    ("wrong-group", lambda files: files[CONFIG].update(apiVersion="llm-d.ai/v1")),
-    ("wrong-group", lambda files: files[OBJECTS][0]["spec"]["poolRef"].update(group="llm-d.ai")),
-    ("duplicate-name", lambda files: files[OBJECTS].append(files[OBJECTS][0])),
+    (
+        "duplicate-name",
+        lambda files: files[OVERLAY]["router"]["inferenceObjectives"].append(
+            {"name": "slo-critical", "priority": 4}
+        ),
+    ),
     ("priority-sign", lambda files: files[MIX]["trafficClasses"][0].update(priority=-4)),
     (
         "wrong-reference",
@@ -176,7 +191,7 @@ def test_plugins_of_the_promotion_are_known_with_their_parameters() -> None:
         "type": "calm-scorer", "kind": "scorer", "stability": "Alpha", "simulated": "calm",
         "package": "pkg/calm", "parameters": {"scale": 8.0},
     }  # fmt: skip
-    files["arms/generated-plugins.yaml"] = [declared]
+    files[PLUGINS].append(declared)
     assert rules(files) == set()
     declared["parameters"] = {"gain": 8.0}
     assert rules(files) == {"unknown-field"}
@@ -189,7 +204,7 @@ def test_a_file_that_is_no_yaml_is_a_finding() -> None:
 @pytest.mark.parametrize(
     "content", [3, "text", [], {"plugins": 3, "schedulingProfiles": [4]}, None]
 )
-@pytest.mark.parametrize("path", [CONFIG, FLAGS, OVERLAY, PRIORITY, MIX, "generated-plugins.yaml"])
+@pytest.mark.parametrize("path", [CONFIG, FLAGS, OVERLAY, MIX, PLUGINS])
 def test_any_content_gives_findings_and_no_traceback(path: str, content: object) -> None:
     findings_of(texts({path: content}), TARGET)
 
@@ -217,6 +232,4 @@ def test_a_change_in_any_place_gives_findings_and_no_traceback(seed: int) -> Non
     for _ in range(40):
         files = documents()
         changed_somewhere(files, rng)
-        given = {path: content for path, content in files.items() if path != OBJECTS}
-        objects = files[OBJECTS] if isinstance(files[OBJECTS], list) else [files[OBJECTS]]
-        findings_of(texts(given | {OBJECTS: objects}), TARGET)
+        findings_of(texts(files), TARGET)

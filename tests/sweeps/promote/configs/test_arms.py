@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.arms import REPORT, arms_of_promotion, config_files
-from sweeps.promote.promotion import NotMappedError
+from sweeps.promote.maps.rows import setting_rows
+from sweeps.promote.promotion import NotMappedError, Promotion
+from sweeps.strategies.arms import Arm, arm_of
 from sweeps.strategies.file import list_library
 from tests.sweeps.promote.promotions import (
+    IMAGE,
     MINE,
     NOT_IN_THE_TARGET,
     TARGET,
@@ -24,10 +28,6 @@ from tests.sweeps.promote.promotions import (
 )
 
 ARMS = "configs/arms"
-BUILT_IN = (
-    "precise-prefix-cache",
-    "waiting-requests",
-)  # of the target, named where no plugin is there
 
 
 def made(given: str, **options: Any) -> dict[str, Any]:
@@ -67,8 +67,7 @@ def test_a_shipped_strategy_gives_valid_files_or_a_sentence(name: str) -> None:
 @pytest.mark.parametrize("name", list_library())
 def test_without_a_generated_plugin_there_is_a_sentence_with_the_place(name: str) -> None:
     given = promotion(name)
-    scorers = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
-    needed = [one for one in scorers if one not in BUILT_IN]
+    needed = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
     if needed and name not in NOT_IN_THE_TARGET:
         with pytest.raises(
             NotMappedError, match=rf"routing_scorers\.\S+ \({name}\.yaml, line \d+\)"
@@ -105,18 +104,6 @@ def test_arms_are_overlays_that_list_only_what_they_change() -> None:
     assert set(overlay) == {"decode", "router"} and set(overlay["decode"]) == {"vllm"}
     batching = files[f"{ARMS}/ablation-batching/scenario-overlay.yaml"][0]
     assert list(batching) == ["decode"]
-    (experiment,) = files["configs/experiment.yaml"]
-    names = [one["name"] for one in experiment["setup"]["treatments"]]
-    assert names == [
-        "baseline",
-        "control",
-        "treatment",
-        "ablation-routing",
-        "ablation-order",
-        "ablation-batching",
-    ]
-    assert experiment["setup"]["constants"]["decode.replicas"] == 8
-    assert "decode.replicas" not in experiment["setup"]["treatments"][2]
 
 
 def test_an_ablation_arm_changes_one_layer() -> None:
@@ -148,31 +135,51 @@ def test_the_control_arm_runs_the_plugins_without_effect() -> None:
     }
 
 
-def test_a_class_that_a_plugin_reads_has_its_priority_and_the_conflict_is_reported() -> None:
+def priorities(files: dict[str, Any], arm: str = "treatment") -> dict[str, int]:
+    rows = files[f"{ARMS}/{arm}/scenario-overlay.yaml"][0]["router"]["inferenceObjectives"]
+    return {one["name"]: one["priority"] for one in rows}
+
+
+def test_a_class_that_a_plugin_reads_has_its_priority() -> None:
     files = made("iter16_class_gate@found")
-    objects = files[f"{ARMS}/treatment/kubernetes.yaml"]
-    priorities = {
-        one["metadata"]["name"]: one["spec"]["priority"]
-        for one in objects
-        if "priority" in one["spec"]
-    }
-    assert priorities["slo-critical"] == 4 and priorities["slo-sheddable"] == -2
-    bands = [band["priority"] for band in picker(files)["flowControl"]["priorityBands"]]
-    assert bands == [4, 3, 0, -1, -2, -3]
-    assert "bands are strict" in files[REPORT]
+    assert priorities(files)["slo-critical"] == 4 and priorities(files)["slo-sheddable"] == -2
+    assert set(priorities(files, "baseline").values()) == {0}
+    assert "clients see 500 and not 429" in files[REPORT]
 
 
-def test_without_such_a_plugin_all_classes_share_the_band_of_their_deadlines() -> None:
+def test_an_order_by_class_is_written_into_requests_for_the_engine() -> None:
     files = made("iter13_class_lead@found")
-    (band,) = picker(files)["flowControl"]["priorityBands"]
-    assert band["orderingPolicyRef"] == "slo-deadline-ordering-policy"
-    assert (
-        picker(files, "control")["flowControl"]["priorityBands"][0]["orderingPolicyRef"]
-        == "fcfs-ordering-policy"
-    )
-    assert picker(files, "baseline")["flowControl"] == {
-        "saturationDetector": {"pluginRef": "utilization-detector"}
+    leads = parameters(picker(files), "engine-priority")
+    assert leads["slo-critical"] > leads["slo-standard"] > leads["slo-sheddable"] == 0
+    assert parameters(picker(files, "control"), "engine-priority") is None
+    for arm in ("baseline", "ablation-routing"):
+        assert "engine-priority" not in [one["type"] for one in picker(files, arm)["plugins"]]
+    assert "featureGates" not in picker(files)  # the order is kept where the requests wait
+    flags = files[f"{ARMS}/treatment/vllm-flags.yaml"][0]
+    assert flags["scheduling-policy"] == "priority"
+
+
+def test_the_model_that_is_loaded_is_the_one_that_is_served() -> None:
+    model = made("iter00_baseline")[f"{ARMS}/baseline/scenario-overlay.yaml"][0]["model"]
+    assert model["name"] == model["huggingfaceId"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert model["path"] == f"models/{model['name']}"
+
+
+def test_a_pod_holds_its_cpu_tier() -> None:
+    decode = made("iter13_class_lead@found")[f"{ARMS}/baseline/scenario-overlay.yaml"][0]["decode"]
+    assert "--kv-offloading-size 85.938" in decode["vllm"]["customCommand"]
+    assert decode["resources"]["limits"]["memory"] == "150Gi"
+
+
+def test_arms_with_a_plugin_run_its_image() -> None:
+    files = made("iter13_class_lead@found")
+    images = {
+        arm: files[f"{ARMS}/{arm}/scenario-overlay.yaml"][0]["router"]["epp"].get("image")
+        for arm in ("baseline", "control", "treatment")
     }
+    assert images["baseline"] is None
+    own = {"registry": "quay.io/example", "repository": "endpoint-picker", "tag": "promoted"}
+    assert images["control"] == images["treatment"] == own
 
 
 def test_a_gate_without_a_plugin_becomes_a_detector_with_a_whole_threshold() -> None:
@@ -225,7 +232,9 @@ def test_roles_bring_their_filters_and_a_handler() -> None:
     first = {one["name"]: one["plugins"][0]["pluginRef"] for one in document["schedulingProfiles"]}
     assert first == {"prefill": "prefill-filter", "decode": "decode-filter"}
     overlay = read_yaml(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
-    assert overlay["prefill"] == {"enabled": True, "replicas": 2}
+    assert (overlay["prefill"]["enabled"], overlay["prefill"]["replicas"]) == (True, 2)
+    base = read_yaml(files[f"{ARMS}/baseline/scenario-overlay.yaml"])
+    assert overlay["prefill"]["vllm"] == base["decode"]["vllm"]
 
 
 @pytest.mark.parametrize(
@@ -267,8 +276,6 @@ def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
     assert "unknown-field" in {
         one.rule for one in findings_of(config_files(promotion(name), plugins(given)), given.target)
     }
-    objective = list(read_yamls(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
-    assert objective["apiVersion"] == "inference.networking.x-k8s.io/v1alpha2"
 
 
 def test_an_order_without_a_key_is_the_plugin_s_in_the_router_s_queue() -> None:
@@ -281,16 +288,6 @@ def test_an_order_without_a_key_is_the_plugin_s_in_the_router_s_queue() -> None:
     assert band["orderingPolicyRef"] == "sjf-ordering-policy"
     flags = read_yaml(files[f"{ARMS}/treatment/vllm-flags.yaml"])
     assert flags["scheduling-policy"] == "fcfs"
-
-
-def test_a_key_comes_before_a_plugin_that_could_not_tell_the_classes_apart() -> None:
-    given = promotion("iter05_simplified")
-    name = "slo-tiered-priority-fcfs-ordering-policy"
-    order = generated("order", "slo-tiered+priority-fcfs", name, signals=("request.slo_class",))
-    files = config_files(given, [order])
-    assert findings_of(files, TARGET) == []
-    assert name not in files[f"{ARMS}/treatment/endpoint-picker-config.yaml"]
-    assert f"{name} is in no arm" in files[REPORT]
 
 
 def test_numbers_find_the_plugin_s_own_spelling() -> None:
@@ -306,3 +303,107 @@ def test_numbers_find_the_plugin_s_own_spelling() -> None:
         for arm in ("treatment", "control")
     }
     assert found == {"treatment": {"loadThreshold": 20.5}, "control": {"loadThreshold": 1e12}}
+
+
+FLOW = (
+    "flow_control=true;saturation_detector=concurrency;max_concurrency=12;max_gateway_queue_depth=77;"
+    "per_band_capacity=33;request_ttl=5000000;usage_limit_threshold=0.8;fairness_policy=round-robin"
+)
+
+
+def test_flow_control_is_written_as_it_is_set() -> None:
+    config = picker(made(f"iter00_baseline:{FLOW}"))
+    flow = config["flowControl"]
+    assert config["featureGates"] == ["flowControl"]
+    assert (flow["maxRequests"], flow["defaultRequestTTL"]) == ("77", "5000000us")
+    assert parameters(config, "concurrency-detector")["maxConcurrency"] == 12
+    assert parameters(config, "static-usage-limit-policy") == {"threshold": 0.8}
+    assert [band["priority"] for band in flow["priorityBands"]] == [4, 3, 0, -1, -2, -3]
+    assert {band["maxRequests"] for band in flow["priorityBands"]} == {"33"}
+    assert flow["priorityBands"][0]["fairnessPolicyRef"] == "round-robin-fairness-policy"
+
+
+def test_a_band_without_a_limit_is_not_bounded_by_the_target() -> None:
+    flow = picker(made("iter00_baseline:flow_control=true"))["flowControl"]
+    assert {band["maxRequests"] for band in flow["priorityBands"]} == {"1000000000"}
+    assert "maxRequests" not in flow
+
+
+def test_a_gate_of_the_target_s_own_has_its_thresholds() -> None:
+    config = picker(made("iter00_baseline:admission_policy=gaie-legacy;gaie_kv_threshold=0.7"))
+    assert parameters(config, "utilization-detector") == {
+        "queueDepthThreshold": 5,
+        "kvCacheUtilThreshold": 0.7,
+    }
+
+
+def test_cache_events_reach_the_precise_index() -> None:
+    config = picker(made("iter00_baseline:routing_scorers=precise-prefix-cache~2+queue-depth~1"))
+    sources = {one["pluginRef"]: one["extractors"] for one in config["dataLayer"]["sources"]}
+    events = sources["endpoint-notification-source"]
+    assert events == [{"pluginRef": "precise-prefix-cache-producer"}]
+    assert parameters(config, "precise-prefix-cache-producer")["tokenProcessorConfig"] == {
+        "blockSize": 16
+    }
+    first = config["schedulingProfiles"][0]["plugins"][0]
+    assert first == {"pluginRef": "precise-prefix-cache-scorer", "weight": 2.0}
+
+
+# Exact means written or refused
+
+# another value of each setting that Map A calls exact, and what must be set for it to be in effect
+OTHER = {
+    "routing_scorers": ("queue-depth:1,kv-utilization:3", ""),
+    "slo_base_critical": (77.0, "order"),
+    "slo_base_standard": (7.0, "order"),
+    "slo_base_sheddable": (2.0, "order"),
+    "slo_age_weight": (2e-5, "order"),
+    "max_num_running_reqs": (128, ""),
+    "max_num_scheduled_tokens": (1024, ""),
+    "max_model_len": (8192, ""),
+    "long_prefill_token_threshold": (64, ""),
+    "block_size_in_tokens": (32, ""),
+    "enable_prefix_caching": (False, ""),
+    "model": ("microsoft/phi-4", ""),
+    "tp": (4, ""),
+    "dp": (2, ""),
+    "moe_comm_backend": ("deepep_low_latency", ""),
+    "gpu_memory_utilization": (0.8, ""),
+    "num_instances": (5, ""),
+    "num_gateways": (2, ""),
+    "max_gateway_queue_depth": (9, "queue"),
+    "per_band_capacity": (9, "queue"),
+    "request_ttl": (9_000_000, "queue"),
+}  # fmt: skip
+EXACT = sorted(name for row in setting_rows() if row.status == "exact" for name in row.settings)
+CONTEXTS = {
+    "": {},
+    "order": {"scheduler": "priority-fcfs", "priority_policy": "slo-tiered"},
+    "queue": {"flow_control": True},
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_is_called_exact_changes_a_file_or_is_refused(name: str) -> None:
+    value, context = OTHER[name]
+    usual = promotion("iter13_class_lead@found").arm.config.replace(
+        scheduler="fcfs", priority_policy="constant"
+    )
+    before = usual.replace(**CONTEXTS[context])
+    texts = []
+    for config in (before, _with(before, name, value)):
+        arm = Arm("one", config, None)
+        given = Promotion("one", arm, arm_of("iter00_baseline"), TARGET, IMAGE)
+        try:
+            files = config_files(given, plugins(given))
+        except NotMappedError:
+            return
+        texts.append({path: text for path, text in files.items() if path != REPORT})
+    assert texts[0] != texts[1]
+
+
+def _with(config: Any, name: str, value: object) -> Any:
+    """A configuration with another value, past what the simulator itself would refuse of it."""
+    changed = copy.copy(config)
+    object.__setattr__(changed, name, value)
+    return changed

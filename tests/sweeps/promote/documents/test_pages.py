@@ -231,7 +231,7 @@ def test_gate_three_finds_verdicts_that_do_not_fit(before: Files) -> None:
     ("changes", "rule"),
     [
         ({"metric": made_content.METRIC | {"path": "latency.fast"}}, "metric-not-in-reports"),
-        ({"metric": made_content.METRIC | {"unit": "fortnights"}}, "unit-unknown"),
+        ({"metric": made_content.METRIC | {"unit": "fortnights"}}, "metric-not-in-reports"),
         (
             {"metric": made_content.METRIC | {
                 "path": made_content.TTFT.replace("time_to_first_token", "inter_token_latency")}},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from sweeps.promote.evidence.judging import TransferFinding, judge
+from sweeps.promote.evidence.reports import AGGREGATE
 from sweeps.promote.evidence.runs import FOLDER
 from tests.sweeps.promote.evidence.test_reports import PUBLISHED
 from tests.sweeps.promote.made_reports import (
@@ -204,8 +206,42 @@ def test_a_latency_that_is_paid_with_the_demanded_is_not_confirmed() -> None:
     assert found.verdict.word == "inconclusive" and "51.5% → 20.0%" in found.verdict.reason
 
 
-def test_failures_other_than_429_are_not_shedding() -> None:
-    assert verdict(shedding(20, 500)).problem == "failures"
+def test_a_denial_of_the_target_s_director_is_500() -> None:
+    assert verdict(shedding(20, 500)).verdict.word == "confirmed"
+
+
+def test_failures_that_nobody_decided_are_not_shedding() -> None:
+    assert verdict(shedding(20, 503)).problem == "failures"
+
+
+def test_an_overload_that_was_not_sent_proves_nothing() -> None:
+    """The load that was really sent is a precondition, told by the harness or by what was completed."""
+    files = shedding(20, 429)
+    slow = {path: text.replace('"seconds": 0.1', '"seconds": 9.0') for path, text in files.items()}
+    unknown = {path: text.replace('"offered"', '"wanted"') for path, text in files.items()}
+    for given, words in ((slow, "11.11 requests/s were sent"), (unknown, "harness.patch")):
+        found = verdict(given)
+        assert (found.verdict.word, found.problem) == ("inconclusive", "offered load")
+        assert words in found.verdict.reason
+
+
+def test_pods_of_one_run_are_one_load() -> None:
+    files: dict[str, str] = {}
+    for path, text in shedding(20, 429).items():
+        if path.endswith("report.yaml"):
+            continue
+        document = json.loads(text)
+        rows = document["requests"]
+        for pod in (0, 1):
+            half = rows[pod::2]
+            seconds = len(half) / 500.0
+            part = by_class(f"{document['run']['uid']}-{pod}", half, 1.0)
+            part["summary"]["offered"] = {"requests": len(half), "seconds": seconds}
+            files[path.replace("results", f"results-{pod}")] = json.dumps(part) + "\n"
+    (found,) = [run for arms in scenes(files).values() for run in arms["treatment"].values()][:1]
+    assert (found.total(), found.failures(), found.reached()) == (100, 20, pytest.approx(1000))
+    whole = f"{AGGREGATE}.latency.time_to_first_token"
+    assert found.figure(whole, "p99", "ms", {}).value == 50.0
 
 
 def test_goodput_can_be_the_metric() -> None:

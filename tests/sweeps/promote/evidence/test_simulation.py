@@ -135,6 +135,9 @@ def test_every_row_of_map_c_is_a_concern() -> None:
         "lora-affinity": "the engine has no adapters",
         "client-retries": "the engine can give a request up at a deadline, but none that was given up or turned "
         "away comes back",
+        "denial-is-500": "the same denials; only their answer differs, and the dry run writes it",
+        "band-limits": "per_band_capacity with flow_control",
+        "image-with-plugins": "not simulated",
     }
     for one in concerns():
         assert one.about and one.title

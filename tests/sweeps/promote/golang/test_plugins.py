@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from blis_jax.policies.numbers import numbers_of
@@ -19,6 +21,7 @@ from sweeps.promote.golang.plugins import (
 from sweeps.promote.promotion import NotMappedError, Promotion
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.promote.fakes import minimal_runner
+from tests.sweeps.promote.golang import user_policies
 from tests.sweeps.promote.golang.rules import rule, user_rule
 
 pytestmark = pytest.mark.lenient_promotion
@@ -33,7 +36,7 @@ def test_a_strategy_brings_what_the_target_has_not() -> None:
     assert [(one.kind, one.type_name) for one in found.generated] == [
         ("admission", "class-gated-admitter"),
         ("scorer", "load-balance-scorer"),  # prefix-affinity is the target's own
-        ("order", "slo-tiered-priority-fcfs-ordering-policy"),
+        ("request", "engine-priority"),  # the order by class is the engine's
     ]
     gate = found.generated[0]
     assert gate.package_path == "pkg/epp/framework/plugins/requestcontrol/admitter/classgated"
@@ -58,12 +61,19 @@ def test_the_baseline_brings_no_scorer() -> None:
     assert all(one.kind == "order" for one in plugins_of(promotion("iter00_baseline")).generated)
 
 
-def test_an_order_that_reads_the_queue_is_refused() -> None:
-    with pytest.raises(
-        NotMappedError,
-        match=r"order load-adaptive\+priority-fcfs: the signal queue_depth at .*slo-tiered",
-    ):
-        plugins_of(promotion("iter02_load_adaptive"))
+def test_an_order_with_a_static_key_brings_no_order() -> None:
+    found = plugins_of(promotion("iter02_load_adaptive")).generated
+    assert [one.type_name for one in found if one.kind in ("order", "request")] == [
+        "engine-priority"
+    ]
+
+
+def test_an_order_that_changes_with_time_is_refused() -> None:
+    """The router's queue is a heap, which such an order would break."""
+    own = "iter00_baseline:scheduler=priority-fcfs;priority_policy={}:ages"
+    folder = Path(user_policies.__file__)
+    with pytest.raises(NotMappedError, match=r"order ages.*reads now_us.*heap.*slo-tiered"):
+        plugins_of(promotion(own.format(folder)))
 
 
 def test_names_of_plugins_are_their_own() -> None:

@@ -43,6 +43,7 @@ def go_declarations(text: str) -> dict[str, str]:
 
 def _types(signature: str) -> str:
     """Return arguments and results of `(a, b int) error` as types alone."""
+    signature = re.sub(r"func\((\w+)\)", r"func<\1>", signature)  # an argument of its own
     given, _, result = signature.partition(")")
     result = result.strip()
     results = result.strip("()").split(", ") if result else []
@@ -52,7 +53,8 @@ def _types(signature: str) -> str:
         is_name_alone = " " not in one and kinds and re.search(r"\w \S", given) is not None
         kinds.append(kinds[-1] if is_name_alone else _bare(one.rpartition(" ")[2]))
     text = f"({', '.join(reversed(kinds))})"
-    return text + (f" ({', '.join(words)})" if len(words) > 1 else f" {words[0]}" if words else "")
+    text += f" ({', '.join(words)})" if len(words) > 1 else f" {words[0]}" if words else ""
+    return re.sub(r"func<(\w+)>", r"func(\1)", text)
 
 
 def _bare(kind: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.promote import DEFAULT_TARGET
+from sweeps.promote.gates import findings_at
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang import toolchain
 from sweeps.promote.golang.compiler.tracing import PromotedRule
@@ -18,7 +19,6 @@ from sweeps.promote.golang.page import shipped_rules
 from sweeps.promote.golang.plugins import FOLDER, Plugins, plugin_of, plugins_for, plugins_of
 from sweeps.promote.golang.toolchain import MISSING, check_go, find_go
 from sweeps.promote.promotion import NotMappedError
-from sweeps.promote.running import findings_at
 from sweeps.promote.texts import target_names
 from tests.sweeps.promote.golang.rules import rule, user_rule
 from tests.sweeps.promote.promotions import promotion

@@ -124,6 +124,13 @@ def short_first(params, state, context):
     return -(params.per_token * context.request.input_len.astype(jnp.float64)), state
 
 
+@priority_policy(Urgent)
+def ages(params, state, context):
+    """Shorter prompts are more urgent, and all the more the longer they wait."""
+    waited = (context.now_us - context.request.arrival_us).astype(jnp.float64)
+    return waited / (1.0 + params.per_token * context.request.input_len), state
+
+
 # --- what no plugin can do ------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from sweeps.promote.hypotheses.document import (
     parse_hypotheses,
     scenario_workload,
 )
-from sweeps.promote.hypotheses.files import README, hypothesis_files, profile_files
+from sweeps.promote.hypotheses.files import hypothesis_files
+from sweeps.promote.hypotheses.profiles import README, profile_files
 from sweeps.promote.maps.rows import DICTIONARY, gap_rows
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
@@ -167,16 +168,17 @@ def test_a_policy_from_a_file_has_hypotheses(tmp_path: Path) -> None:
     assert "B-fresh-snapshots.batch-size" in of_track(found, "B")
 
 
-def test_objectives_and_headers_come_from_the_configuration() -> None:
+def test_objectives_come_from_the_configuration_and_headers_from_the_queue_s_deadlines() -> None:
     given = promotion("iter13_class_lead@found")
     files = config_files(given, plugins(given))
     found = of_track(document("iter13_class_lead@found", **files), "A")["A-13.1"]
     classes = {one["name"]: one for one in found.workload.classes}
-    assert (
-        classes["critical"]["ttft_header_ms"] == 0
-        and classes["sheddable"]["ttft_header_ms"] == 33510
-    )
     assert classes["critical"]["objective"] == "slo-critical"
+    assert "ttft_header_ms" not in classes["critical"]
+    by_deadline = "flow_control=true;dispatch_order=slo-deadline;slo_targets=critical=120000"
+    own = of_track(document(f"iter13_class_lead@found:{by_deadline}"), "A")["A-objective"]
+    headers = {one["name"]: one.get("ttft_header_ms") for one in own.workload.classes}
+    assert headers == {"critical": 120, "standard": None, "sheddable": None}
 
 
 def test_two_runs_give_the_same_bytes() -> None:
@@ -284,7 +286,7 @@ def with_profiles(name: str) -> tuple[Files, Files]:
     given = promotion(name)
     before = {**maps_of(name), **config_files(given, plugins(given))}
     before |= hypothesis_files(given, before, REPO_ROOT)
-    return before, profile_files(before["hypotheses.yaml"])
+    return before, profile_files(before["hypotheses.yaml"], before)
 
 
 @pytest.mark.parametrize(
@@ -299,41 +301,85 @@ def test_profiles_pass_the_closed_schemas_beside_the_configuration(name: str) ->
 def test_each_hypothesis_has_a_profile_or_a_reason() -> None:
     before, profiles = with_profiles("iter13_class_lead@found")
     for one in parse_hypotheses(before["hypotheses.yaml"]).hypotheses:
-        path = f"profiles/{one.profile.harness}/{one.id.lower()}.yaml.in"
-        assert (path in profiles) == (one.track in "AB" and one.profile.harness is not None)
-        assert one.profile.harness or one.profile.reason
+        harness = one.profile.harness
+        path = f"profiles/{harness}/{one.scene}.yaml.in"
+        assert (path in profiles) == (one.track in "AB" and harness is not None)
+        assert (f"experiments/{one.scene}-{harness}.yaml" in profiles) == (path in profiles)
+        assert harness or one.profile.reason
         assert f"| {one.id} |" in profiles[README]
 
 
-def test_a_metric_by_class_is_measured_by_priority_mix_with_the_deadline_header() -> None:
-    _, profiles = with_profiles("iter13_class_lead@found")
-    profile = read_yaml(profiles["profiles/priority-mix/a-13.1.yaml.in"])
-    headers = {
-        one["name"]: one["headers"]["x-llm-d-slo-ttft-ms"] for one in profile["trafficClasses"]
-    }
-    assert headers == {"critical": "0", "standard": "33151", "sheddable": "33510"}
-    assert sum(one["weight"] for one in profile["trafficClasses"]) == pytest.approx(1)
-    assert profile["load"]["rate_per_second"] == 2000 and profile["load"]["duration_seconds"] == 1
+@pytest.mark.parametrize("name", USUAL)
+def test_no_two_scenes_are_the_same_test(name: str) -> None:
+    """Each differs by its profile, or by what its experiment sets up."""
+    _, made = with_profiles(name)
+    tests = []
+    for path in made:
+        if path.startswith("experiments/") and "track-c" not in path:
+            experiment = read_yaml(made[path])
+            harness, file = (experiment["experiment"][key] for key in ("harness", "profile"))
+            tests.append(
+                (made[f"profiles/{harness}/{file}.in"], yaml.safe_dump(experiment["setup"]))
+            )
+    assert len(tests) > 3 and len(set(tests)) == len(tests)
+
+
+def test_the_engine_s_priority_is_written_but_where_its_absence_is_the_stress() -> None:
+    _, made = with_profiles("iter13_class_lead@found")
+    usual, without = (
+        read_yaml(made[f"experiments/{name}-priority-mix.yaml"])["setup"]["treatments"]
+        for name in ("workload-mixed", "gap-priority-not-forwarded")
+    )
+    writes = [
+        [
+            one["name"]
+            for one in arms
+            if "slo-critical:"
+            in one.get("router.epp.pluginsCustomConfig", {}).get("custom-plugins.yaml", "")
+        ]
+        for arms in (usual, without)
+    ]
+    assert writes == [["treatment", "ablation-order"], []]
+
+
+def test_a_rate_that_one_process_cannot_send_is_shared_by_pods() -> None:
+    _, made = with_profiles("iter13_class_lead@found")
+    load = read_yaml(made["profiles/priority-mix/workload-mixed.yaml.in"])["load"]
+    experiment = read_yaml(made["experiments/workload-mixed-priority-mix.yaml"])
+    pods = experiment["setup"]["constants"]["harness.loadParallelism"]
+    assert (pods, pods * load["rate_per_second"], pods * load["total_requests"]) == (5, 2000, 1000)
+
+
+def test_prompts_begin_with_the_shared_prefix() -> None:
+    _, made = with_profiles("iter13_class_lead@found")
+    (first, *_) = read_yaml(made["profiles/priority-mix/workload-mixed.yaml.in"])["trafficClasses"]
+    head, variation, _ = first["request"]["promptTemplate"].partition("{variation}")
+    assert len(head.split()) == 512 and variation and first["request"]["promptRepeat"] == 1
 
 
 def test_a_burst_is_as_long_as_its_requests_and_a_steady_load_is_long() -> None:
-    before, profiles = with_profiles("iter13_class_lead@found")
-    load = read_yaml(profiles["profiles/inference-perf/a-control.yaml.in"])["load"]
+    before, profiles = with_profiles("iter00_baseline")
+    path = next(one for one in profiles if one.startswith("profiles/inference-perf/workload"))
+    load = read_yaml(profiles[path])["load"]
     assert load["stages"] == [{"rate": 2000.0, "duration": 1}]
     steady = before["hypotheses.yaml"].replace("share: 20.0", "share: 0.5")
-    load = read_yaml(profile_files(steady)["profiles/inference-perf/a-control.yaml.in"])["load"]
+    load = read_yaml(profile_files(steady, before)[path])["load"]
     assert load["stages"][0]["duration"] == 60
 
 
 def test_conversations_are_guidellm_s() -> None:
-    _, profiles = with_profiles("iter10_multiturn")
-    profile = read_yaml(profiles["profiles/guidellm/a-control.yaml.in"])
+    _, profiles = with_profiles("iter10_multiturn:scheduler=fcfs;priority_policy=constant")
+    profile = read_yaml(
+        next(
+            text for path, text in profiles.items() if path.startswith("profiles/guidellm/workload")
+        )
+    )
     assert profile["spec"]["data"][0]["turns"] > 1
 
 
 def test_ends_are_the_model_s_own_where_that_is_the_question() -> None:
     _, profiles = with_profiles("iter00_baseline")
-    path = "profiles/inference-perf/b-{}.yaml.in"
+    path = "profiles/inference-perf/gap-{}.yaml.in"
     ends = {
         name: read_yaml(profiles[path.format(name)])["server"]["ignore_eos"]
         for name in ("real-output-lengths", "epp-replicas")

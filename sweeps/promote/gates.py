@@ -1,0 +1,322 @@
+"""The three gates of a promotion: what rule checkers find, what a person decides, and whether a gate is open.
+
+A decision holds for these very files: a gate is open while the last decision on it is an approval and every file that
+it was given for is as it was. Findings are data (`gates/gate-N.findings.yaml`), a decision is a signed-off file
+(`gates/gate-N.decision.yaml`), and both are in the history with the hashes of all files they are for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.chain import digest
+from sweeps.promote.checks.findings import findings_of, translation_findings
+from sweeps.promote.evidence.verdicts import (
+    evidence_findings,
+    hypothesis_findings,
+    verdict_findings,
+)
+from sweeps.promote.golang.toolchain import NO_GO, check_go
+from sweeps.promote.hypotheses.files import origin_findings
+from sweeps.promote.hypotheses.profiles import profile_findings
+from sweeps.promote.promotion import Files, Finding, GateClosedError, Promotion, Severity
+from sweeps.promote.stages import (
+    STAGES,
+    TRANSLATE,
+    StageWork,
+    before_gate,
+    joined,
+    outputs_of,
+    state_of,
+)
+from sweeps.promote.store import (
+    CHECKED,
+    DECIDED,
+    GATES,
+    MADE,
+    PromotionStore,
+    decision_path,
+    findings_path,
+    hashes_of,
+    sha256,
+)
+from sweeps.promote.texts import wide_yaml
+
+Say = Callable[[str], None]
+APPROVE, REJECT = "approve", "reject"
+CRITICAL: Severity = "CRITICAL"
+SEVERITIES: tuple[Severity, ...] = (CRITICAL, "IMPORTANT", "SUGGESTION")
+
+
+# --- what a gate looks at -------------------------------------------------------------------------
+
+
+def _of_translation(promotion: Promotion, files: Files) -> list[Finding]:
+    made = {
+        path: text for name in ("maps", TRANSLATE) for path, text in _again(name, promotion, files)
+    }
+    return [
+        *findings_of(files, promotion.target),
+        *check_go(files, promotion.target),
+        *translation_findings(made, files),
+    ]
+
+
+def _again(name: str, promotion: Promotion, files: Files) -> Iterable[tuple[str, str]]:
+    return joined(STAGES[name].make(StageWork(promotion, files))).items()
+
+
+def _of_hypotheses(promotion: Promotion, files: Files) -> list[Finding]:
+    return [
+        *findings_of(files, promotion.target),
+        *hypothesis_findings(files),
+        *origin_findings(promotion, files),
+    ]
+
+
+def _of_evidence(promotion: Promotion, files: Files) -> list[Finding]:
+    return [
+        *findings_of(files, promotion.target),
+        *profile_findings(files),
+        *evidence_findings(files),
+        *verdict_findings(promotion, files),
+    ]
+
+
+CHECKS: dict[int, Callable[[Promotion, Files], list[Finding]]] = {
+    1: _of_translation,
+    2: _of_hypotheses,
+    3: _of_evidence,
+}
+
+
+def _edited(store: PromotionStore, gate: int) -> Iterator[Finding]:
+    """Yield every file before a gate that is not as its stage made it; evidence is never anybody's to change."""
+    for name in before_gate(gate):
+        made = store.last(MADE, stage=name)
+        outputs: Mapping[str, str] = made["outputs"] if made else {}
+        there = hashes_of(store.read(outputs))
+        for path in (path for path, found in there.items() if found != outputs[path]):
+            severity: Severity = CRITICAL if path.startswith("evidence/") else "IMPORTANT"
+            message = f"it is not what the stage {name} made; make the stage again, or say why in the decision"
+            yield Finding(severity, "edited-by-hand", path, message)
+
+
+def files_at(store: PromotionStore, gate: int) -> dict[str, str]:
+    """Return the files on disk that a gate is about: of every stage before it."""
+    return store.read(outputs_of(store, before_gate(gate)))
+
+
+def findings_at(promotion: Promotion, gate: int, files: Files) -> list[Finding]:
+    """Return what the rule checkers say of the files at a gate, the gravest first."""
+    return sorted_findings(CHECKS[gate](promotion, files))
+
+
+def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return each finding once, the gravest first."""
+    return sorted(
+        set(findings),
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity), finding.rule, finding.path, finding.message,
+        ),
+    )  # fmt: skip
+
+
+def check(store: PromotionStore, promotion: Promotion, gate: int) -> list[Finding]:
+    """Make the findings of a gate for the files as they are, and keep them."""
+    _refuse_unfinished(store, gate)
+    files = files_at(store, gate)
+    findings = sorted_findings([*findings_at(promotion, gate, files), *_edited(store, gate)])
+    artifacts = hashes_of(files)
+    listed = [asdict(finding) for finding in findings]
+    text = wide_yaml({"gate": gate, "artifacts": digest(artifacts), "findings": listed})
+    store.write(findings_path(gate), text)
+    counts = count_of(findings)
+    is_run = all(finding.rule != NO_GO for finding in findings)
+    content = {
+        "gate": gate, "artifacts": artifacts, "findings": counts, "file": sha256(text), "go": is_run,
+    }  # fmt: skip
+    store.append(CHECKED, content)
+    return findings
+
+
+def _refuse_unfinished(store: PromotionStore, gate: int) -> None:
+    for name in before_gate(gate):
+        state = state_of(store, name)
+        if not state.is_usable:
+            raise GateClosedError(
+                f"gate {gate} cannot be looked at: stage {name} is {state.words}; run `{name}` first"
+            )
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+def decide(
+    store: PromotionStore,
+    gate: int,
+    decision: str,
+    by: str,
+    reason: str,
+    *,
+    without_go: bool = False,
+) -> None:
+    """Keep a person's decision on the findings that were made for the files as they are.
+
+    Raises:
+        GateClosedError: there are no findings for these files, a CRITICAL one is to be approved, or no Go toolchain
+            has run and `without_go` does not say that this is meant.
+        ConfigError: nobody signs, or there is no reason.
+    """
+    for name, text in (("--by", by), ("--reason", reason)):
+        if not text.strip():
+            raise ConfigError(f"{name} is empty; a decision has a name and a reason")
+    _refuse_unfinished(store, gate)
+    artifacts = hashes_of(files_at(store, gate))
+    checked = _current_check(store, gate, artifacts)
+    if checked is None:
+        raise GateClosedError(
+            f"gate {gate}: there are no findings for the files as they are; run `gate {gate}` and read them"
+        )
+    count = checked["findings"][CRITICAL]
+    if decision == APPROVE and count:
+        raise GateClosedError(
+            f"gate {gate} stays closed: {count} {CRITICAL} finding{'s' * (count > 1)} in {findings_path(gate)}; put "
+            f"the cause right, run `gate {gate}` again, or reject"
+        )
+    is_untested = not checked.get("go", True)
+    if decision == APPROVE and is_untested and not without_go:
+        raise GateClosedError(
+            f"gate {gate} stays closed: no Go toolchain has compiled and tested the plugins; install the extra "
+            f"`promote`, run `gate {gate}` again, or say --without-go"
+        )
+    if decision == APPROVE and is_untested:
+        reason = f"{reason} (The plugins were neither compiled nor tested.)"
+    signed = {
+        "gate": gate, "decision": decision, "reason": " ".join(reason.split()),
+        "signed_off_by": " ".join(by.split()), "artifacts": digest(artifacts), "findings": checked["file"],
+    }  # fmt: skip
+    text = wide_yaml(signed)
+    store.write(decision_path(gate), text)
+    content = {
+        "gate": gate, "decision": decision, "by": by, "reason": reason, "artifacts": artifacts,
+        "file": sha256(text),
+    }  # fmt: skip
+    store.append(DECIDED, content)
+
+
+def _current_check(
+    store: PromotionStore, gate: int, artifacts: Mapping[str, str]
+) -> Mapping[str, Any] | None:
+    """Return the findings' record, if they are for these files and their own file is as it was written."""
+    checked = store.last(CHECKED, gate=gate)
+    if checked is None or checked["artifacts"] != artifacts:
+        return None
+    return checked if store.holds(findings_path(gate), checked["file"]) else None
+
+
+# --- open or closed -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GateState:
+    """Tell whether a gate is open; if not, why, and what to do."""
+
+    gate: int
+    is_open: bool
+    detail: str
+    needs_check: bool = False  # findings for the files as they are have not been made yet
+
+    @property
+    def word(self) -> str:
+        """Return open or closed."""
+        return "open" if self.is_open else "closed"
+
+
+def gate_state(store: PromotionStore, gate: int) -> GateState:
+    """Return whether a gate is open for the files as they are."""
+    artifacts = hashes_of(files_at(store, gate))
+    decided = store.last(DECIDED, gate=gate)
+    checked = _current_check(store, gate, artifacts)
+    if decided is None and checked is None:
+        return GateState(gate, False, f"no findings yet; run `gate {gate}`", True)
+    if decided is None:
+        findings = counted((checked or {})["findings"])
+        return GateState(gate, False, f"waits for a decision: {findings}")
+    path, by = decision_path(gate), decided["by"]
+    changed, is_intact = (
+        _changed(decided["artifacts"], artifacts),
+        store.holds(path, decided["file"]),
+    )
+    again = f"run `gate {gate}`, read the findings, and approve again"
+    if decided["decision"] == APPROVE and not changed and is_intact:
+        return GateState(gate, True, f"approved by {by}: {decided['reason']}")
+    if changed:
+        what = f"{changed} was changed after {by} decided on it; restore it, or {again}"
+        return GateState(gate, False, what, checked is None)
+    if not is_intact:
+        return GateState(gate, False, f"{path} is not as it was signed; {again}", checked is None)
+    return GateState(gate, False, f"rejected by {by}: {decided['reason']}")
+
+
+def require_open(store: PromotionStore, last: int) -> None:
+    """Refuse to go on behind a gate that is closed, or behind one before it.
+
+    Raises:
+        GateClosedError: with the reason.
+    """
+    for gate in GATES[:last]:
+        state = gate_state(store, gate)
+        if not state.is_open:
+            raise GateClosedError(f"gate {gate} is closed: {state.detail}")
+
+
+def pass_gate(store: PromotionStore, promotion: Promotion, gate: int, say: Say) -> None:
+    """Go through an open gate; at a closed one make the findings and say what a person has to decide.
+
+    Raises:
+        GateClosedError: the gate is closed.
+    """
+    state = gate_state(store, gate)
+    if state.is_open:
+        say(f"gate {gate}: {state.detail}")
+        return
+    if state.needs_check:
+        findings = check(store, promotion, gate)
+        say(f"gate {gate}: {counted(count_of(findings))} in {findings_path(gate)}")
+        for finding in findings:
+            say(f"  {described(finding)}")
+        if "changed" in state.detail:
+            raise GateClosedError(f"gate {gate} is closed: {state.detail}")
+        state = gate_state(store, gate)
+    raise GateClosedError(
+        f"gate {gate} is closed: {state.detail}; read {findings_path(gate)}, then "
+        f"`python -m sweeps.promote approve {gate} --output {store.folder} --by NAME --reason TEXT`, or reject"
+    )
+
+
+def described(finding: Finding) -> str:
+    """Return a finding on one line."""
+    return f"{finding.severity} {finding.rule}: {finding.path}: {finding.message}"
+
+
+def counted(findings: Mapping[str, int]) -> str:
+    """Return findings in numbers."""
+    return ", ".join(f"{findings.get(name, 0)} {name}" for name in SEVERITIES)
+
+
+def count_of(findings: Sequence[Finding]) -> dict[str, int]:
+    """Return the number of findings of each severity."""
+    counts = Counter(finding.severity for finding in findings)
+    return {name: counts[name] for name in SEVERITIES}
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Return a file that differs, with how many more; empty if none does."""
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else ""

@@ -1,0 +1,398 @@
+"""Make stage 4: benchmark profiles, and the experiments that run them on every arm; with the rules about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.strict_yaml import read_mapping
+from sweeps.promote.checks.documents import CONFIG, FLAGS, OVERLAY
+from sweeps.promote.configs import overlay
+from sweeps.promote.configs.picker import FILE, IN_FLIGHT_DETECTOR
+from sweeps.promote.hypotheses.document import (
+    HYPOTHESES,
+    HypothesisDocument,
+    OfferedTraffic,
+    TransferHypothesis,
+    inventory,
+    parse_hypotheses,
+)
+from sweeps.promote.hypotheses.traffic import needs_classes, writes_priority
+from sweeps.promote.promotion import (
+    ARMS,
+    BASELINE,
+    ENGINE_PRIORITY,
+    TREATMENT,
+    Files,
+    Finding,
+)
+from sweeps.promote.texts import render, yaml_text
+
+FOLDER, EXPERIMENTS = "profiles", "experiments"
+README = f"{FOLDER}/README.md"
+HARNESS_PATCH = f"{FOLDER}/priority-mix/harness.patch"
+MODEL = "REPLACE_ENV_LLMDBENCH_DEPLOY_CURRENT_MODEL"
+TOKENIZER = "REPLACE_ENV_LLMDBENCH_DEPLOY_CURRENT_TOKENIZER"
+ENDPOINT = "REPLACE_ENV_LLMDBENCH_HARNESS_STACK_ENDPOINT_URL"
+LEAST_SECONDS = 60  # of a steady load; a burst is as long as its requests need
+TIMEOUT_S = 300
+TTFT_HEADER = "x-llm-d-slo-ttft-ms"
+WORDS = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+]  # about as many tokens
+MOST_PER_POD = 400  # requests/s that one process of priority-mix can send
+MOST_THREADS = 4096  # of one process
+
+
+def profile_files(hypotheses: str, files: Files) -> Files:
+    """Return profiles `profiles/HARNESS/SCENE.yaml.in`, the experiments that run them on every arm, and a page.
+
+    Args:
+        hypotheses: the text of `hypotheses.yaml`.
+        files: of earlier stages; the arms' overlays are what experiments set up.
+
+    Raises:
+        ConfigError: the text is not of the form.
+    """
+    document = parse_hypotheses(hypotheses)
+    made: dict[str, str] = {}
+    profiles = []
+    for one in document.hypotheses:
+        harness, path = one.profile.harness, ""
+        if one.track == "C":
+            path = _of_scenario(one, files, made)
+        elif harness is not None:
+            path = f"{FOLDER}/{harness}/{one.scene}.yaml.in"
+            if path not in made:
+                made[path] = yaml_text(_FORMS[harness](one))
+                experiment = f"{EXPERIMENTS}/{one.scene}-{harness}.yaml"
+                made[experiment] = yaml_text(_experiment(one, harness, files))
+        profiles.append((one, path))
+    if any(path.startswith(f"{FOLDER}/priority-mix/") for path in made):
+        made[HARNESS_PATCH] = render("harness.patch.j2")
+    made[README] = render(
+        "profiles.md.j2", strategy=document.strategy, profiles=profiles, most=MOST_PER_POD
+    )
+    return made
+
+
+# --- experiments ------------------------------------------------------------------------------------
+
+
+def _experiment(one: TransferHypothesis, harness: str, files: Files) -> dict[str, Any]:
+    """Return the experiment of a scene: every arm under its stress, by its profile."""
+    overlays = _overlays(files)
+    arms = [name for name in overlays if one.track == "A" or name in ARMS]
+    constants = overlay.dotted(overlays.get(BASELINE, {})) | one.setup
+    if harness == "priority-mix":
+        constants["harness.loadParallelism"] = _pods(one)
+    keys: dict[str, dict[str, Any]] = {}
+    for arm in arms:
+        changes = {} if arm == BASELINE else overlay.dotted(overlays[arm])
+        keys[arm] = changes | one.setup
+        if one.picker:
+            keys[arm][f"{_PICKER}.pluginsCustomConfig"] = {FILE: _stressed_picker(files, arm)}
+    about = f"{one.id}: arms {', '.join(arms)} on the scenario {overlay.SCENARIO}."
+    return overlay.experiment_of(one.scene, about, (harness, f"{one.scene}.yaml"), constants, keys)
+
+
+_PICKER = "router.epp"
+_OF_ROUTER = (f"{_PICKER}.", "router.inferenceObjectives")
+
+
+def _of_scenario(one: TransferHypothesis, files: Files, made: dict[str, str]) -> str:
+    """Add the experiment of a baseline scenario's own profile: its arms differ in the router alone."""
+    name = one.origin.rpartition("/config/scenarios/")[2].removesuffix(".yaml")
+    scenario = next((each for each in inventory().scenarios if each.name == name), None)
+    if scenario is None or scenario.instead:
+        return ""
+    path = f"{EXPERIMENTS}/track-c-{scenario.harness}-{scenario.profile}.yaml"
+    if path not in made:
+        base: dict[str, Any] = {}
+        overlays, arms = _overlays(files), {}
+        for arm in (each for each in ARMS if each in overlays):
+            changes = overlay.dotted(overlays[arm])
+            base = changes if arm == BASELINE else base
+            arms[arm] = {
+                key: value
+                for key, value in (base | changes).items()
+                if key.startswith(_OF_ROUTER) and key != f"{_PICKER}.replicas"
+            }
+        about = "Give the scenario as --spec; its own model and engines stay, and arms differ in the router."
+        profile = (scenario.harness, f"{scenario.profile}.yaml")
+        document = overlay.experiment_of(f"track-c-{scenario.profile}", about, profile, {}, arms)
+        made[path] = yaml_text(document)
+    return path
+
+
+def _overlays(files: Files) -> dict[str, Any]:
+    """Return the overlays of the arms, the baseline's first."""
+    ends = f"/{OVERLAY}"
+    paths = {path.split("/")[-2]: path for path in files if path.endswith(ends)}
+    arms = sorted(paths, key=lambda arm: (arm not in ARMS, ARMS.index(arm) if arm in ARMS else arm))
+    return {arm: read_mapping(files[paths[arm]], paths[arm]) for arm in arms}
+
+
+def _stressed_picker(files: Files, arm: str) -> str:
+    """Return an arm's picker without the plugin that writes the engine's priority."""
+    path = next(one for one in files if one.endswith(f"arms/{arm}/{CONFIG}"))
+    document = dict(read_mapping(files[path], path))
+    document["plugins"] = [one for one in document["plugins"] if one["type"] != ENGINE_PRIORITY]
+    return yaml_text(document)
+
+
+def _rate(one: TransferHypothesis) -> float:
+    return one.workload.rate * one.knobs.get("rate_factor", 1)
+
+
+def _timeout(one: TransferHypothesis) -> float:
+    return one.knobs.get("timeout_s", TIMEOUT_S)
+
+
+def _prefix_tokens(one: TransferHypothesis) -> int:
+    return round(one.knobs.get("prefix_tokens", one.workload.prefix_tokens))
+
+
+def _seconds(one: TransferHypothesis) -> int:
+    """Return how long a load lasts, in s: as the simulated one where it is a burst, else long enough to be steady."""
+    seconds = math.ceil(one.workload.requests / _rate(one))
+    return max(1, seconds) if one.operating_point.share > 1 else max(LEAST_SECONDS, seconds)
+
+
+def _requests(one: TransferHypothesis) -> int:
+    """Return how many requests are sent: of a burst as many as were simulated, else a steady load's."""
+    if one.operating_point.share > 1:
+        return one.workload.requests
+    return round(_rate(one) * _seconds(one))
+
+
+def _whole(lengths: Mapping[str, float], key: str, least: int = 1) -> int:
+    return max(least, round(lengths[key]))
+
+
+# --- inference-perf ---------------------------------------------------------------------------------
+
+
+def _inference_perf(one: TransferHypothesis) -> dict[str, Any]:
+    traffic = one.workload
+    return {
+        "load": {
+            "type": "poisson",
+            "stages": [{"rate": _rate(one), "duration": _seconds(one)}],
+            "request_timeout": _timeout(one),
+            "num_workers": 8,
+            "worker_max_concurrency": 1000,
+        },
+        "api": {"type": "completion", "streaming": True},
+        "server": {
+            "type": "vllm",
+            "model_name": MODEL,
+            "base_url": ENDPOINT,
+            "ignore_eos": bool(one.knobs.get("ignore_eos", 1)),
+        },
+        "tokenizer": {"pretrained_model_name_or_path": TOKENIZER},
+        "data": _prefix_data(one) if _prefix_tokens(one) else _random_data(traffic),
+        "report": {"request_lifecycle": {"summary": True, "per_stage": True, "per_request": True}},
+        "storage": {"local_storage": {"path": "/workspace"}},
+    }
+
+
+def _prefix_data(one: TransferHypothesis) -> dict[str, Any]:
+    """Return shared prefixes; the harness knows one length of questions and of answers, the mean."""
+    traffic = one.workload
+    groups = traffic.prefix_groups
+    return {
+        "type": "shared_prefix",
+        "shared_prefix": {
+            "num_groups": groups,
+            "num_prompts_per_group": max(1, math.ceil(_requests(one) / groups)),
+            "system_prompt_len": _prefix_tokens(one),
+            "question_len": _whole(traffic.prompt, "mean"),
+            "output_len": _whole(traffic.output, "mean"),
+            "enable_multi_turn_chat": False,
+        },
+    }
+
+
+def _random_data(traffic: OfferedTraffic) -> dict[str, Any]:
+    return {
+        "type": "random",
+        "input_distribution": _distribution(traffic.prompt, traffic.requests),
+        "output_distribution": _distribution(traffic.output, traffic.requests),
+    }
+
+
+def _distribution(lengths: Mapping[str, float], count: int) -> dict[str, Any]:
+    return {
+        "min": _whole(lengths, "min"),
+        "max": _whole(lengths, "max"),
+        "mean": lengths["mean"],
+        "std_dev": lengths["std_dev"],
+        "total_count": count,
+    }
+
+
+# --- guidellm ---------------------------------------------------------------------------------------
+
+
+def _guidellm(one: TransferHypothesis) -> dict[str, Any]:
+    traffic = one.workload
+    data: dict[str, Any] = {"kind": "synthetic_text"}
+    for name, lengths in (("prompt", traffic.prompt), ("output", traffic.output)):
+        data[f"{name}_tokens"] = _whole(lengths, "mean")
+        data[f"{name}_tokens_stdev"] = _whole(lengths, "std_dev", 0)
+        data[f"{name}_tokens_min"] = _whole(lengths, "min")
+        data[f"{name}_tokens_max"] = _whole(lengths, "max")
+    data["turns"] = traffic.turns
+    if _prefix_tokens(one):
+        bucket = {"prefix_tokens": _prefix_tokens(one), "prefix_count": traffic.prefix_groups}
+        data["prefix_buckets"] = [bucket]
+    return {
+        "metadata": {"labels": {"name": one.scene}},
+        "spec": {
+            "backend": {
+                "kind": "openai_http",
+                "target": ENDPOINT,
+                "model": MODEL,
+                "request_format": "/v1/chat/completions",
+            },
+            "profile": {"kind": "constant", "rate": _rate(one)},
+            "constraints": [{"kind": "max_duration", "seconds": _seconds(one)}],
+            "data": [data],
+        },
+    }
+
+
+# --- priority-mix -----------------------------------------------------------------------------------
+
+
+def _pods(one: TransferHypothesis) -> int:
+    """Return how many pods of the harness send the load: each is one process."""
+    return max(1, math.ceil(_rate(one) / MOST_PER_POD))
+
+
+def _priority_mix(one: TransferHypothesis) -> dict[str, Any]:
+    """Return what each of the harness's pods sends."""
+    traffic, pods = one.workload, _pods(one)
+    answer, count = _whole(traffic.output, "mean"), math.ceil(_requests(one) / pods)
+    return {
+        "endpoint_url": ENDPOINT,
+        "model": MODEL,
+        "api": {"type": "chat", "path": "/v1/chat/completions"},
+        "load": {
+            "duration_seconds": _seconds(one),
+            "rate_per_second": _rate(one) / pods,
+            "total_requests": count,
+            "max_in_flight": min(MOST_THREADS, count),
+            "request_timeout_seconds": _timeout(one),
+            "fail_on_error": False,
+        },
+        "request": {"max_tokens": answer, "stream": True},
+        "trafficClasses": [_traffic_class(one, each, answer) for each in traffic.classes],
+    }
+
+
+def _traffic_class(
+    one: TransferHypothesis, slo_class: Mapping[str, Any], answer: int
+) -> dict[str, Any]:
+    header = slo_class.get("ttft_header_ms")
+    shared, own = _words(_prefix_tokens(one)), _words(_whole(one.workload.prompt, "mean"))
+    return {
+        "name": slo_class["name"],
+        "weight": slo_class["share"],
+        "priority": slo_class["priority"],
+        "objective": slo_class["objective"],
+        "fairnessID": f"tenant-{slo_class['name']}",
+        **({"headers": {TTFT_HEADER: str(header)}} if header is not None else {}),
+        "request": {
+            "promptTemplate": f"{shared}{{variation}} {own}",
+            "promptRepeat": 1,  # the shared head is there once, at the beginning
+            "max_tokens": answer,
+        },
+    }
+
+
+def _words(count: int) -> str:
+    """Return as many words as tokens are wanted, each followed by a blank."""
+    return "".join(f"{WORDS[place % len(WORDS)]} " for place in range(count))
+
+
+_FORMS: dict[str, Callable[[TransferHypothesis], dict[str, Any]]] = {
+    "inference-perf": _inference_perf,
+    "guidellm": _guidellm,
+    "priority-mix": _priority_mix,
+}
+
+
+# --- rules ------------------------------------------------------------------------------------------
+
+
+def profile_findings(files: Files) -> Iterator[Finding]:
+    """Yield profiles and experiments that are not what the hypotheses ask for."""
+    path = next(one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES)
+    for name, text in profile_files(files[path], files).items():
+        if files.get(name) != text:
+            message = "it is not what hypotheses.yaml asks for; make the stage tests again, or say why in the decision"
+            yield Finding("IMPORTANT", "not-of-its-hypothesis", name, message)
+
+
+def mechanism_findings(files: Files) -> Iterator[Finding]:
+    """Yield hypotheses whose mechanism needs what their own profile or picker does not send."""
+    path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)
+    flags = next((one for one in files if one.endswith(f"arms/{TREATMENT}/{FLAGS}")), None)
+    if path is None or flags is None:
+        return
+    policy = read_mapping(files[flags], flags).get("scheduling-policy")
+    if policy == "priority" and not writes_priority(files, TREATMENT):
+        message = (
+            "the treatment's engines order by the request field priority, and neither a harness nor the picker sends "
+            f"it; put the plugin {ENGINE_PRIORITY} with its leads into the treatment's picker"
+        )
+        yield Finding("CRITICAL", "mechanism-not-sent", path, message)
+    try:
+        document = parse_hypotheses(files[path], path)
+    except ConfigError:
+        return  # told by another rule
+    for one in document.hypotheses if needs_classes(files) else ():
+        if one.track == "A" and one.profile.harness not in (None, "priority-mix"):
+            message = (
+                f"{one.id}: the treatment decides by the class of a request, and {one.profile.harness} sends none; use "
+                "priority-mix"
+            )
+            yield Finding("CRITICAL", "mechanism-not-sent", path, message)
+    yield from _queue_findings(files, document, path)
+
+
+def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> Iterator[Finding]:
+    """Yield hypotheses under which the router's queue, if the treatment has one, can never form."""
+    config = next(one for one in files if one.endswith(f"arms/{TREATMENT}/{CONFIG}"))
+    picker = read_mapping(files[config], config)
+    most = next(
+        (
+            (one.get("parameters") or {}).get("maxConcurrency", 100)
+            for one in picker["plugins"]
+            if one["type"] == IN_FLIGHT_DETECTOR
+        ),
+        None,
+    )
+    if most is None or "priorityBands" not in picker.get("flowControl", {}):
+        return
+    replicas = _overlays(files).get(BASELINE, {}).get("decode", {}).get("replicas", 1)
+    for one in document.hypotheses:
+        clients = min(_requests(one), MOST_THREADS * _pods(one))
+        is_meant = one.track == "A" and one.profile.harness is not None and one.subject == TREATMENT
+        if is_meant and most * replicas >= clients:
+            message = (
+                f"{one.id}: the router holds requests back from {most} x {replicas} in flight on, and its clients have "
+                f"{clients} at most, so its queue never forms; lower maxConcurrency or send more"
+            )
+            yield Finding("CRITICAL", "mechanism-not-sent", path, message)
