@@ -115,9 +115,12 @@ def gpu_description(name: str) -> GpuDescription:
         return _of_file(Path(file), gpu)
     shipped = _shipped()
     if name not in shipped:
+        kinds = [one for one in shipped if one.lower().startswith(name.lower())] if name else []
+        hint = (
+            f"; did you mean {' or '.join(map(repr, kinds))}?" if kinds else closest(name, shipped)
+        )
         raise ConfigError(
-            f"hardware {name!r} has no shipped description; use one of "
-            f"{', '.join(shipped)}{closest(name, shipped)}"
+            f"hardware {name!r} has no shipped description; use one of {', '.join(shipped)}{hint}"
         )
     return shipped[name]
 

@@ -9,7 +9,9 @@ from typing import Any
 from blis_jax.core.kinds import KINDS, ROUTER
 from blis_jax.errors import ConfigError
 
-SETTINGS = {  # of vLLM's engine: ours
+SETTINGS = {  # of vLLM's engine and of its deployments: ours
+    "gpu": "hardware",
+    "replicas": "num_instances",
     "max_num_batched_tokens": "max_num_scheduled_tokens",
     "max_num_seqs": "max_num_running_reqs",
     "block_size": "block_size_in_tokens",
@@ -35,6 +37,24 @@ POLICIES: dict[
     "picker": {"max-score-picker": "random-best", "weighted-random-picker": "weighted-random"},
     "scheduler": {"priority": "priority-fcfs"},
 }
+
+
+# as nvidia-smi, Kubernetes and people write them: NVIDIA H100 80GB HBM3, NVIDIA-A100-SXM4-80GB, a100-80gb, h200
+_GPU = re.compile(
+    r"(?:nvidia[\s_-]+)?(a100|h100|h200|b200|b300|l40s)(?:[\s_-]+(?:sxm\d?|hbm\d\w*|\d+\s*gb|80))*",
+    re.IGNORECASE,
+)
+
+
+def gpu_named(text: str) -> str:
+    """Return our name of a GPU; the text itself where it is none of those that are described, or two of them."""
+    found = _GPU.fullmatch(text.strip())
+    if found is None:
+        return text
+    family = found[1].upper()
+    if family != "A100":
+        return family
+    return "A100-80" if "80" in text[found.end(1) :] else text
 
 
 def names_of(setting: str) -> tuple[str, ...]:

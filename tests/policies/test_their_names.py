@@ -67,3 +67,15 @@ def test_a_plugin_type_means_the_policy_that_a_promotion_writes_as_it() -> None:
     for kind in ("scorer", "picker"):
         for theirs, ours in POLICIES[kind].items():
             assert plugins[f"{kind}/{ours}"] == theirs
+
+
+@pytest.mark.parametrize(
+    ("written", "ours"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA-A100-SXM4-80GB", "A100-80"), ("a100-80gb", "A100-80"), ("h200", "H200"),
+        # other memory or bandwidth than what is described, or not known
+        ("NVIDIA H100 NVL", "NVIDIA H100 NVL"), ("A100-SXM4-40GB", "A100-SXM4-40GB"), ("A100", "A100"), ("L4", "L4"),
+    ],
+)  # fmt: skip
+def test_gpus_as_drivers_and_people_write_them(written: str, ours: str) -> None:
+    assert ClusterConfig(gpu=written).hardware == ours
