@@ -72,7 +72,8 @@ def test_a_plugin_type_means_the_policy_that_a_promotion_writes_as_it() -> None:
 @pytest.mark.parametrize(
     ("written", "ours"),
     [
-        ("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA-A100-SXM4-80GB", "A100-80"), ("a100-80gb", "A100-80"), ("h200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA-A100-SXM4-80GB", "A100-80"), ("a100-80gb", "A100-80"),
+        ("h200", "H200"),
         # other memory or bandwidth than what is described, or not known
         ("NVIDIA H100 NVL", "NVIDIA H100 NVL"), ("A100-SXM4-40GB", "A100-SXM4-40GB"), ("A100", "A100"), ("L4", "L4"),
     ],
