@@ -54,38 +54,23 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         named = dataclasses.replace(named, **admits_all)
     if policies is None:
         return named
-    routing, scorers = policies.routing, policies.scorers
-    if routing is None and (scorers is not None or policies.picker is not None):
-        routing = registry.find("routing", "weighted")
-    handed = {kind.field: getattr(policies, kind.field) for kind in KINDS.values()}
-    handed["routing"] = routing
-    made = dataclasses.replace(
-        named, **{name: policy for name, policy in handed.items() if policy is not None}
-    )
-    decode = _decode_router(made, named.decode, policies)
-    return dataclasses.replace(made, decode=decode, prefill=named.prefill)
+    router = _handed_router(policies, "")
+    rest = [kind.field for kind in KINDS.values() if kind not in ROUTER]
+    handed = {field: policy for field in rest if (policy := getattr(policies, field)) is not None}
+    made = dataclasses.replace(named, **router, **handed)
+    if of_decode := _handed_router(policies, "decode_"):
+        decode = named.decode or ChosenRouter(made.routing, made.scorers, made.picker)
+        made = dataclasses.replace(made, decode=dataclasses.replace(decode, **of_decode))
+    return made
 
 
-def _decode_router(
-    used: Chosen, named: ChosenRouter | None, policies: Policies
-) -> ChosenRouter | None:
-    """The decode pool's own router: the policies handed in, for the rest the named or the cluster's ones."""
-    routing, scorers, picker = (
-        policies.decode_routing,
-        policies.decode_scorers,
-        policies.decode_picker,
-    )
-    if named is None:
-        if routing is None and scorers is None and picker is None:
-            return None
-        named = ChosenRouter(used.routing, used.scorers, used.picker)
-    if routing is None and (scorers is not None or picker is not None):
-        routing = registry.find("routing", "weighted")
-    return ChosenRouter(
-        routing or named.routing,
-        named.scorers if scorers is None else scorers,
-        picker or named.picker,
-    )
+def _handed_router(policies: Policies, prefix: str) -> dict[str, Any]:
+    """Of the policies that choose an instance those that are handed in, by field; other ones than routing mean
+    weighted routing.
+    """
+    handed = {kind.field: getattr(policies, prefix + kind.field) for kind in ROUTER}
+    handed = {field: policy for field, policy in handed.items() if policy is not None}
+    return {"routing": registry.find("routing", "weighted")} | handed if handed else {}
 
 
 @made_once

@@ -24,29 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """A multiset of numbers in ascending order; `ends[i]` counts its members up to value i."""
+    """Numbers in ascending order."""
 
     values: Shaped[np.ndarray, "value"]
-    ends: Int[np.ndarray, "value"] | None = None  # None: every value once
 
     @property
     def count(self) -> int:
         """Return the number of members."""
-        if self.ends is None:
-            return len(self.values)
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return len(self.values)
 
     @property
     def total(self) -> float:
         """Return the sum of the members; exact for whole numbers below 2**53."""
-        if self.ends is None:
-            return float(self.values.sum())
-        return float(np.dot(self.values, np.diff(self.ends, prepend=0)))
+        return float(self.values.sum())
 
     def member(self, index: int) -> float:
         """Return the member at one place of the ascending order."""
-        if self.ends is not None:
-            index = int(np.searchsorted(self.ends, index, side="right"))
         return float(self.values[index])
 
     def neighbours(self, percent: float) -> tuple[float, float, float]:
@@ -57,6 +50,27 @@ class Sample:
         if below == rank:
             return low, low, 0.0
         return low, self.member(below + 1), rank - below
+
+
+@dataclass(frozen=True)
+class WeightedSample(Sample):
+    """A multiset of numbers in ascending order; `ends[i]` counts its members up to value i."""
+
+    ends: Int[np.ndarray, "value"]
+
+    @property
+    def count(self) -> int:
+        """Return the number of members."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def total(self) -> float:
+        """Return the sum of the members; exact for whole numbers below 2**53."""
+        return float(np.dot(self.values, np.diff(self.ends, prepend=0)))
+
+    def member(self, index: int) -> float:
+        """Return the member at one place of the ascending order."""
+        return float(self.values[int(np.searchsorted(self.ends, index, side="right"))])
 
 
 def recorded(
@@ -78,7 +92,7 @@ def weighted_sample(
     present = weights > 0
     values, weights = values[present], weights[present]
     order = np.argsort(values)
-    return Sample(values[order], np.cumsum(weights[order], dtype=np.int64))
+    return WeightedSample(values[order], np.cumsum(weights[order], dtype=np.int64))
 
 
 def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:

@@ -181,7 +181,7 @@ def _count_by_distance(earlier: Values, later: Values, group: Values) -> Any:
 
 
 def jain_fairness(
-    record: RunRecord, is_measured: Bool[np.ndarray, "request"] | None = None
+    record: RunRecord, is_measured: Bool[np.ndarray, "request"] | bool = True
 ) -> float:
     """Return Jain's index of the tenants' completed output tokens; 1 is even, 1/n all to one of n tenants.
 
@@ -190,8 +190,6 @@ def jain_fairness(
     """
     requests = record.requests
     xp = namespace(requests.status)
-    if is_measured is None:
-        is_measured = xp.ones(len(requests.status), bool)
     # the tenants lie together, so that any number of them will do; -1 is one, too
     tenant = xp.where(is_measured, requests.tenant + 2, 0)
     order = stable_order(tenant)
@@ -205,12 +203,12 @@ def jain_fairness(
 
 
 def jain_index(
-    values: Values | list[float], is_there: Values | None = None, of_nobody: float = 0.0
+    values: Values | list[float], is_there: Values | bool = True, of_nobody: float = 0.0
 ) -> float:
     """Return Jain's index of some values, of those that are there; 1 if all are 0."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else values
     xp = namespace(array)
-    is_there = xp.ones(len(array), bool) if is_there is None else is_there
+    is_there = xp.ones(len(array), bool) & is_there
     array = xp.where(is_there, array, 0).astype(np.float64)
     index = ratio(xp.square(array.sum()), is_there.sum() * xp.square(array).sum(), 1.0)
     return choose(is_there.any(), index, of_nobody)
@@ -219,7 +217,7 @@ def jain_index(
 def worst_p99_ms(
     record: RunRecord,
     times_us: Int[np.ndarray, "request"],
-    is_chosen: Bool[np.ndarray, "request"] | None = None,
+    is_chosen: Bool[np.ndarray, "request"] | bool = True,
 ) -> float:
     """Return the largest of the instances' P99 and the cluster's of some times, µs, negative where there is none.
 
@@ -227,7 +225,7 @@ def worst_p99_ms(
     completed has none. In ms, and NaN if there is no time at all.
     """
     xp, completed = namespace(times_us), record.instances.completed_requests
-    is_timed = times_us >= 0 if is_chosen is None else is_chosen & (times_us >= 0)
+    is_timed = is_chosen & (times_us >= 0)
     instances = xp.arange(len(completed), dtype=record.requests.instance.dtype)
     is_there = record.requests.instance[None, :] == instances[:, None]
     is_there = is_there & (completed > 0)[:, None]

@@ -215,17 +215,13 @@ class ClusterChange:
     is_up: Bool[Array, "instance"]
     queue_leaves: Bool[Array, "instance"]
     delay_us: Array | float  # before they are routed again, at least 0
-    stops: Bool[Array, "instance"] | Absent = None  # None: no instance stops
-    loses: Bool[Array, "instance"] | Absent = (
-        None  # of those that stop: what they run is lost; None: nothing is
-    )
-    holds: Bool[Array, "instance"] | Absent = (
-        None  # paid for though down, such as one that starts; None: none
-    )
-    # the router's signals are as new as after a decision of the gateway; None: no
-    looked: Bool[Array, ""] | Absent = None
+    stops: Bool[Array, "instance"] | bool = False
+    loses: Bool[Array, "instance"] | bool = False  # of those that stop: what they run is lost
+    holds: Bool[Array, "instance"] | bool = False  # paid for though down, such as one that starts
+    # the router's signals are as new as after a decision of the gateway
+    looked: Bool[Array, ""] | bool = False
+    outcome: Int[Array, ""] | int = 0  # what ends the run, 0: nothing does
     ordered: Int[Array, "instance"] | Absent = None  # number of the order for it, 0: none
-    outcome: Int[Array, ""] | Absent = None  # what ends the run, 0: nothing does; likewise
 
 
 @pytree

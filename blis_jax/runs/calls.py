@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ from blis_jax.records.observation import Observation, unstack
 from blis_jax.runs.demand import larger_shape
 from blis_jax.runs.programs import Ran, compiled, drawn_of, reports_of, rows_of
 from blis_jax.runs.runs import GivenRun, Run, larger_plan
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
 
 Build = Callable[..., Callable[..., Any]]
 Use = Callable[[Build, tuple[Any, ...], tuple[Any, ...]], Any]
@@ -173,12 +176,17 @@ def execute(call: Call) -> Results:
 
     if report is None:
         return results_of([look(at) for at in range(len(call.runs))], drawn)
-    codes = report.outcome
-    if drawn is not None:
-        codes = np.where(drawn.is_short, int(Outcome.WORKLOAD_SHORT), codes)
-        report = dataclasses.replace(report, outcome=codes)
+    codes = _with_short(report.outcome, drawn)
+    report = dataclasses.replace(report, outcome=codes)
     outcomes = [Outcome(code) for code in codes.tolist()]
     return Results(outcomes, report.num_open_ties.tolist(), look, report, drawn)
+
+
+def _with_short(codes: Shaped[np.ndarray, "run"], drawn: Drawn | None) -> Any:
+    """The codes of outcomes; that of a run whose draws were too few is WORKLOAD_SHORT."""
+    if drawn is None:
+        return codes
+    return np.where(drawn.is_short[: len(codes)], int(Outcome.WORKLOAD_SHORT), codes)
 
 
 def ran(call: Call, arguments: tuple[Any, ...]) -> Ran:
@@ -195,10 +203,8 @@ def _on_host(left: Ran) -> Any:
 
 def results_of(seen: Sequence[Observation], drawn: Drawn | None = None) -> Results:
     """Return the results of whole runs; a run whose draws were too few has the outcome WORKLOAD_SHORT."""
-    outcomes = [observation.outcome() for observation in seen]
-    if drawn is not None:
-        short = drawn.is_short[: len(seen)].tolist()
-        pairs = zip(short, outcomes, strict=True)
-        outcomes = [Outcome.WORKLOAD_SHORT if is_short else code for is_short, code in pairs]
+    codes = _with_short(np.array([int(each.outcome()) for each in seen]), drawn)
     ties = [observation.num_open_ties() for observation in seen]
-    return Results(outcomes, ties, lambda at: seen[at], drawn=drawn)
+    return Results(
+        [Outcome(code) for code in codes.tolist()], ties, lambda at: seen[at], drawn=drawn
+    )

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from blis_jax import progress
@@ -25,6 +26,8 @@ from blis_jax.runs.runs import GivenRun, Row, Run
 
 T = TypeVar("T")
 Ready = Future[list[Future[object]]]  # the compilations that a call needs, once they have begun
+NOTHING: Ready = Future()
+NOTHING.set_result([])
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
 ROWS_PER_LANE = 16  # of a call, where lanes take one row after another
@@ -92,45 +95,41 @@ class Runner:
             """Return what computes figures in the calls of a kind."""
             return in_call(summarize, self.num_rows or counts[kind], self.options.form)
 
-        def make(call: Call, ready: Ready | None) -> tuple[list[tuple[Run, T]], int]:
+        def make(call: Call, ready: Ready) -> tuple[list[tuple[Run, T]], int]:
             """Run a call; return what is kept of its runs, and how many are to be made again."""
             _wait_for(ready)
             return _finished(call, execute(call), summarize)
 
-        workers = pools = None
-        if self.num_rows != 1:
-            workers = ThreadPoolExecutor(_num_threads(self.options.form))
-            pools = ThreadPoolExecutor(1), ThreadPoolExecutor(num_workers())
         left: Sequence[Run] = runs
-        told = contextlib.ExitStack()
-        try:
-            advance = told.enter_context(progress.runs(len(runs)))
+        with contextlib.ExitStack() as used:
+            each: Any = map
+            begin: Callable[[Sequence[Call]], list[Ready]] = _as_called
+            if self.num_rows != 1:
+                tracer, compilers, workers = (
+                    ThreadPoolExecutor(num_threads)
+                    for num_threads in (1, num_workers(), _num_threads(self.options.form))
+                )
+                for pool in (compilers, tracer, workers):  # the last one first
+                    used.callback(pool.shutdown, cancel_futures=True)
+                each, begin = workers.map, partial(self._compilations, tracer, compilers)
+            advance = used.enter_context(progress.runs(len(runs)))
             while left:
                 calls = list(self._calls(left, measured))
-                ready = self._compilations(calls, pools)
-                made = (workers.map if workers else map)(make, calls, ready)
+                ready = begin(calls)
                 done: set[Run] = set()
-                for finished in self._timed(made, ready):
+                for finished in self._timed(each(make, calls, ready), ready):
                     done.update(run for run, _ in finished)
                     advance(len(finished))
                     yield finished
                 left = [run for run in left if run not in done]
-        finally:
-            told.close()
-            for pool in (workers, *(pools or ())):
-                if pool is not None:
-                    pool.shutdown(cancel_futures=True)
 
     def _compilations(
-        self, calls: Sequence[Call], pools: tuple[Executor, Executor] | None
-    ) -> list[Ready | None]:
-        """Return for each call what it has to wait for; without pools a program is compiled as it is called.
+        self, tracer: Executor, compilers: Executor, calls: Sequence[Call]
+    ) -> list[Ready]:
+        """Return for each call what it has to wait for.
 
         One thread traces, for Python's lock lets no second one; what it has traced compiles meanwhile.
         """
-        if pools is None:
-            return [None] * len(calls)
-        tracer, compilers = pools
         compiling: dict[Hashable, Future[object]] = {}
 
         ready: dict[Hashable, Ready] = {}
@@ -138,12 +137,12 @@ class Runner:
             if call.kind not in self.compiled:
                 self.compiled.add(call.kind)
                 ready[call.kind] = tracer.submit(call.begin_compiling, compilers, compiling)
-        return [ready.get(call.kind) for call in calls]
+        return [ready.get(call.kind, NOTHING) for call in calls]
 
     def _timed(
         self,
         made: Iterator[tuple[list[tuple[Run, T]], int]],
-        ready: Sequence[Ready | None],
+        ready: Sequence[Ready],
     ) -> Iterator[list[tuple[Run, T]]]:
         timing, mark = self.timing, time.perf_counter()
         for compilation in ready:
@@ -199,10 +198,14 @@ class Runner:
         return min(ROWS_PER_CALL, 1 << (each.bit_length() - 1))
 
 
-def _wait_for(ready: Ready | None) -> None:
-    if ready is not None:
-        for compilation in ready.result():
-            compilation.result()
+def _as_called(calls: Sequence[Call]) -> list[Ready]:
+    """Return for each call that it waits for nothing: its program is compiled as it is called."""
+    return [NOTHING] * len(calls)
+
+
+def _wait_for(ready: Ready) -> None:
+    for compilation in ready.result():
+        compilation.result()
 
 
 def _num_threads(form: str) -> int:

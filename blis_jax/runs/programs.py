@@ -191,20 +191,38 @@ class LaneLoop:
 
 
 class Program:
-    """A function that runs the engine, compiled for each shape of its arguments, or taken from disk."""
+    """A function that runs the engine, compiled for each shape of its arguments."""
 
     def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
         """Build the function; it is traced when a shape is new."""
         self.built_of, self.jitted = (build, statics), jax.jit(build(*statics))
-        # by the shapes of arguments, where programs are kept
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the function returns."""
+        return self.jitted(*arguments)
+
+    def lower(self, *arguments: Any) -> Callable[[], object]:
+        """Trace the function for the shapes of these arguments; return what compiles it."""
+        return self.jitted.lower(*arguments).compile
+
+    def shapes(self, *arguments: Any) -> Any:
+        """Return shape and dtype of what the function returns for arguments of these shapes."""
+        return jax.eval_shape(self.jitted, *arguments)
+
+
+class KeptProgram(Program):
+    """A program that is taken from disk where an earlier process has kept it, and is kept where it has a name."""
+
+    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
+        """Build the function; it is traced when a shape is new and not on disk."""
+        super().__init__(build, statics)
+        # by the shapes of arguments
         self.ready: dict[Hashable, Any] = {}
         self.returned: dict[Hashable, Any] = {}
         self.loaded: dict[Hashable, Path] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
-        if kept_programs.folder() is None:
-            return self.jitted(*arguments)
         shapes = kept_programs.shapes_of(arguments)
         if shapes not in self.ready:
             self.lower(*arguments)()
@@ -213,31 +231,28 @@ class Program:
         try:
             return jax.block_until_ready(self.ready[shapes](*arguments))
         except jax.errors.JaxRuntimeError:  # XLA may leave out a function when it writes a program
-            if (path := self.loaded.pop(shapes, None)) is not None:
+            if (
+                path := self.loaded.pop(shapes, None)
+            ) is not None:  # else another thread has met it
                 path.unlink(missing_ok=True)
             self.ready[shapes] = self.jitted
             return self.jitted(*arguments)
 
     def lower(self, *arguments: Any) -> Callable[[], object]:
         """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
-        if kept_programs.folder() is None:
-            return self.jitted.lower(*arguments).compile
         shapes = kept_programs.shapes_of(arguments)
         path = kept_programs.path_of(self.built_of, shapes)
-        kept = None if path is None else kept_programs.load(path)
-        if path is not None and kept is not None:
-            self.ready[shapes], self.loaded[shapes] = kept, path
-            return lambda: None
         if path is None:
             lowered = self.jitted.lower(*arguments)
-        else:
-            lowered = jax.jit(_renamed(self.built_of, path.name)).lower(*arguments)
+            self.returned[shapes] = lowered.out_info
+            return lambda: self.ready.update({shapes: lowered.compile()})
+        if (kept := kept_programs.load(path)) is not None:
+            self.ready[shapes], self.loaded[shapes] = kept, path
+            return lambda: None
+        lowered = jax.jit(_renamed(self.built_of, path.name)).lower(*arguments)
         self.returned[shapes] = lowered.out_info
 
         def compile_and_keep() -> None:
-            if path is None:
-                self.ready[shapes] = lowered.compile()
-                return
             with kept_programs.not_in_cache_of_jax():
                 self.ready[shapes] = lowered.compile()
             kept_programs.save(path, self.ready[shapes])
@@ -246,8 +261,6 @@ class Program:
 
     def shapes(self, *arguments: Any) -> Any:
         """Return shape and dtype of what the function returns for arguments of these shapes."""
-        if kept_programs.folder() is None:
-            return jax.eval_shape(self.jitted, *arguments)
         shapes = kept_programs.shapes_of(arguments)
         if shapes in self.loaded:
             return self.ready[shapes].out_info
@@ -270,7 +283,7 @@ def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) ->
 def compiled(build: Callable[..., Callable[..., Any]], *statics: Hashable) -> Program:
     """Return the program of `build(*statics)`: the one place where programs that run the engine are compiled."""
     warn_if_late()
-    return Program(build, statics)
+    return (Program if kept_programs.folder() is None else KeptProgram)(build, statics)
 
 
 @pytree

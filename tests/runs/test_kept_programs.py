@@ -25,7 +25,7 @@ from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.runs import kept_programs
 from blis_jax.runs.kept_programs import UnnamedError, name_of
-from blis_jax.runs.programs import Program, drawn_of
+from blis_jax.runs.programs import KeptProgram, drawn_of
 from blis_jax.workload.drawing.plan import DrawPlan, compile_plan
 from blis_jax.workload.spec import load_builtin, override
 
@@ -58,7 +58,7 @@ def drawn(plan: DrawPlan) -> Any:
     """Draw seed 7 as a new process does."""
     with jax.enable_x64(True):
         rows = jax.tree.map(stacked, (plan.params, np.uint32(7)))
-        return jax.device_get(Program(drawn_of, (plan.shape,))(*rows))
+        return jax.device_get(KeptProgram(drawn_of, (plan.shape,))(*rows))
 
 
 COMMAND = """

@@ -91,9 +91,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     change, after = policy.ask(ctx.params.policy.cluster, state.gateway[place], context)
     states = (*state.gateway[:place], after, *state.gateway[place + 1 :])
     has_queue = jnp.any(queued_times(state, rows) < ctx.never, axis=1)
-    stops, loses = (
-        jnp.zeros((rows,), bool) if one is None else one for one in (change.stops, change.loses)
-    )
+    stops, loses = (jnp.broadcast_to(each, (rows,)) for each in (change.stops, change.loses))
     leaves = jnp.append((change.queue_leaves | stops) & has_queue, jnp.array(False))
     is_off = jnp.append(change.queue_leaves | stops, jnp.array(False))
     delay = jnp.asarray(change.delay_us).astype(ctx.clock)
@@ -117,7 +115,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     return dataclasses.replace(
         nothing,
         lane=lane,
-        stale=nothing.stale if change.looked is None else choose(change.looked, view, state.stale),
+        stale=choose(change.looked, view, state.stale),
         gateway=states,
     )
 
@@ -126,13 +124,11 @@ def _after_change(
     lane: Lane, change: ClusterChange, now: jax.Array, last_refresh: jax.Array
 ) -> Lane:
     """The lane once the cluster policy has acted: its outcome, and when it last looked at the snapshots."""
-    lane = lane.replace(last_event=now)
-    if change.outcome is not None:
-        lane = lane.replace(outcome=jnp.where(lane.outcome == 0, change.outcome, lane.outcome))
-    if change.looked is not None:
-        looked = jnp.where(change.looked, last_refresh, lane.last_refresh)
-        lane = lane.replace(last_refresh=looked)
-    return lane
+    return lane.replace(
+        last_event=now,
+        last_refresh=jnp.where(change.looked, last_refresh, lane.last_refresh),
+        outcome=jnp.where(lane.outcome == 0, change.outcome, lane.outcome),
+    )
 
 
 def _dismissed(ctx: Context, state: State, change: ClusterChange, now: jax.Array) -> Dismissals:
@@ -151,8 +147,7 @@ def _paid(state: State) -> tuple[PaidTime, jax.Array, jax.Array]:
 def _paid_by(state: State, change: ClusterChange, now: jax.Array) -> PaidTime:
     """What has been paid until now, and which instances are held from here on."""
     so_far = paid_until(*_paid(state), now, jnp)
-    held = change.is_up if change.holds is None else change.is_up | change.holds
-    return PaidTime(as_int(held), so_far, now)
+    return PaidTime(as_int(change.is_up | change.holds), so_far, now)
 
 
 def is_leaving(state: State, instance: jax.Array, now: jax.Array) -> jax.Array:

@@ -34,8 +34,6 @@ def stop_times(ctx: Context, state: State, change: ClusterChange, now: jax.Array
     progress, if it stops.
     """
     before, rows = state[Availability].stop_at, ctx.shape.num_instances
-    if change.stops is None:
-        return before
     inst = Instance(state.inst.numbers[:rows])
     next_step = jnp.min(chain_times(state, rows), axis=1)
     runs = (inst.num_prefill + inst.num_decode > 0) | (next_step < ctx.never)
