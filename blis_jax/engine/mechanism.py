@@ -36,7 +36,7 @@ from blis_jax.engine.cluster_params import (
     fleet_params,
     queue_params,
 )
-from blis_jax.engine.phases.policy_calls import Router, RouterParams
+from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, RouterParams
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
@@ -282,8 +282,8 @@ def _router_draws(
         own = getattr(policy, pool)
         if own is not None and config.is_august:
             # with scorers of its own a pool has its own stream
-            stream = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
-            draws[pool] = dataclasses.replace(own, draws=stream)
+            stream: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
+            draws[pool] = DrawingRouterParams(**vars(own), draws=stream)
     # in the decode, encode and prefill pool
     per_request = 3 if disaggregation.has_pools(config) else 1
     draws["draws"] = router_draws(

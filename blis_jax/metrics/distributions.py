@@ -18,7 +18,7 @@ from blis_jax.records.step_records import itl_values
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int, Shaped
 
-    from blis_jax.records.record import RunRecord
+    from blis_jax.records.record import InstanceRecords
     from blis_jax.records.splits import SplitRecords
 
 
@@ -205,14 +205,19 @@ def served_parts(record: RunRecord) -> tuple[Any, Any, Any]:
     return e2e, instance, xp.repeat(requests.slo_class, 2)
 
 
+def total_of(table: InstanceRecords, name: str, instance: int | None = None) -> Any:
+    """Return a counter of one instance, or of all together."""
+    values = getattr(table, name)
+    return values.sum() if instance is None else values[instance]
+
+
 def counted(record: RunRecord, name: str, instance: int | None) -> Any:
     """Return a counter of one instance or of the cluster, of which BLIS's pools count parts of requests.
 
     A prefill part completes on its instance, KV without room is dropped by the cluster, and a request between the
     instances is running.
     """
-    values, splits = getattr(record.instances, name), record.splits
-    total = values.sum() if instance is None else values[instance]
+    splits, total = record.splits, total_of(record.instances, name, instance)
     if splits is None:
         return total
     has_left, status = splits.transfer_at_us >= 0, record.requests.status

@@ -208,10 +208,10 @@ def jain_index(
     """Return Jain's index of some values, of those that are there; 1 if all are 0."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else values
     xp = namespace(array)
-    is_there = xp.ones(len(array), bool) & is_there
-    array = xp.where(is_there, array, 0).astype(np.float64)
-    index = ratio(xp.square(array.sum()), is_there.sum() * xp.square(array).sum(), 1.0)
-    return choose(is_there.any(), index, of_nobody)
+    counts = xp.ones(len(array), bool) & is_there
+    array = xp.where(counts, array, 0).astype(np.float64)
+    index = ratio(xp.square(array.sum()), counts.sum() * xp.square(array).sum(), 1.0)
+    return choose(counts.any(), index, of_nobody)
 
 
 def worst_p99_ms(

@@ -20,6 +20,7 @@ from blis_jax.metrics.distributions import (
     sample_of,
     summary_us,
     times_of_parts,
+    total_of,
 )
 from blis_jax.metrics.figures import ended_us, hol_blocking_events, priority_inversions, rates
 from blis_jax.metrics.kv import (
@@ -301,5 +302,4 @@ def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request
 
 
 def _total(table: InstanceRecords, name: str, instance: int | None = None) -> int:
-    values: np.ndarray = getattr(table, name)
-    return int(values.sum()) if instance is None else int(values[instance])
+    return int(total_of(table, name, instance))

@@ -132,7 +132,7 @@ class Happening:
 
     # int32: the number of a request, in order of arrival, that leaves its instance as if its time were up, -1: none;
     # one that is not at an instance goes on. Only with `gives_up`
-    gives_up: Int[Array, ""] | Absent = None
+    gives_up: Int[Array, ""] | int = -1
 
 
 @pytree
@@ -220,8 +220,8 @@ class ClusterChange:
     holds: Bool[Array, "instance"] | bool = False  # paid for though down, such as one that starts
     # the router's signals are as new as after a decision of the gateway
     looked: Bool[Array, ""] | bool = False
+    ordered: Int[Array, "instance"] | int = 0  # number of the order for it, 0: none
     outcome: Int[Array, ""] | int = 0  # what ends the run, 0: nothing does
-    ordered: Int[Array, "instance"] | Absent = None  # number of the order for it, 0: none
 
 
 @pytree

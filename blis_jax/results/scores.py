@@ -48,15 +48,12 @@ NO_VERDICTS = Verdicts()
 Limits = Mapping[str, Mapping[str, float]]  # ms by class and dimension
 
 _RPS, _TPS, _US = 100.0, 10_000.0, 1000.0  # what a component of 1/2 stands for
-_FITNESS = {  # keys of --fitness-weights: latency and its figure, None for rates
-    "throughput": None,
-    "tokens_per_sec": None,
-    **{
-        f"{figure}_{latency}": (latency, figure)
-        for latency in ("ttft", "e2e")
-        for figure in ("p99", "p50", "mean")
-    },
+_FIT_LATENCIES = {  # latency and its figure
+    f"{figure}_{latency}": (latency, figure)
+    for latency in ("ttft", "e2e")
+    for figure in ("p99", "p50", "mean")
 }
+_FITNESS = "throughput", "tokens_per_sec", *_FIT_LATENCIES  # keys of --fitness-weights
 
 
 def goodput_fields(
@@ -125,10 +122,9 @@ def fitness(record: RunRecord, weights: Mapping[str, float]) -> tuple[float, dic
         "tokens_per_sec": per_second.tokens_per_sec / (per_second.tokens_per_sec + _TPS),
     }
     latencies = {"ttft": record.requests.ttft_us, "e2e": record.requests.e2e_us}
-    for key, place in _FITNESS.items():
-        if place is not None:
-            figures = summary_us(sample_of(recorded(latencies[place[0]])))
-            values[key] = 1.0 / (1.0 + figures[place[1]] / _US)
+    for key, (latency, figure) in _FIT_LATENCIES.items():
+        figures = summary_us(sample_of(recorded(latencies[latency])))
+        values[key] = 1.0 / (1.0 + figures[figure] / _US)
     components = {name: values[name] for name in sorted(weights)}
     score = 0.0
     for name, value in components.items():

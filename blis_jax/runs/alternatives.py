@@ -19,8 +19,8 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.types import EngineShape, pytree
 from blis_jax.engine.mechanism import mechanism
+from blis_jax.engine.phases.policy_calls import told
 from blis_jax.policies.contract import Completion, GatewayContext, Policies, Policy
-from blis_jax.policies.scenes import kept
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -82,10 +82,7 @@ def _together(of: tuple[Policy, ...]) -> Alternative:
     def observe(
         params: AlternativesParams, state: tuple[Any, ...], news: Completion
     ) -> tuple[Any, ...]:
-        return tuple(
-            own if one.observe is None else kept(one, own, one.observe(numbers, own, news))
-            for one, numbers, own in zip(of, params.of, state, strict=True)
-        )
+        return told(of, params.of, state, news)
 
     return Alternative(
         "routing",

@@ -37,9 +37,8 @@ class Group:
         """Grow to hold these runs, too."""
         for shape in {run.sizes.shape for run in runs}:
             self.shape = larger_shape(self.shape, shape)
-        for plan in {run.plan for run in runs}:
-            if self.plan is not None and plan is not None:
-                self.plan = larger_plan(self.plan, plan)
+        for plan in {plan for run in runs if (plan := run.plan)}:
+            self.plan = larger_plan(self.plan or plan, plan)
 
 
 class Call(NamedTuple):

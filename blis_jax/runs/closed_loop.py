@@ -256,9 +256,8 @@ def _following(
     time_us, rank = np.asarray(loop.table.arrival_us, np.int64).copy(), np.arange(num_rows)
     children = np.flatnonzero(loop.parent != NO_PARENT)
     parents = loop.parent[children]
-    horizon_us = NEVER_US - 1 if loop.horizon_us is None else loop.horizon_us
     arrives_us = completed_us[parents] + loop.think_time_us[children]
-    is_next = (completed_us[parents] >= 0) & (arrives_us <= horizon_us)
+    is_next = (completed_us[parents] >= 0) & (arrives_us <= loop.horizon_us)
     by_turn = np.flatnonzero(is_next)[np.argsort(turn[parents[is_next]], kind="stable")]
     by_turn = by_turn[: loop.budget]
     time_us[children[by_turn]] = arrives_us[by_turn]
@@ -341,6 +340,6 @@ def _runs_out(run: ClosedLoopRun, batches: _Batches) -> bool:
     completed_us, turn = _completions(record, run.rows, loop, batches)
     ended = turn[loop.is_cut & (completed_us >= 0)]
     followed = run.rows[loop.parent[run.rows] != NO_PARENT]
-    if loop.budget is None or len(followed) < loop.budget:
+    if len(followed) < loop.budget:
         return len(ended) > 0
     return bool(np.any(ended < np.max(turn[loop.parent[followed]], initial=-1)))

@@ -232,7 +232,7 @@ def _finished(
     for at, run in enumerate(call.runs):
         run.hold(call.group.shape, _shown(call, results.drawn, at))
         outcome = results.outcomes[at]
-        if call.measured is not None and run.is_settled(outcome, results.num_open_ties[at]):
+        if len(kept) and run.is_settled(outcome, results.num_open_ties[at]):
             finished.append((run, kept[at]))
             continue
         record = run.take(outcome, lambda at=at: results.look(at))  # type: ignore[misc]

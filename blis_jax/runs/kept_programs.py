@@ -48,7 +48,7 @@ def name_of(value: Any) -> str:
     Raises:
         UnnamedError: a value is neither plain, nor made of plain ones, nor defined in this package.
     """
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, bool | int | float | str | bytes | None):
         return f"{type(value).__name__}:{value!r}"
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)

@@ -94,7 +94,7 @@ class _Moving(NamedTuple):
 
     values: Float[np.ndarray, "value"]
     slopes: Float[np.ndarray, "direction value"]
-    weights: Int[np.ndarray, "value"] | None = None  # None: every member once
+    weights: Int[np.ndarray, "value"]  # how often a member occurs
 
 
 def metric_slopes(found: Derivatives, names: Iterable[str]) -> Slopes:
@@ -174,11 +174,17 @@ def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request
         is_chosen = is_chosen & (requests.status == Status.COMPLETED) & (requests.ttft_us >= 0)
         gaps = np.where(requests.output_len > 0, np.maximum(requests.made_len - 1, 1), np.inf)
         slopes = (found.e2e_us - found.ttft_us) / gaps
-        return _Moving(tpot_us(found.record)[is_chosen], slopes[:, is_chosen])
+        return _each_once(tpot_us(found.record)[is_chosen], slopes[:, is_chosen])
     field = {"ttft": "ttft_us", "e2e": "e2e_us", "scheduling_delay": "sched_delay_us"}[name]
     values = getattr(requests, field)
     is_chosen = is_chosen & (values >= 0)
-    return _Moving(values[is_chosen], getattr(found, field)[:, is_chosen])
+    return _each_once(values[is_chosen], getattr(found, field)[:, is_chosen])
+
+
+def _each_once(
+    values: Float[np.ndarray, "value"], slopes: Float[np.ndarray, "direction value"]
+) -> _Moving:
+    return _Moving(values, slopes, np.ones(len(values), np.int64))
 
 
 def _itl(found: Derivatives) -> _Moving:
@@ -203,8 +209,7 @@ def _itl(found: Derivatives) -> _Moving:
 def percentile_slopes(sample: _Moving, percent: float) -> np.ndarray:
     """Return slopes of the percentile that interpolates between the members around rank percent/100·(n−1)."""
     order = np.argsort(sample.values, kind="stable")
-    weights = np.ones(len(order), np.int64) if sample.weights is None else sample.weights
-    ends = np.cumsum(weights[order])
+    ends = np.cumsum(sample.weights[order])
     rank = percent / 100.0 * (ends[-1] - 1)
     below = np.floor(rank)
     at = np.searchsorted(ends, [below, min(below + 1, ends[-1] - 1)], side="right")

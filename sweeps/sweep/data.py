@@ -21,6 +21,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import VIOLATIONS, CompiledSummary, Report
 from blis_jax.metrics.on_device.lane import LaneSelection, MeasureNumbers, measure_numbers
+from blis_jax.metrics.on_device.ranked import EVERYBODY
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.run_summary import NUM_RANKS, RANKS, kept_tails
 from blis_jax.metrics.scalars import POOLED_LATENCIES, class_summary, evaluate
@@ -46,15 +47,15 @@ class SweepFigures:
     latencies = LATENCIES
 
     @property
-    def groups(self) -> tuple[int | None, ...]:
-        """Return all requests (None), then the codes of the classes."""
-        return None, *self.codes
+    def groups(self) -> tuple[int, ...]:
+        """Return all requests, then the codes of the classes."""
+        return EVERYBODY, *self.codes
 
     def __call__(self, selection: LaneSelection) -> dict[str, Any]:
         """Of one lane; a group without requests has NaN, but for counts."""
         figures = dict(selection.counts) | {"attainment": selection.attainment}
         is_there = (figures["num_requests"] > 0) | (selection.rates["requests_per_s"] > 0)
-        is_there = is_there.at[selection.place(None)].set(True)
+        is_there = is_there.at[selection.place(EVERYBODY)].set(True)
         for name, values in selection.rates.items():
             figures[name] = jnp.where(is_there, values, jnp.nan)
         for row, latency in enumerate(LATENCIES):

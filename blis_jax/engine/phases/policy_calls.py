@@ -47,7 +47,7 @@ from blis_jax.tables.state import State
 from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float
+    from jaxtyping import Array, Float, Int
 
 States = tuple[Any, ...]
 
@@ -154,7 +154,7 @@ def _chosen_by(
     request: jax.Array,
 ) -> tuple[jax.Array, States]:
     """One router's choice: scorers rate, the picker picks, the routing policy decides."""
-    if isinstance(params, RouterParams) and params.draws is not None:
+    if isinstance(params, DrawingRouterParams):
         context = dataclasses.replace(context, draws=params.draws)
     routing, *of_scorers, picker = states
     keys = [
@@ -286,12 +286,18 @@ class RouterParams:
     scorers: tuple[Any, ...]
     scorer_weights: Float[Array, "scorer"]  # as given
     picker: Record  # likewise
-    draws: Any = None  # of a stream of its own, see GatewayContext; None: the cluster's
 
     @property
     def policies(self) -> tuple[Any, ...]:
         """Return the numbers in the order of `Router.policies`."""
         return (self.routing, *self.scorers, self.picker)
+
+
+@pytree
+class DrawingRouterParams(RouterParams):
+    """Those of a router that draws from a stream of its own."""
+
+    draws: Int[Array, "draw"]  # see GatewayContext
 
 
 def of_cluster(mechanism: Mechanism) -> Router:

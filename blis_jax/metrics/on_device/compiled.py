@@ -22,7 +22,7 @@ from blis_jax.metrics.on_device.lane import (
     has_unfinished_decode,
     measure_numbers,
 )
-from blis_jax.metrics.on_device.ranked import NUM_CLASSES
+from blis_jax.metrics.on_device.ranked import EVERYBODY, NUM_CLASSES
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import LATENCIES, SloTargets
@@ -45,8 +45,8 @@ class Compute(Protocol):
         """Of what makes two of them equal."""
 
     @property
-    def groups(self) -> Sequence[int | None]:
-        """Return the codes of the SLO classes that are measured; None stands for all requests."""
+    def groups(self) -> Sequence[int]:
+        """Return the codes of the SLO classes that are measured; EVERYBODY stands for all requests."""
 
     @property
     def latencies(self) -> Sequence[str]:
@@ -164,9 +164,9 @@ class NamedFigures:
     functions: tuple[Callable[[Any], Any], ...] = dataclasses.field(compare=False)
 
     @property
-    def groups(self) -> tuple[int | None, ...]:
+    def groups(self) -> tuple[int, ...]:
         """Return all requests and each SLO class: names may ask for a class, and some figures compare classes."""
-        return None, *range(NUM_CLASSES)
+        return EVERYBODY, *range(NUM_CLASSES)
 
     @property
     def latencies(self) -> tuple[str, ...]:

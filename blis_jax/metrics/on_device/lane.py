@@ -19,6 +19,7 @@ from blis_jax.engine.mechanism import has_priorities
 from blis_jax.metrics.figures import latest_us
 from blis_jax.metrics.measure import Measure
 from blis_jax.metrics.on_device.ranked import (
+    EVERYBODY,
     Ranked,
     ranked,
     weighted_percentiles_ms,
@@ -178,10 +179,10 @@ class LaneSelection:
         run: LaneRun,
         numbers: MeasureNumbers,
         may_be_unfinished: jax.Array,
-        groups: Sequence[int | None] = (None,),
+        groups: Sequence[int] = (EVERYBODY,),
         latencies: Sequence[str] = LATENCIES,
     ) -> None:
-        """`groups` are SLO classes by their code, or None for all; of `latencies` there are percentiles.
+        """`groups` are SLO classes by their code, or EVERYBODY; of `latencies` there are percentiles.
 
         `may_be_unfinished` is one for a batch: whether a request of any lane ended in decode, or was evicted.
         """
@@ -207,14 +208,14 @@ class LaneSelection:
         """Return the run, under the name by which figures read it."""
         return self.run
 
-    def place(self, slo_class: int | None) -> int:
+    def place(self, slo_class: int) -> int:
         """Return the place of a group on the axis of groups."""
         return self.groups.index(slo_class)
 
     @cached_property
     def is_member(self) -> jax.Array:
         """Return which requests belong to each group, measured or not `[group, request]`."""
-        codes = jnp.asarray([-1 if code is None else code for code in self.groups])[:, None]
+        codes = jnp.asarray(self.groups)[:, None]
         return (self.run.requests.slo_class[None, :] == codes) | (codes < 0)
 
     @cached_property
@@ -222,9 +223,8 @@ class LaneSelection:
         """Return which measured requests belong to each group `[group, request]`."""
         return self.is_member & self.is_chosen[None, :]
 
-    def sums(self, amounts: Sequence[Any], is_of: jax.Array | None = None) -> jax.Array:
-        """Sum amounts over the measured requests of each group, or over those of `is_of` `[amount, group]`."""
-        is_of = self.is_of if is_of is None else is_of
+    def sums(self, amounts: Sequence[Any], is_of: jax.Array) -> jax.Array:
+        """Sum amounts over the requests of each group that are in `is_of` `[amount, group]`."""
         stacked = jnp.stack([amount.astype(jnp.float64) for amount in amounts])
         # as a product, since XLA adds the entries of a sum one after another
         return stacked @ is_of.T.astype(jnp.float64)
@@ -234,7 +234,7 @@ class LaneSelection:
         """Count the requests and how they ended, by name of the metric `[group]`."""
         status = self.run.requests.status
         ended = [status == int(code) for code in COUNTED.values()]
-        sums = self.sums([jnp.ones_like(self.is_chosen), *ended])
+        sums = self.sums([jnp.ones_like(self.is_chosen), *ended], self.is_of)
         return dict(zip(("num_requests", *COUNTED), sums, strict=True))
 
     @cached_property
@@ -255,7 +255,7 @@ class LaneSelection:
     @cached_property
     def attainment(self) -> jax.Array:
         """Return good ÷ all requests of each group; NaN for an empty group."""
-        return ratio(self.sums([self.is_good])[0], self.counts["num_requests"], jnp.nan)
+        return ratio(self.sums([self.is_good], self.is_of)[0], self.counts["num_requests"], jnp.nan)
 
     @cached_property
     def samples(self) -> tuple[jax.Array, jax.Array]:
@@ -278,8 +278,8 @@ class LaneSelection:
     def means_ms(self) -> jax.Array:
         """Return the means of the latencies `[latency, group]`, in ms; NaN where nobody has one."""
         values, exists = self.samples
-        total = self.sums(list(jnp.where(exists, values, 0.0)))
-        return ratio(total, self.sums(list(exists)), jnp.nan) / 1000
+        total = self.sums(list(jnp.where(exists, values, 0.0)), self.is_of)
+        return ratio(total, self.sums(list(exists), self.is_of), jnp.nan) / 1000
 
     @cached_property
     def itl_ms(self) -> tuple[jax.Array, jax.Array]:
@@ -293,14 +293,14 @@ class LaneSelection:
         gaps: tuple[Any, Any] = itl_values(record, counts=counts)
         return weighted_percentiles_ms(*gaps, PERCENTS)
 
-    def of(self, slo_class: int | None) -> LaneGroup:
+    def of(self, slo_class: int) -> LaneGroup:
         """Return one of the groups."""
         return LaneGroup(self, slo_class)
 
     def figure(self, name: str) -> jax.Array:
         """Return one metric, as `scalars.evaluate` gives it; the selection has its group and latency."""
         metric, slo_class = lookup(name)
-        group = self.of(None if slo_class is None else class_code(slo_class))
+        group = self.of(EVERYBODY if slo_class is None else class_code(slo_class))
         return jnp.asarray(metric.compute(group), jnp.float64)
 
 
@@ -309,7 +309,7 @@ class LaneGroup:
     """The measured requests of one group of a lane, as metrics read them."""
 
     selection: LaneSelection
-    slo_class: int | None
+    slo_class: int
 
     @property
     def place(self) -> int:

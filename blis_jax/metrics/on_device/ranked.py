@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
 
 NUM_CLASSES = len(SLO_CLASSES)
+EVERYBODY = -1  # in place of the code of an SLO class: the group of all requests
 
 
 class Ranked(NamedTuple):
@@ -74,14 +75,14 @@ def ranked(
     values: Float[Array, "quantity entry"] | Int[Array, "quantity entry"],
     is_member: Bool[Array, "quantity entry"],
     slo_class: Int[Array, "entry"],
-    groups: Sequence[int | None],
+    groups: Sequence[int],
 ) -> Ranked:
-    """Return the samples of the members; groups are SLO classes, or None for all."""
+    """Return the samples of the members; groups are SLO classes, or EVERYBODY."""
     size, bits = values.shape[1], _bits_for(values.shape[1])
     order = jax.vmap(order_of)(values, is_member)
     count = jnp.sum(is_member, axis=1, keepdims=True)
     zero = jnp.zeros_like(count)
-    if not any(group is not None for group in groups):
+    if not any(group != EVERYBODY for group in groups):
         return Ranked(values.astype(jnp.float64), order, zero, count)
     rank = lax.iota(jnp.int64, size)[None, :]
     group = jnp.where(rank < count, slo_class[order], NUM_CLASSES)
@@ -89,7 +90,7 @@ def ranked(
     codes = jnp.arange(NUM_CLASSES)[None, :, None]
     counts = jnp.sum(is_member[:, None, :] & (slo_class[None, None, :] == codes), axis=2)
     starts = size + jnp.cumsum(counts, axis=1) - counts
-    columns = np.asarray([0 if code is None else code + 1 for code in groups])
+    columns = np.asarray(groups) - EVERYBODY
     return Ranked(
         values=values.astype(jnp.float64),
         places=jnp.concatenate([order, jnp.take_along_axis(order, by_class, axis=1)], axis=1),

@@ -48,8 +48,8 @@ class ClosedLoop:
     is_growing: Bool[np.ndarray, " request"]  # the session's prompts begin with all earlier rounds
     id_rank: Int32[np.ndarray, " request"]  # rank of BLIS's request id as a text
     is_cut: Bool[np.ndarray, " request"]  # the session goes on, but the table has no more of it
-    budget: int | None  # rows with a parent that may arrive in all, None: any number
-    horizon_us: int | None  # rows with a parent do not arrive after it
+    budget: int  # rows with a parent that may arrive in all
+    horizon_us: int  # rows with a parent do not arrive after it
 
 
 def draw_closed_loop(
@@ -156,8 +156,8 @@ def _table(
         is_growing=np.array([one is not None and one.is_growing for one in sessions], bool),
         id_rank=arrays["id_rank"],
         is_cut=np.array(is_cut, bool),
-        budget=None if math.isinf(workload.budget) else int(workload.budget),
-        horizon_us=None if math.isinf(workload.horizon_us) else int(workload.horizon_us),
+        budget=int(min(workload.budget, len(requests))),
+        horizon_us=int(min(workload.horizon_us, NEVER_US - 1)),
     )
 
 

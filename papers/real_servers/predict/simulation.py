@@ -240,8 +240,8 @@ def closed_loop(load: ClosedLoad) -> Any:
         is_growing=np.zeros(number, bool),
         id_rank=rows,
         is_cut=np.zeros(number, bool),
-        budget=None,
-        horizon_us=None,
+        budget=number,
+        horizon_us=NEVER_US - 1,
     )
 
 

@@ -15,6 +15,7 @@ from blis_jax.workload.reference.follow_up_table import NO_PARENT, draw_closed_l
 from blis_jax.workload.reference.generate import drawn, generated
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import parse_spec
+from blis_jax.workload.table import NEVER_US
 from tests.support.follow_ups import follow_ups
 
 EXPONENTIAL = "{type: exponential, params: {mean: 20}}"
@@ -426,7 +427,7 @@ def test_the_table_lists_all_rounds_behind_the_first_ones():
     assert set(loop.think_time_us[:num_firsts].tolist()) == {0}
     assert set(loop.think_time_us[num_firsts:].tolist()) == {1000}
     assert set(loop.timeout_us.tolist()) == {300_000_000}
-    assert loop.budget is None and loop.horizon_us is None
+    assert loop.budget == loop.table.num_rows and loop.horizon_us == NEVER_US - 1
     assert sorted(loop.id_rank.tolist()) == list(range(loop.table.num_rows))
 
 

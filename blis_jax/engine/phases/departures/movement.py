@@ -108,14 +108,14 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     downs = Downs(state[Downs].count + goes, state[Downs].later + goes * as_int(now > 0))
     nothing = nothing.having(available, downs, _paid_by(state, change, now))
     nothing = nothing.having(Cold(returning(ctx, state, change.is_up)))
-    if Orders in state and change.ordered is not None:
-        nothing = nothing.having(Orders(change.ordered))
+    if Orders in state:
+        nothing = nothing.having(Orders(jnp.broadcast_to(change.ordered, (rows,))))
     if Dismissals in state:
         nothing = nothing.having(_dismissed(ctx, state, change, now))
     return dataclasses.replace(
         nothing,
         lane=lane,
-        stale=choose(change.looked, view, state.stale),
+        stale=choose(jnp.asarray(change.looked), view, state.stale),
         gateway=states,
     )
 

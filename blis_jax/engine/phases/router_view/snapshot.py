@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -162,13 +162,11 @@ def cached_prompt_blocks(
     return jnp.sum(by_node * reached, axis=1, dtype=jnp.int32)
 
 
-def has_ticked(state: State, now: jax.Array) -> Any:
+def has_ticked(state: State, now: jax.Array) -> jax.Array:
     """Return whether the gateway's queue has had its tick of this microsecond; transfers that end then
-    are over after it.
-
-    None where there are no such transfers, or no queue.
+    are over after it. There is a `LatestTick` where there are such transfers and a queue.
     """
-    return state[LatestTick].at == now if LatestTick in state else None
+    return state[LatestTick].at == now
 
 
 def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
@@ -176,7 +174,7 @@ def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "ins
     rows = ctx.shape.num_instances
     times = queued_times(state, rows)
     queued = times < now
-    if has_ticked(state, now) is not None:
+    if LatestTick in state:
         comes = (times == now) & comes_with_kv(ctx, state, rows)
         queued = queued | (comes & has_ticked(state, now))
     return jnp.sum(queued, axis=1, dtype=jnp.int32)
@@ -194,7 +192,7 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
     reserved = state[Reservations]
     ends = reserved.times[:-1, 0]
     is_coming = ends >= now
-    if has_ticked(state, now) is not None:
+    if LatestTick in state:
         is_coming = is_coming & ~((ends == now) & has_ticked(state, now))
     if Dismissals in state:
         is_coming = is_coming & (reserved.numbers[:-1, Reservation.columns.IS_DROPPED] == 0)
