@@ -102,7 +102,7 @@ class Runner:
 
         left: Sequence[Run] = runs
         with contextlib.ExitStack() as used:
-            each: Any = map
+            each: Callable[..., Iterator[tuple[list[tuple[Run, T]], int]]] = map
             begin: Callable[[Sequence[Call]], list[Ready]] = _as_called
             if self.num_rows != 1:
                 tracer, compilers, workers = (

@@ -197,15 +197,15 @@ class Program:
         """Build the function; it is traced when a shape is new."""
         self.built_of, self.jitted = (build, statics), jax.jit(build(*statics))
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """Return what the function returns."""
         return self.jitted(*arguments)
 
-    def lower(self, *arguments: Any) -> Callable[[], object]:
+    def lower(self, *arguments: object) -> Callable[[], object]:
         """Trace the function for the shapes of these arguments; return what compiles it."""
         return self.jitted.lower(*arguments).compile
 
-    def shapes(self, *arguments: Any) -> Any:
+    def shapes(self, *arguments: object) -> Any:
         """Return shape and dtype of what the function returns for arguments of these shapes."""
         return jax.eval_shape(self.jitted, *arguments)
 
@@ -221,7 +221,7 @@ class KeptProgram(Program):
         self.returned: dict[Hashable, Any] = {}
         self.loaded: dict[Hashable, Path] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """Return what the function returns."""
         shapes = kept_programs.shapes_of(arguments)
         if shapes not in self.ready:
@@ -238,7 +238,7 @@ class KeptProgram(Program):
             self.ready[shapes] = self.jitted
             return self.jitted(*arguments)
 
-    def lower(self, *arguments: Any) -> Callable[[], object]:
+    def lower(self, *arguments: object) -> Callable[[], object]:
         """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
         shapes = kept_programs.shapes_of(arguments)
         path = kept_programs.path_of(self.built_of, shapes)
@@ -259,7 +259,7 @@ class KeptProgram(Program):
 
         return compile_and_keep
 
-    def shapes(self, *arguments: Any) -> Any:
+    def shapes(self, *arguments: object) -> Any:
         """Return shape and dtype of what the function returns for arguments of these shapes."""
         shapes = kept_programs.shapes_of(arguments)
         if shapes in self.loaded:
@@ -272,7 +272,7 @@ def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) ->
     build, statics = built_of
     function = build(*statics)
 
-    def program(*arguments: Any) -> Any:
+    def program(*arguments: object) -> Any:
         return function(*arguments)
 
     program.__name__ = f"{build.__name__}_{name[:16]}"
