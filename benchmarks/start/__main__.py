@@ -41,8 +41,14 @@ def fewest_waiting(params, state, context):
 def smallest_batch(params, state, context):
     return _least(context, context.snapshots.batch_size), state
 """
+REQUESTS = [
+    json.dumps({"arm": f"iter00_baseline:routing_policy=mine.py:{name}", "seeds": list(range(32))})
+    for name in ("fewest_waiting", "smallest_batch")
+]
+# beside the command
+FILES = {"mine.py": POLICY, "one.jsonl": REQUESTS[0], "two.jsonl": "\n".join(REQUESTS)}
 TRACE = str(ROOT / "examples" / "traces" / "azure.csv")
-# a command, and what a further arm adds to it, if there is one
+# a command, and what a further arm adds to it, if there is one; it may also be the whole command
 COMMANDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "run": (STARTS["start-run"][0], ("--routing-policy", "least-loaded")),
     "august": (STARTS["start-august"][0], ("--routing-policy", "least-loaded")),
@@ -57,6 +63,10 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare": (
         ("sweeps.compare", "--seeds", "20", *ARMS),
         ("batch=iter00_baseline:routing_policy=mine.py:smallest_batch",),
+    ),
+    "stream": (
+        ("sweeps.evaluate", "one.jsonl", "--jsonl"),
+        ("sweeps.evaluate", "two.jsonl", "--jsonl"),
     ),
     "optimize": (
         ("sweeps.optimize", "iter08_token_budget", "--calls", "8", "--output", "found.json"),
@@ -76,7 +86,8 @@ COLUMNS = (
 def clocked(words: Sequence[str], folder: Path) -> dict[str, list[float]]:
     """Return seconds of wall and CPU of a command by what was done; programs are kept in the folder."""
     work = Path(tempfile.mkdtemp(dir=folder))
-    (work / "mine.py").write_text(POLICY)
+    for file, text in FILES.items():
+        (work / file).write_text(text, encoding="utf-8")
     env = users_environment()
     path = os.pathsep.join((os.getcwd(), env.get("PYTHONPATH", "")))
     done = subprocess.run(
@@ -117,7 +128,8 @@ def main(words: Sequence[str] | None = None) -> int:
         command, further = COMMANDS[name]
         with tempfile.TemporaryDirectory() as folder:
             for state in ("empty", "filled", *(("filled, one arm more",) if further else ())):
-                started = (*command, *further) if "arm" in state else command
+                added = further if further[:1] == command[:1] else (*command, *further)
+                started = added if "arm" in state else command
                 print(row(name, state, clocked(started, Path(folder))), flush=True)
     return 0
 

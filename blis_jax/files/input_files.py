@@ -182,10 +182,10 @@ def value_at(name: str, wanted: str, kind: type[T], decorator: str) -> T:
     text, _, attribute = name.rpartition(":")
     path = _path_of(text)
     try:
-        stamp = path.stat().st_mtime_ns
+        source = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
-    values = vars(_module(path.resolve(), stamp))
+    values = vars(_module(path.resolve(), source))
     known = [name for name, value in values.items() if isinstance(value, kind)]
     value = values.get(attribute)
     if isinstance(value, kind):
@@ -225,15 +225,18 @@ def _path_of(text: str) -> Path:
 
 
 @functools.lru_cache(maxsize=256)
-def _module(path: Path, stamp: int) -> object:
-    """Return the user's file as a module; read again when it has changed."""
-    name = f"{_PREFIX}{abs(hash((path, stamp)))}"
+def _module(path: Path, source: bytes) -> object:
+    """Return the user's file as a module; the same one as long as it has this text, so that its policies compile once.
+
+    Python's own loader would take what it has compiled of another text that was as long and came in the same second.
+    """
+    name = f"{_PREFIX}{abs(hash((path, source)))}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a path that ends in .py has both
+    assert spec is not None  # a path that ends in .py has one
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(

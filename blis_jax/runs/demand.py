@@ -131,7 +131,8 @@ def demand_of_draws(
     is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
     return Demand(
         num_instances=max(rows_to_begin_with(config) for config in configs),
-        num_slots=options.num_slots or guessed_slots(draws.num_requests, fewest),
+        num_slots=options.num_slots
+        or guessed_slots(draws.num_requests, min(map(sharing_instances, configs))),
         num_requests=draws.num_requests,
         num_nodes=draws.num_nodes if has_nodes else 0,
         path_depth=draws.path_depth if has_nodes else 1,
@@ -153,6 +154,14 @@ def _mirror_size(config: ClusterConfig) -> int:
     return max(per_instance(config, "kv_cpu_blocks")) if config.is_august else 0
 
 
+def sharing_instances(config: ClusterConfig) -> int:
+    """Return how many instances share the requests; one for a user's router, which nobody knows.
+
+    A table that is too small costs a compilation, one of 512 slots a tenth of a run.
+    """
+    return 1 if is_file(config.routing_policy) else config.num_instances
+
+
 def guessed_slots(num_requests: int, num_instances: int) -> int:
     """Guess the slots per instance: more than an even share, but not all requests of a long workload."""
     share = -(-num_requests * 5 // (4 * num_instances))
@@ -166,7 +175,7 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     arrival = np.asarray(table.arrival_us)
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
-    guess = guessed_slots(count, config.num_instances)
+    guess = guessed_slots(count, sharing_instances(config))
     is_fitted = model_of(config).sizes is None and not is_file(config.latency_model)
     if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_fitted:
         return guess

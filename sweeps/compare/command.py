@@ -16,7 +16,7 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.progress import phase
 from sweeps.compare import coefficient_draws, saved
-from sweeps.compare.ablation.inert import features_of, findings
+from sweeps.compare.ablation.inert import features_of, findings, without_each
 from sweeps.compare.document import (
     OF_CLASS,
     OF_RUN,
@@ -213,13 +213,14 @@ def _run(
     """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     how = options.inert or ("mechanisms" if options.routers is None else "records")
     has_scorers = how == "scorers"
-    count = len(arms)
+    count, configs = len(arms), [arm.config for arm in arms]
     if how != "records":
-        count += sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
+        count += sum(len(list(features_of(config, has_scorers))) for config in configs)
+        configs += [one for arm in arms for one in without_each(arm.config, has_scorers)]
     count += len(arms) * len(draws.values) if draws is not None else 0
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(options.command, journal, count, classes, is_one) as kept:
-        kept.prepare([arm.config for arm in arms])
+        kept.prepare(configs)
         if enough is None:
             runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
         else:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from blis_jax import ConfigError
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.errors import ConfigWarning
 from blis_jax.policies import registry
+from blis_jax.runs.demand import sharing_instances
 from sweeps.strategies.arms import arm_of
 
 HEAD = "import jax.numpy as jnp\nfrom blis_jax.policies import *\n"
@@ -98,3 +100,9 @@ def test_what_tracing_shows_is_one_sentence(
     assert cli.run_command("test", command, []) == 2
     said = capsys.readouterr().err
     assert f"mine.py, line 6: {says}" in said and said.count("\n") == 1
+
+
+def test_a_router_of_a_file_has_room_for_uneven_shares(tmp_path: Path) -> None:
+    own = written(tmp_path, "routing_policy", "return 0, state")
+    known, mine = (ClusterConfig(num_instances=8, routing_policy=name) for name in ("least-loaded", own))  # fmt: skip
+    assert sharing_instances(known) == 8 and sharing_instances(mine) == 1

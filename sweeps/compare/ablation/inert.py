@@ -6,6 +6,7 @@ no trace in any run), or by a run without it on the same seeds in which every re
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +167,15 @@ def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Fe
         yield Feature(
             f"scorer {name}", ("routing_scorers",), lambda _: True, _replaced(routing_scorers=rest)
         )
+
+
+def without_each(config: ClusterConfig, has_scorers: bool = False) -> Iterator[ClusterConfig]:
+    """Yield the configuration without each mechanism that settings do not show to be inert."""
+    for feature in features_of(config, has_scorers):
+        with contextlib.suppress(ConfigError):
+            without = feature.without(config)
+            if not gives_the_same(config, without):
+                yield without
 
 
 def findings(

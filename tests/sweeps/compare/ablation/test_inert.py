@@ -10,12 +10,14 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.runs.alternatives import in_one_program
 from sweeps.compare.ablation.inert import (
     FEATURES,
     MechanismFinding,
     features_of,
     findings,
     gives_the_same,
+    without_each,
 )
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import KeptRuns, Recorder, same_lives
@@ -137,6 +139,19 @@ def test_settings_that_amount_to_the_same() -> None:
     assert not gives_the_same(config, config.replace(scheduler="sjf"))
     assert not gives_the_same(config, config.replace(max_num_scheduled_tokens=512))
     assert not gives_the_same(config, config.replace(block_size_in_tokens=32))
+
+
+def test_arms_without_a_mechanism_share_the_program_of_the_arms() -> None:
+    arms = [
+        ClusterConfig(routing_policy=router, long_prefill_token_threshold=256)
+        for router in ("round-robin", "least-loaded")
+    ]
+    without = [one for arm in arms for one in without_each(arm)]
+    assert [one.long_prefill_token_threshold for one in without] == [0, 0]
+    shared = in_one_program([*arms, *without])
+    routers = [shared[config].routing for config in (*arms, *without)]
+    assert [one.which for one in routers] == [0, 1, 0, 1]
+    assert len({one.function() for one in routers}) == 1
 
 
 def test_paths_of_the_scene(tmp_path: Path) -> None:
