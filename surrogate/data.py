@@ -218,7 +218,7 @@ def with_failures(
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """The runs of every point; where all have all seeds of some, the others are dropped."""
+    """Return the runs of every point, without the seeds that no point has."""
     has_any = ~np.isnan(values).all(axis=2)
     if not has_any.size:
         return values

@@ -56,7 +56,7 @@ class Preempted:
         return one.fixed.input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Return likewise those of the request in every slot."""
+        """Return the prompt tokens of the request in every slot."""
         return slots.input_len
 
     def fixed(self, ctx: Context, state: State, request: jax.Array) -> Request:
@@ -68,17 +68,17 @@ class Preempted:
         return token
 
     def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
-        """Return what block rows have of its own where nothing is written."""
+        """Return this rule's own part of block rows of which nothing is written."""
         return ()
 
     def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
-        """Return the blocks with what these rows have of its own."""
+        """Return the blocks with this rule's own part of the rows written."""
         return blocks
 
     def of_victim(
         self, ctx: Context, state: State, one: Tenant, evicts: Bool[Array, ""]
     ) -> tuple[tuple[Regains, ...], dict[str, jax.Array]]:
-        """Return what is its own in the rows, and what changes in the slot's row, of a request if it is evicted."""
+        """Return this rule's own part of the rows of a request that is evicted, and what changes in its slot's row."""
         return (), {}
 
     def stored_len(self, state: State, request: Int[Array, ""], tokens: jax.Array) -> jax.Array:
@@ -89,25 +89,23 @@ class Preempted:
         """Return what policies may know of the request, whose kept tokens count as prompt."""
         return dataclasses.replace(view, input_len=self.stored_len(state, request, view.input_len))
 
-    def of_one_that_comes(
-        self, ctx: Context, state: State, request: Int[Array, ""], rows: Any
-    ) -> Any:
+    def arrives(self, ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
         """Return the rows of a request that is routed."""
         return rows
 
-    def of_one_that_goes(
+    def departs(
         self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return what a request leaves behind that leaves the batch.
+        """Return what a request that leaves the batch leaves behind.
 
-        `why` says whether it moves on, and where instances stop, whether its own does.
+        `why` says whether the request moves on, and where instances stop, whether the request's does.
         """
         return left
 
-    def of_one_that_waits(
+    def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return what a request leaves behind in the queue of an instance that goes down; its KV may be gone."""
+        """Return what a waiting request leaves behind when its instance goes down; its KV may be gone."""
         return left
 
     def rows_of_dropped(self, ctx: Context, state: State, request: jax.Array) -> Any:
@@ -136,7 +134,7 @@ class Resumed(Preempted):
         return ctx.request(one.request).input_len
 
     def prompts_in(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
-        """Return likewise those of the request in every slot."""
+        """Return the prompt tokens of the request in every slot."""
         given = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
         return jnp.where(slots.request == NO_REQUEST, 0, given)
 
@@ -152,7 +150,7 @@ class Resumed(Preempted):
         return jnp.where(first > 0, first, token)
 
     def no_rows(self, ctx: Context) -> tuple[Regains, ...]:
-        """Return that nobody's output becomes prompt."""
+        """Return the row by which nobody's output becomes prompt."""
         return (Regains(jnp.int32(0), jnp.int32(ctx.shape.num_requests)),)
 
     def written(self, blocks: Blocks, rows: BlockRows) -> Blocks:
@@ -184,16 +182,14 @@ class ResumedElsewhere(Resumed):
         """Return `tokens` with those that the request has kept."""
         return tokens + _regained(state, request)
 
-    def of_one_that_comes(
-        self, ctx: Context, state: State, request: Int[Array, ""], rows: Any
-    ) -> Any:
+    def arrives(self, ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
         """Return the rows with its first token, which it may have made elsewhere."""
         return dataclasses.replace(rows, life=_life(ctx, state, request))
 
-    def of_one_that_goes(
+    def departs(
         self, ctx: Context, state: State, one: Subject, left: Left, why: tuple[jax.Array, ...]
     ) -> Left:
-        """Return it with the end of its life here; its tokens are gone if its instance stops."""
+        """Return what it leaves with the end of its life here; its tokens are gone if its instance stops."""
         _, *stops = why
         goes = functools.reduce(operator.or_, why)
         token = jnp.where(one.in_decode, one.past.token_record + 1, 0)
@@ -202,10 +198,10 @@ class ResumedElsewhere(Resumed):
             left = _without_tokens(ctx, left, one.request, is_gone)
         return left
 
-    def of_one_that_waits(
+    def cut_off(
         self, ctx: Context, state: State, request: Int[Array, ""], left: Left, is_gone: jax.Array
     ) -> Left:
-        """Return it with the end of its life there; its tokens stay with KV that has come and stays."""
+        """Return what it leaves with the end of its life there; tokens whose KV has come and stays are kept."""
         has_kv = (state[Journeys].of(request).computed > 0) & ~is_gone
         left = _cut_off(ctx, state, request, left, ~has_kv, jnp.int32(0))
         life = choose(has_kv, _life(ctx, state, request), left.rows.life)

@@ -175,7 +175,7 @@ def times_of_parts(
 
 
 def is_reported(record: RunRecord) -> Bool[np.ndarray, "request"]:
-    """Return which requests BLIS's figures of the cluster are about: of those that pools have split, the ended ones."""
+    """Return which requests BLIS's figures of the cluster count: all, or where pools split requests, the ended ones."""
     splits = record.splits
     return np.ones(len(record.requests.status), bool) if splits is None else splits.is_ended
 

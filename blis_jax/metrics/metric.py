@@ -48,7 +48,7 @@ class MeasuredRequests(Protocol):
         """Return the mean of a latency; NaN where nobody has one."""
 
     def percentile_ms(self, latency: str, percent: int) -> Number:
-        """Return a percentile of it, likewise."""
+        """Return a percentile of a latency; NaN where nobody has one."""
 
     def of_class(self, code: int) -> MeasuredRequests:
         """Return the measured requests of one SLO class."""

@@ -168,7 +168,7 @@ def _pieces(widths: Sequence[int], num_keys: int, width: int) -> list[list[int]]
 
 
 def _without_repeats(row: Sequence[str], before: Sequence[str], num_keys: int) -> list[str]:
-    """Return the cells, a key blank where it and those left of it stand above already; the last key stays."""
+    """Return the cells; a key is blank where the row above has it and the keys left of it too, but for the last key."""
     same = 0
     while same < min(num_keys - 1, len(before)) and row[same] == before[same]:
         same += 1
@@ -233,7 +233,7 @@ def answer_html(answer: Answer) -> str:
 
 
 def table_html(table: Table) -> str:
-    """Return every row of a table; a row says its place in a grid."""
+    """Return a table as HTML with every row; a row carries its place in a grid as an attribute."""
     is_right = _are_numbers(table)
     head = "".join(
         _html_cell("th", column, "number" if right else "")

@@ -78,7 +78,7 @@ class Exits:
 
 @pytree
 class ExitWrite:
-    """The request that is leaving now, and the one that has left."""
+    """The row that is written when requests leave: the request that is leaving now, and the last that has left."""
 
     leaving: Int[Array, ""]
     request: Int[Array, ""]
@@ -150,10 +150,10 @@ class Availability:
 
     is_up: Int[Array, "instance"]
     leave_at: Real[Array, "instance+1"]  # clock: when the queue leaves, never() if it stays
-    leave_delay: Array  # clock[instance], likewise: until its requests are routed again
-    stop_at: Array  # clock[instance], likewise: when what it runs leaves, never() if it goes on
-    stop_loses: Int[Array, "instance+1"]  # likewise, 1: what it runs is lost, not routed again
-    loses_kv: Int[Array, "instance+1"]  # likewise, 1: KV that was transferred here is gone, too
+    leave_delay: Array  # clock[instance+1]: from then until its requests are routed again
+    stop_at: Array  # clock[instance+1]: when what it runs leaves, never() if it goes on
+    stop_loses: Int[Array, "instance+1"]  # 1: what it runs is lost, not routed again
+    loses_kv: Int[Array, "instance+1"]  # 1: KV that was transferred here is gone, too
 
     @classmethod
     def first(cls, shape: EngineShape) -> Availability:
@@ -244,7 +244,7 @@ class Emptied:
 
 @pytree
 class Orders:
-    """The number of the order for each instance, likewise."""
+    """The number of the order that made each instance, where instances are made while the run goes on."""
 
     number: Int[Array, "*lane instance"]  # 0: none
 

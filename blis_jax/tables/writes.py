@@ -54,8 +54,8 @@ def free_slot(ctx: Context) -> Resident:
 
 
 def no_slot(ctx: Context) -> SlotWrite[Any]:
-    """Return a slot's rows for the spare instance, where they change nothing; a slot that is given up
-    gets them, too.
+    """Return the rows of an empty slot at the spare instance, where they change nothing; they also clear a slot
+    that is given up.
     """
     return SlotWrite(
         instance=jnp.int32(ctx.shape.num_instances),

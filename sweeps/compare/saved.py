@@ -136,7 +136,7 @@ class SavedSweep:
         return [tuple(_run((point, seed)) for seed in range(seeds)) for point in range(points)]
 
     def _tails(self, latency: str) -> dict[str, np.ndarray]:
-        """Count and largest latencies, µs, `[point, seed, rank]`, by class."""
+        """Return how many requests and the largest latencies, µs, `[point, seed, rank]`, by class."""
         if f"{latency}_top_us" not in self.dataset:
             return {}
         tails = {}
@@ -219,10 +219,10 @@ def _has(sweep: SavedSweep, name: str) -> bool:
 
 
 def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep, int, Arm]]:
-    """Return the arms of all Datasets with their places there; an arm that two have counts once.
+    """Return the arms of all Datasets, each with its Dataset and place; an arm that two Datasets have counts once.
 
     Raises:
-        ConfigError: there is only one arm, or two different ones have a name.
+        ConfigError: there is only one arm, or two different arms have one name.
     """
     arm_by_name: dict[str, tuple[SavedSweep, int, Arm]] = {}
     fingerprints: dict[str, str] = {}

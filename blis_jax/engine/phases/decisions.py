@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from blis_jax.core.rows import Row, Whole
 from blis_jax.core.types import UNROUTED, pytree
 from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes
+from blis_jax.policies.contexts import GatewayContext
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import LatestTick, QueueVictims, QueueWrite
 from blis_jax.tables.joined import INSTANCE_OF, lane_of
@@ -42,6 +44,15 @@ class Decisions(HasParts):
     slot: Resident
     inst: Instance
     own: Parts  # what changes in sub-trees of the state
+
+
+class Routed(NamedTuple):
+    """A request, the instance that its router has chosen, the time, and what the router saw."""
+
+    request: jax.Array
+    instance: jax.Array
+    now: jax.Array
+    context: GatewayContext
 
 
 _DECIDED = RouterWrite, LateWrite, QueueWrite, QueueVictims, LatestTick, HandedOver
@@ -78,7 +89,7 @@ def decided(ctx: Context, state: State, done: Decisions) -> Writes:
     past = ctx.past(state, routed) if Journeys in state else nothing.slot.past
     memory = nothing.slot.memory
     if joins:
-        memory = ctx.memory.preempted.of_one_that_comes(ctx, state, routed, memory)
+        memory = ctx.memory.preempted.arrives(ctx, state, routed, memory)
     return dataclasses.replace(
         nothing,
         lane=done.lane,

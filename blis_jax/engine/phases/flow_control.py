@@ -23,7 +23,7 @@ from blis_jax.engine.calendar import EventKind
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.giving_up import victim_of, with_victim
 from blis_jax.engine.phases.departures.pools import with_tick
-from blis_jax.engine.phases.gateway import admission, decide_again
+from blis_jax.engine.phases.gateway import Asking, admission, decide_again
 from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots, unless_elsewhere
 from blis_jax.policies.classes import mean_saturation
 from blis_jax.policies.routing.pickers import first_where
@@ -100,7 +100,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
     comes, newcomer = kind == EventKind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
-    is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
+    is_admitted, gateway = admission(ctx, state, Asking(newcomer, now, seen), lane.num_rejected)
     gateway_at = _acting(ctx, state[GatewayQueue], kind, newcomer)
     changes, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen, gateway_at)
     base, is_seen = no_decisions(ctx, state), comes | attempts

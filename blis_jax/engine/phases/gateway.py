@@ -16,7 +16,7 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.engine.calendar import later
-from blis_jax.engine.phases.decisions import Decisions, no_decisions
+from blis_jax.engine.phases.decisions import Decisions, Routed, no_decisions
 from blis_jax.engine.phases.departures.pools import is_over_budget
 from blis_jax.engine.phases.policy_calls import States, admit, request_view, route
 from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
@@ -53,18 +53,25 @@ def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
     return request + jnp.int32(ctx.shape.num_requests) * has_left
 
 
+class Asking(NamedTuple):
+    """A request that the gateway's policies are asked about, the time, and what is known of the instances then."""
+
+    request: jax.Array
+    now: jax.Array
+    seen: View  # what the router has last seen
+
+
 def _context(
     ctx: Context,
     state: State,
-    request: jax.Array,
+    asking: Asking,
     source: RandomSource,
-    now: jax.Array,
-    seen: View,
     matched: jax.Array,
     rejected: jax.Array,
     picked: jax.Array | None = None,
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
+    request, now, seen = asking
     view = request_view(ctx, request)
     more: dict[str, Any] = {}
     if ctx.mechanism.reads("contents"):
@@ -113,21 +120,16 @@ def _where_its_model_is(
 
 
 def admission(
-    ctx: Context,
-    state: State,
-    candidate: jax.Array,
-    rejected: jax.Array,
-    now: jax.Array,
-    seen: View,
+    ctx: Context, state: State, asking: Asking, rejected: jax.Array
 ) -> tuple[jax.Array, States]:
     """Decide whether the request is let in after `rejected` rejected ones; return that and the policies' states."""
+    candidate, now = asking.request, asking.now
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     if ctx.mechanism.admission.reads(MATCH):
         nodes = nodes_of(ctx.requests, candidate)
         matched = _matched(ctx, state, candidate, nodes, now)[1]
-    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
-    asked = candidate, RandomSource.ADMISSION, now, seen, matched, rejected, picked
-    context = _context(ctx, state, *asked)
+    picked = _would_be_routed_to(ctx, state, asking)
+    context = _context(ctx, state, asking, RandomSource.ADMISSION, matched, rejected, picked)
     is_admitted, own = admit(ctx, ctx.gateways.own_states(state.gateway, candidate), context)
     gateway = ctx.gateways.with_own(state.gateway, own, candidate)
     if ctx.mechanism.has_budgets:  # the policy is not asked about a tenant over its share
@@ -147,7 +149,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     now = jnp.where(is_admit, admit_time, route_time)
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     candidate, rejected = lane.next_admit, lane.num_rejected
-    is_admitted, gateway = admission(ctx, state, candidate, rejected, now, seen)
+    is_admitted, gateway = admission(ctx, state, Asking(candidate, now, seen), rejected)
     is_rejected = is_admit & ~is_admitted
     gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
@@ -159,7 +161,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
     is_routed = is_turn & ~was_rejected
     is_seen = is_admit | is_routed
-    asked = (is_admit, candidate), (is_routed, request)
+    decided = (is_admit, candidate), (is_routed, request)
     went_back = now < lane.last_event
     turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
     base = dataclasses.replace(
@@ -172,11 +174,12 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *asked), state.stale),
+        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *decided), state.stale),
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
-    return ctx.when(is_routed, lambda: _routed(ctx, state, base, request, now, seen), lambda: base)
+    asking = Asking(request, now, seen)
+    return ctx.when(is_routed, lambda: _routed(ctx, state, base, asking), lambda: base)
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
@@ -188,43 +191,29 @@ def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array)
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
         stale=unless_elsewhere(ctx, state, seen, (True, request)),
     )
-    return _routed(ctx, state, base, request, now, seen)
+    return _routed(ctx, state, base, Asking(request, now, seen))
 
 
-def _routed(
-    ctx: Context,
-    state: State,
-    base: Decisions,
-    request: jax.Array,
-    now: jax.Array,
-    seen: View,
-) -> Decisions:
+def _routed(ctx: Context, state: State, base: Decisions, asking: Asking) -> Decisions:
     """Route the request; it goes nowhere if no instance has its model, or none is up and it does not wait for one."""
 
     def route_it() -> Decisions:
-        return _route(ctx, state, base, request, now, seen)
+        return _route(ctx, state, base, asking)
 
     if not may_be_unrouted(ctx):
         return route_it()
-    nowhere = dataclasses.replace(base, where=base.where.replace(routed=request))
-    return ctx.when(finds_instance(ctx, state, request), route_it, lambda: nowhere)
+    nowhere = dataclasses.replace(base, where=base.where.replace(routed=asking.request))
+    return ctx.when(finds_instance(ctx, state, asking.request), route_it, lambda: nowhere)
 
 
-def _route(
-    ctx: Context,
-    state: State,
-    base: Decisions,
-    request: jax.Array,
-    now: jax.Array,
-    seen: View,
-) -> Decisions:
-    question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
+def _route(ctx: Context, state: State, base: Decisions, asking: Asking) -> Decisions:
+    request, question = asking.request, _question(ctx, state, asking, base.lane.num_rejected)
     context = question.context
     chosen, is_there, is_drawn, gateway = _choice(ctx, state, base.gateway, request, context)
-    expected = context.snapshots.prefix_match_blocks[chosen]
-    placed = _place(ctx, state, base, request, chosen, now, context, expected)
+    routed = Routed(request, chosen, asking.now, context)
+    placed = _place(ctx, state, base, routed)
     gateway = ctx.pools.encoded(ctx, state, gateway, request, context)
-    placed = ctx.pools.placed(ctx, state, base, placed, request, chosen, now, context)
+    placed = ctx.pools.placed(ctx, state, base, placed, routed)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     if ctx.mechanism.reads("draws"):
         outcome = failing(outcome, ~is_drawn, Outcome.DRAWS_EXHAUSTED)
@@ -235,7 +224,7 @@ def _route(
     if ctx.mechanism.is_precise or RouterIndex not in question.known:
         return placed
     router = question.known[RouterIndex]
-    where = question.nodes, context.num_prompt_blocks, chosen, now
+    where = question.nodes, context.num_prompt_blocks, chosen, asking.now
     done = router_index.touch(ctx, router, request, *where)
     done = unless_lost(ctx, router, done, _number(ctx, state, request))
     lane = placed.lane
@@ -251,18 +240,11 @@ class _Question(NamedTuple):
     known: Parts  # the router's index as it was looked at, if there is one
 
 
-def _question(
-    ctx: Context,
-    state: State,
-    request: jax.Array,
-    now: jax.Array,
-    seen: View,
-    rejected: jax.Array,
-) -> _Question:
-    nodes = nodes_of(ctx.requests, request)
-    index, matched = _matched(ctx, state, request, nodes, now)
-    asked = request, RandomSource.ROUTING, now, seen, matched, rejected
-    return _Question(_context(ctx, state, *asked), nodes, index)
+def _question(ctx: Context, state: State, asking: Asking, rejected: jax.Array) -> _Question:
+    nodes = nodes_of(ctx.requests, asking.request)
+    index, matched = _matched(ctx, state, asking.request, nodes, asking.now)
+    context = _context(ctx, state, asking, RandomSource.ROUTING, matched, rejected)
+    return _Question(context, nodes, index)
 
 
 def _matched(
@@ -296,15 +278,12 @@ def _choice(
     return taken, is_there, is_drawn, gateway
 
 
-def _would_be_routed_to(
-    ctx: Context, state: State, request: jax.Array, now: jax.Array, seen: View
-) -> jax.Array | None:
+def _would_be_routed_to(ctx: Context, state: State, asking: Asking) -> jax.Array | None:
     """The instance that the router would choose now; no policy remembers that it was asked."""
     if not ctx.mechanism.admission.reads("picked"):
         return None
-    rejected = lane_of(ctx, state).num_rejected
-    context = _question(ctx, state, request, now, seen, rejected).context
-    return _choice(ctx, state, state.gateway, request, context)[0]
+    context = _question(ctx, state, asking, lane_of(ctx, state).num_rejected).context
+    return _choice(ctx, state, state.gateway, asking.request, context)[0]
 
 
 def _unserved(request: jax.Array, view: RequestView, after: jax.Array) -> dict[str, jax.Array]:
@@ -322,17 +301,10 @@ def _unserved(request: jax.Array, view: RequestView, after: jax.Array) -> dict[s
     }
 
 
-def _place(
-    ctx: Context,
-    state: State,
-    base: Decisions,
-    request: jax.Array,
-    chosen: jax.Array,
-    now: jax.Array,
-    context: GatewayContext,
-    expected: jax.Array,
-) -> Decisions:
-    """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
+def _place(ctx: Context, state: State, base: Decisions, routed: Routed) -> Decisions:
+    """Give the request a free slot of its instance, pending until its queueing time has passed."""
+    request, chosen, now, context = routed
+    expected = context.snapshots.prefix_match_blocks[chosen]
     cluster = ctx.params.cluster
     slots = SlotRows(state, chosen)
     view = ctx.memory.preempted.with_kept(state, request, context.request)

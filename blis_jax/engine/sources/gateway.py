@@ -78,7 +78,7 @@ class QueuedGateway(Gateway):
     kinds = (EventKind.GATEWAY, EventKind.EXPIRY, EventKind.TICK)
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
-        """Return likewise, and the empty queue."""
+        """Return the first tables, and the empty queue."""
         queue = empty_queue(ctx.shape, ctx.gateways)
         return (*super().first_tables(ctx), *queue)
 

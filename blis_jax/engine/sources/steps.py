@@ -232,7 +232,7 @@ class EarlyExits(EventSource):
         ends: jax.Array,
         may_leave: Bool[Array, "slot"],
     ) -> Bool[Array, "slot"]:
-        """Return that member alone where it does."""
+        """Return the member that gives up, alone, where one does; else all that may leave."""
         return jnp.where(ends, slots.request == state[Exits].leaving, may_leave)
 
     def torn_off(

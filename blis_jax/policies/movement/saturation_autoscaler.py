@@ -290,7 +290,7 @@ def _wish(
 def _lasting(
     is_wanted: jax.Array, since_us: jax.Array, window_us: jax.Array, now: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return whether a wish has lasted for its window, and since when it lasts; one that passes begins anew."""
+    """Return whether a wish has lasted for its window, and since when it lasts; a wish that has ended begins anew."""
     is_new = jnp.isinf(since_us)
     lasts_us = jnp.where(is_new, 0.0, now - jnp.where(is_new, now, since_us))
     is_early = (is_new & (window_us > 0)) | (lasts_us < jnp.floor(window_us))

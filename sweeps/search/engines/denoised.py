@@ -101,9 +101,9 @@ class Denoised:
 
 
 def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> int:
-    """Return the place of the tried point, of any engine, that is best by the processes; 0 if all points failed.
+    """Return the place of the point that the processes call best, whichever engine tried it; 0 if all points failed.
 
-    `num_runs` are those that it has at least, if such a point is there.
+    A point with `num_runs` runs or more is taken if there is one.
     """
     if all(one.has_failed for one in told):
         return 0

@@ -200,7 +200,7 @@ def nothing_shed(params: Any, shape: Any) -> ShedState:
 def regime_gated(
     params: RegimeGatedParams, state: ShedState, context: GatewayContext
 ) -> tuple[Bool[Array, ""], ShedState]:
-    """Shed sheddable classes from one mean load on down to a lower one, standard likewise later, critical never."""
+    """Shed sheddable classes above a mean load until it has fallen, standard above a higher one, critical never."""
     load = mean_load(context.snapshots)
     limit = params.load_threshold
     higher = exact_product(limit, params.standard_factor)

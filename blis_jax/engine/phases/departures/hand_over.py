@@ -71,7 +71,7 @@ class Staying:
     def needs_none(
         self, ctx: Context, state: State, one: Subject, is_short: jax.Array
     ) -> jax.Array:
-        """Return whether it needs no room for a last token; one that leaves before its end, `is_short`, does not."""
+        """Return whether a member needs no room for a last token, since it leaves before its end: `is_short`."""
         return is_short
 
     def moved_on(
@@ -147,7 +147,7 @@ class HandingOver(Staying):
     def moved_on(
         self, ctx: Context, state: State, work: Work, one: Subject, moves: jax.Array
     ) -> tuple[Work, Past]:
-        """Return likewise, with the request's journey."""
+        """Return the work and the member's row once it has moved on, with the request's journey."""
         work, past = super().moved_on(ctx, state, work, one, moves)
         journey = state[Journeys].of(one.request)
         start, transfer = self._transfer(ctx, state, work.lane, one, journey, moves)
@@ -184,15 +184,15 @@ class HandingOver(Staying):
 
 
 class Splitting(HandingOver):
-    """It was settled at the routing that a prefill part leaves once its prompt is computed, as in August."""
+    """August's rule: a prefill part leaves once its prompt is computed; the routing has settled where to."""
 
     def asked(
         self, ctx: Context, state: State, one: Subject, asked: Demand, comes: jax.Array
     ) -> Demand:
-        """Return what a decode part asks for: one token, and nothing is looked up.
+        """Return what a decode part asks for: one token, without a look into the caches.
 
-        Its KV has its blocks already; once its instance has evicted it, it heads the queue again, begins with the first
-        token of its prompt, and finds what comes back from the CPU.
+        The KV of a decode part has its blocks already. A decode part that its instance has evicted heads the queue
+        again, begins with the first token of its prompt, and finds what comes back from the CPU.
         """
         journey = state[Journeys].of(one.request)
         target = state[Reservations].of(one.request).target
@@ -212,7 +212,7 @@ class Splitting(HandingOver):
     def ask(
         self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit
     ) -> tuple[jax.Array, Work]:
-        """Return whether the prompt is computed of a request that is split."""
+        """Return whether a request that is split has its prompt computed."""
         journey = state[Journeys].of(one.request)
         target = state[Reservations].of(one.request).target
         is_prefill = (target >= 0) & (journey.came_from < 0)
@@ -225,7 +225,7 @@ class Splitting(HandingOver):
         return moves, self._with_journey(state, work, one.request, journey)
 
     def steps_left(self, left: jax.Array, moves: jax.Array, comes: jax.Array) -> jax.Array:
-        """Return likewise; an answer of one token has come with the KV."""
+        """Return the steps still to come here; an answer of one token has come with the KV and takes none."""
         return jnp.where(moves, 0, jnp.where(comes, jnp.maximum(left, 0), left))
 
     def first_token(self, made: Past, one: Subject, visit: Visit, is_new: jax.Array) -> Past:
@@ -239,7 +239,7 @@ class Splitting(HandingOver):
     def needs_none(
         self, ctx: Context, state: State, one: Subject, is_short: jax.Array
     ) -> jax.Array:
-        """Return likewise; one that came with its KV and makes one token needs none, nor one that is cut short."""
+        """Return whether it needs no room for a last token; with KV that came, an answer of one token needs none."""
         journey = state[Journeys].of(one.request)
         has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
         makes_one = has_joined & (one.fixed.output_len <= 1)

@@ -185,7 +185,7 @@ def leave(
     leave_at = jnp.where(at & is_last, ctx.never, before.leave_at)
     change = dataclasses.replace(before, leave_at=leave_at), JourneyWrite(row.request, journey)
     left = Left(work, ctx.memory.rows_of_leaver(ctx, row.request))
-    left = ctx.memory.preempted.of_one_that_waits(ctx, state, row.request, left, is_gone)
+    left = ctx.memory.preempted.cut_off(ctx, state, row.request, left, is_gone)
     # numbers of steps of this instance mean nothing on another
     past = forgotten(ctx.past(state, row.request))
     written = dataclasses.replace(

@@ -170,9 +170,9 @@ class Pools:
     # the context of a decision, in which only instances of the request's pool are active
     seen: Callable[..., GatewayContext] = lambda ctx, state, context, source, request: context
     # a request placed on the chosen instance, or not yet: `or_split`
-    placed: Callable[..., Decisions] = lambda ctx, state, base, placed, *asked: placed
+    placed: Callable[..., Decisions] = lambda ctx, state, base, placed, routed: placed
     # the gateway's policies once a request is also routed in the encode pool: `encoded`
-    encoded: Callable[..., States] = lambda ctx, state, gateway, *asked: gateway
+    encoded: Callable[..., States] = lambda ctx, state, gateway, request, context: gateway
     # from a routing to the instance's queue
     delay: Callable[[GatewayContext, jax.Array], jax.Array] = lambda context, delay: delay
     # among others of one arrival, and among those queued in one microsecond

@@ -38,7 +38,7 @@ from blis_jax.tables.state import Instance, Mode, Past, Resident, State
 from blis_jax.tables.writes import JourneyWrite, ReservationWrite, SlotWrite, Writes, free_slot
 
 if TYPE_CHECKING:
-    from blis_jax.engine.phases.decisions import Decisions
+    from blis_jax.engine.phases.decisions import Decisions, Routed
 
 
 # --- routing --------------------------------------------------------------------------------------
@@ -78,14 +78,12 @@ def or_split(
     state: State,
     base: Decisions,
     placed: Decisions,
-    request: jax.Array,
-    chosen: jax.Array,
-    now: jax.Array,
-    context: GatewayContext,
+    routed: Routed,
 ) -> Decisions:
     """Place the request on the chosen instance; if its prompt is to be computed elsewhere, leave it
     for a second routing.
     """
+    request, chosen, now, context = routed
     policy, _ = ctx.mechanism.at_gateway("hand_over")
     assert policy.splits is not None  # the profile's policy has it
     wants = policy.splits(ctx.params.policy.hand_over, seen_by(policy, context), chosen)

@@ -105,7 +105,7 @@ def _visit(one: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visi
 
 
 def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
-    """Return the tokens with which a request counts that the budget did not reach: those of its last visit."""
+    """Return the tokens that a request which the budget did not reach is counted with: those of its last visit."""
     if not ctx.mechanism.defects.stale_token_counts:
         return jnp.int32(0)
     served = one.step - 1 - one.past.token_index - one.past.lag

@@ -21,7 +21,9 @@ class StepHooks:
 
     # what phases change in sub-trees, on the way in `Work`
     carries: ClassVar[tuple[type, ...]] = ()
-    carries_gateway: ClassVar[bool] = False  # states of the gateway's policies, likewise
+    carries_gateway: ClassVar[bool] = (
+        False  # whether phases carry the states of the gateway's policies, too
+    )
     takes_all: ClassVar[bool] = False  # where it ends members early, the whole batch leaves
 
     def before_step(
@@ -53,7 +55,7 @@ class StepHooks:
     def torn_off(
         self, ctx: Context, state: State, one: Subject, left: Left, past: Past, ends: jax.Array
     ) -> tuple[Left, Past]:
-        """Return what the member leaves behind and its row once it has left, likewise."""
+        """Return what a member that is torn off leaves behind, and its row once it has left."""
         return left, past
 
     def completed(

@@ -290,7 +290,7 @@ def complete(
     for hook, ends in reasons:
         left, past = hook.torn_off(ctx, state, one, left, past, ends)
     stops = [ends for hook, ends in reasons if hook.takes_all]
-    left = memory.preempted.of_one_that_goes(ctx, state, one, left, (moves, *stops))
+    left = memory.preempted.departs(ctx, state, one, left, (moves, *stops))
     return left.work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
