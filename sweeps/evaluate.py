@@ -5,12 +5,10 @@ From Python, `evaluate(strategy="iter08_token_budget", parameters={"max_tokens":
 
 from __future__ import annotations
 
-import functools
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -24,11 +22,7 @@ from blis_jax.commands.options import (
 from blis_jax.commands.options.outputs import PageOption, output_path, page_path
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
-from blis_jax.files import input_files
-from blis_jax.files.atomic_write import json_text, write_json
-
-if TYPE_CHECKING:
-    from sweeps.search.evaluator import Evaluator
+from blis_jax.files.atomic_write import json_text
 
 NAME = "sweeps.evaluate"
 
@@ -114,7 +108,11 @@ def evaluate(
         "metrics": list(metrics) if metrics is not None else None,
         "targets": {name: dict(one) for name, one in targets.items()} if targets else None,
     }
-    (answer,) = _evaluator().answers([request], ["request"])
+    prepare_backend()
+
+    from sweeps.search.answering import the_evaluator
+
+    (answer,) = the_evaluator().answers([request], ["request"])
     if answer["error"] is not None:
         raise ConfigError(answer["error"])
     return answer
@@ -124,16 +122,6 @@ def _trace_keys(trace: str | Path | Mapping[str, Any] | None) -> dict[str, Any] 
     if isinstance(trace, Mapping):
         return {**trace, "trace": str(trace["trace"])} if "trace" in trace else dict(trace)
     return {"trace": str(trace)} if trace is not None else None
-
-
-@functools.cache
-def _evaluator() -> Evaluator:
-    """One for all calls: it decides how fast an answer comes, not what it is."""
-    prepare_backend()
-
-    from sweeps.search.evaluator import Evaluator
-
-    return Evaluator()
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -163,22 +151,10 @@ def _command(arguments: Sequence[str] | None) -> int:
     trace = StudyTrace.of(options.given()).given() or None
     trace_flags.check(trace or ())
     prepare_backend(use_cache=not options.no_cache)
-    if options.jsonl:
-        return _stream(source, trace)
-    text = (
-        sys.stdin.read() if source == "-" else input_files.read_text(Path(source), "a JSON request")
-    )
-    if page is not None:
-        _check_batch(text)
-    document, is_refused = _answered(text, trace)
-    if output is None:
-        print(json_text(document), flush=True)
-    else:
-        with cli.writing(output):
-            write_json(output, document)
-    if page is not None:
-        _write_report(page, document, _first_trace(text, trace), cli.command_text(NAME, arguments))
-    return cli.EXIT_BAD_INPUT if is_refused else 0
+
+    from sweeps.search.answering import answer_requests
+
+    return answer_requests(options, source, trace, output, page, cli.command_text(NAME, arguments))
 
 
 def _output(options: EvaluateOptions) -> Path | None:
@@ -187,116 +163,6 @@ def _output(options: EvaluateOptions) -> Path | None:
     if options.jsonl:
         raise ConfigError("--output: --jsonl answers on standard output, line by line; redirect it")
     return output_path(options.output, "--output", (".json",), options.overwrite)
-
-
-def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], bool]:
-    """The answer to a text, one request or a batch; and whether anything was refused."""
-    from sweeps.search.evaluator import refusal
-
-    try:
-        document = read_json(text)
-        if isinstance(document, dict) and "requests" in document:
-            requests = [_on_trace(one, trace) for one in _batch(document)]
-            wheres = [f"requests[{place}]" for place in range(len(requests))]
-            answers = _evaluator().answers(requests, wheres)
-            is_refused = any(answer["error"] is not None for answer in answers)
-            return {"answers": answers}, is_refused
-    except ConfigError as error:
-        return refusal(None, str(error)), True
-    (answer,) = _evaluator().answers([_on_trace(document, trace)], ["request"])
-    return answer, answer["error"] is not None
-
-
-def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
-    """The request with the command's trace, if it names nothing of its own."""
-    if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
-        return request
-    return {**request, "trace": dict(trace)}
-
-
-def _first_trace(text: str, trace: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The trace of a batch's first request, as its keys; None if it has none."""
-    first = _on_trace(_batch(read_json(text))[0], trace)
-    return first.get("trace") if isinstance(first, dict) else None
-
-
-def _check_batch(text: str) -> None:
-    """Refuses, before anything is simulated, what has nothing to compare."""
-    document = read_json(text)
-    if not isinstance(document, dict) or "requests" not in document or len(_batch(document)) < 2:
-        raise ConfigError(
-            "--report: one request is no comparison; give a batch of two or more, the reference first"
-        )
-
-
-def _write_report(
-    page: Path, document: Mapping[str, Any], trace: Mapping[str, Any] | None, command: str
-) -> None:
-    """The page of a batch, and a word on stderr, as the answer may be on stdout."""
-    from blis_jax.reports.study import run_words
-    from sweeps.search.batch_study import write_report
-
-    answers = document["answers"]
-    about = {"windows": trace.get("trace_windows")} if trace else None
-    write_report(answers, run_words(about, len(answers[0]["seeds"] or ())), command, page)
-    cli.say(NAME, f"written: {page}")
-
-
-def _batch(document: Mapping[str, Any]) -> list[Any]:
-    requests = document["requests"]
-    others = [key for key in document if key != "requests"]
-    if others:
-        raise ConfigError(
-            f"{others[0]}: no other key is allowed beside requests; put it into each request"
-        )
-    if not isinstance(requests, list) or not requests:
-        raise ConfigError("requests: allowed is a list of one request or more")
-    return requests
-
-
-def read_json(text: str) -> Any:
-    """Read JSON without NaN and infinities, and without a key given twice.
-
-    Raises:
-        ConfigError: the text is not such JSON.
-    """
-
-    def refuse(constant: str) -> Any:
-        raise ConfigError(f"request: {constant} is no JSON; leave the key out, or give a number")
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"request: {name}: the key is given twice; keep one of them")
-        return dict(pairs)
-
-    try:
-        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise ConfigError(f"request: not JSON ({reason}); give an object, see --help") from None
-
-
-def _stream(source: str, trace: Mapping[str, Any] | None) -> int:
-    """An answer for every line, at once; a line that is refused does not end the stream."""
-    is_refused = False
-    for line in _lines(source):
-        if not line.strip():
-            continue
-        document, is_wrong = _answered(line, trace)
-        is_refused |= is_wrong
-        print(json.dumps(document, allow_nan=False, ensure_ascii=False), flush=True)
-    return cli.EXIT_BAD_INPUT if is_refused else 0
-
-
-def _lines(source: str) -> Iterator[str]:
-    if source == "-":
-        yield from iter(sys.stdin.readline, "")
-    else:
-        yield from input_files.read_text(Path(source), "JSON requests, one a line").splitlines()
 
 
 if __name__ == "__main__":

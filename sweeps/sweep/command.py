@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -20,7 +17,6 @@ from blis_jax.commands.options import (
     MeasuredOptions,
     OutputSwitches,
     option,
-    outputs,
     stopping_flags,
     switch,
 )
@@ -29,17 +25,6 @@ from blis_jax.commands.options.outputs import ReportOptions
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
-from blis_jax.core.outcome import WHOLE
-from blis_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.commands.options.outputs import OutputPaths
-    from blis_jax.reports.pictures import Picture
-    from blis_jax.statistics.sequential import StoppingRule
-    from sweeps.sweep.execution import How, Stopped
-    from sweeps.sweep.plan import SweepPlan
-    from sweeps.sweep.study import Swept
 
 NAME = "blis_jax.sweep"
 DEFAULT_OUTPUT = "out/sweep.zarr"
@@ -153,6 +138,9 @@ class SweepOptions(
 ):  # fmt: skip
     """Options of the command."""
 
+    usual_seeds: ClassVar[int] = NUM_SEEDS
+    usual_output: ClassVar[str] = DEFAULT_OUTPUT
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
@@ -162,89 +150,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sweep(arguments: Sequence[str] | None) -> int:
     options = SweepOptions.read(arguments)
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
-    plan = _plan(options, rule)
-    classes = plan.requests.source.slo_classes
-    deciding = () if rule is None else stopping_flags.names_of(options.deciding, classes)
-    paths = _outputs(options, plan)
+
+    from sweeps.sweep.plan import outputs_of_sweep, plan_of
+
+    plan = plan_of(options, rule)
+    paths = outputs_of_sweep(options, plan)
     _choose_device(options.device)
     prepare_backend(use_cache=not options.no_cache)
     _interrupt_on_termination()
-    _note_idle(plan)
 
-    from sweeps.sweep.execution import How, run_until
+    from sweeps.sweep.execution import sweep_and_report
 
-    how = How(slots=options.slots, clock=options.clock, command=cli.command_text(NAME, arguments))
-    stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)
-    swept = _swept(stopped, how)
-    return _report(options, swept, stopped, paths)
-
-
-# --- input ----------------------------------------------------------------------------------------
-
-
-def _plan(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
-    """Return what the options ask for, checked without JAX."""
-    from blis_jax.metrics.measure import read_targets
-    from sweeps.runs.requests import runs_of, trace_of
-    from sweeps.sweep.plan import DEFAULT_STRATEGIES, make_plan
-
-    groups = [] if options.instances is None else [f"instances={options.instances}"]
-    trace = trace_of(options, NAME)
-
-    def seeds(configs: Sequence[ClusterConfig]) -> Sequence[int]:
-        return runs_of(options, NAME, trace, configs, NUM_SEEDS, rule)[0]
-
-    return make_plan(
-        workload=options.workload or options.trace or "mixed",
-        strategies=options.strategy or DEFAULT_STRATEGIES,
-        settings=(*options.set, *groups),
-        grid=options.grid,
-        rates=options.rate or "",
-        seeds=seeds,
-        trace=trace,
-        targets=read_targets(options.targets),
-        window=options.window,
-    )
-
-
-def _note_idle(plan: SweepPlan) -> None:
-    """Say once what is asked for and does nothing."""
-    if any(point.config.precise_kv_routing for point in plan.points):
-        from blis_jax.engine.mechanism import without_effect
-
-        for line in dict.fromkeys(without_effect(point.config) for point in plan.points):
-            if line is not None:
-                cli.say(NAME, f"note: {line}")
-
-
-def _outputs(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
-    """Return the checked paths; the usual ones may hold this very sweep, of which nothing would be lost."""
-    is_default = options.output is None and options.figure is None
-    paths = outputs.outputs_of(
-        options,
-        DEFAULT_OUTPUT,
-        (".zarr", ".nc"),
-        is_kept=lambda path: is_default and _holds(path, plan, options.clock),
-    )
-    if paths.result.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
-        raise ConfigError(
-            f"--output: {str(paths.result)!r} is NetCDF, which needs the optional group: "
-            "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
-        )
-    return paths
-
-
-def _holds(output: Path, plan: SweepPlan, clock: str) -> bool:
-    """Whether a Zarr store holds this very sweep from its beginning to its end."""
-    from sweeps.sweep.plan import identity
-
-    try:
-        attributes = json.loads((output / "zarr.json").read_text())["attributes"]
-        counts = json.loads(attributes["outcome_counts"])
-        same = attributes["sweep"] == identity(plan, clock)
-        return same and "not_run" not in counts
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return sweep_and_report(options, plan, rule, paths, cli.command_text(NAME, arguments))
 
 
 def _choose_device(device: str | None) -> None:
@@ -262,80 +179,3 @@ def _interrupt_on_termination() -> None:
     is_ours = not cli.is_called_from_python.get()
     if is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _swept(stopped: Stopped, how: How) -> Swept:
-    from blis_jax.statistics.compared import compare
-    from sweeps.sweep.study import Swept
-
-    done, inference = stopped.done, stopped.inference
-    comparisons = compare(done.dataset, inference=inference)
-    made = done.timing, done.num_known, tuple(stopped.words())
-    return Swept(stopped.plan, how, done.dataset, comparisons, inference, *made)
-
-
-def _num_whole(swept: Swept) -> int:
-    outcomes = swept.dataset["outcome"].values
-    return int(sum((outcomes == int(code)).sum() for code in WHOLE))
-
-
-def _draw(
-    swept: Swept, drawn: Sequence[Picture], is_interrupted: bool, paths: OutputPaths
-) -> list[Path]:
-    """The figure and the reports, where there is something to draw; what is written by now."""
-    written = [paths.result]
-    if is_interrupted or not _num_whole(swept):
-        return written
-    figure = paths.figure if drawn else None
-    written += outputs.write_files([(figure, lambda path: outputs.draw(drawn[0], path))])
-    if paths.pages:
-        from sweeps.sweep.study import write_reports
-
-        write_reports(swept, paths)
-    return [*written, *paths.pages]
-
-
-def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
-    """The findings in the form that is asked for; the exit code."""
-    from blis_jax.reports.differences import findings
-    from sweeps.sweep import report
-    from sweeps.sweep.study import study_of
-
-    found = findings(study_of(swept))
-    num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
-
-    def write() -> list[Path]:
-        return _draw(swept, found.pictures, stopped.done.is_interrupted, paths)
-
-    if options.json:
-        about = {
-            "answer": found.answer.to_json(),
-            "picture": found.pictures[0].to_json() if found.pictures else None,
-            "workload": swept.plan.requests.name,
-            "seeds": list(swept.plan.requests.seeds),
-            **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
-            "files": [str(path) for path in write()],
-        }
-        print(json.dumps(report.to_document(swept, about), allow_nan=False))
-    else:
-        outputs.show(found, write, options)
-    if num_whole < num_runs and (options.quiet or options.json):
-        runs_are = report.runs_of(swept.plan)
-        for line in (
-            *report.remark_lines(swept.dataset, runs_are),
-            *report.check_lines(swept.dataset, runs_are),
-        ):
-            cli.say(NAME, line)
-    if stopped.done.is_interrupted:
-        cli.say(
-            NAME,
-            f"interrupted; {paths.result} has the runs that are done, --resume goes on from there",
-        )
-        return cli.EXIT_INTERRUPTED
-    if not num_whole:
-        cli.say(NAME, "no run finished, so there is nothing to compare; see the outcomes")
-        return cli.EXIT_UNSUPPORTED
-    return 0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,20 +18,38 @@ import xarray as xr
 
 from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands import cli
+from blis_jax.commands.options import (
+    outputs,
+    stopping_flags,
+)
 from blis_jax.commands.store import Store
+from blis_jax.core.outcome import WHOLE
+from blis_jax.engine.mechanism import without_effect
 from blis_jax.errors import ConfigError, refusing_damage
+from blis_jax.reports.differences import findings
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
 from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.runs.options import Options, default_form, num_workers
-from blis_jax.statistics.compared import Asked, asked_pairs, family_words
+from blis_jax.statistics.compared import Asked, asked_pairs, compare, family_words
 from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_end, rule_words
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.sweep import report
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from sweeps.sweep.plan import SweepPlan, identity
+from sweeps.sweep.study import Swept, study_of, write_reports
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.options.outputs import OutputPaths
+    from blis_jax.reports.pictures import Picture
+    from blis_jax.statistics.sequential import StoppingRule
+    from sweeps.sweep.command import SweepOptions
+    from sweeps.sweep.plan import SweepPlan
 
 INTERRUPTED = "interrupted"
 CHECKPOINT_S = 30.0  # least time between two saves of partial results
@@ -257,3 +275,97 @@ def _kept(output: Path) -> int:
         return len(json.loads(attributes["seeds"]))
     except (OSError, ValueError, KeyError):
         return 0
+
+
+def sweep_and_report(
+    options: SweepOptions,
+    plan: SweepPlan,
+    rule: StoppingRule | None,
+    paths: OutputPaths,
+    command: str,
+) -> int:
+    """Make the runs of a plan, and write and print them; return the exit code."""
+    classes = plan.requests.source.slo_classes
+    deciding = () if rule is None else stopping_flags.names_of(options.deciding, classes)
+    _note_idle(options.command, plan)
+    how = How(slots=options.slots, clock=options.clock, command=command)
+    stopped = run_until(plan, how, paths.result, options.resume, rule, deciding)
+    return _report(options, _swept(stopped, how), stopped, paths)
+
+
+def _note_idle(command: str, plan: SweepPlan) -> None:
+    """Say once what is asked for and does nothing."""
+    if any(point.config.precise_kv_routing for point in plan.points):
+        for line in dict.fromkeys(without_effect(point.config) for point in plan.points):
+            if line is not None:
+                cli.say(command, f"note: {line}")
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _swept(stopped: Stopped, how: How) -> Swept:
+    done, inference = stopped.done, stopped.inference
+    comparisons = compare(done.dataset, inference=inference)
+    made = done.timing, done.num_known, tuple(stopped.words())
+    return Swept(stopped.plan, how, done.dataset, comparisons, inference, *made)
+
+
+def _num_whole(swept: Swept) -> int:
+    outcomes = swept.dataset["outcome"].values
+    return int(sum((outcomes == int(code)).sum() for code in WHOLE))
+
+
+def _draw(
+    swept: Swept, drawn: Sequence[Picture], is_interrupted: bool, paths: OutputPaths
+) -> list[Path]:
+    """The figure and the reports, where there is something to draw; what is written by now."""
+    written = [paths.result]
+    if is_interrupted or not _num_whole(swept):
+        return written
+    figure = paths.figure if drawn else None
+    written += outputs.write_files([(figure, lambda path: outputs.draw(drawn[0], path))])
+    if paths.pages:
+        write_reports(swept, paths)
+    return [*written, *paths.pages]
+
+
+def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
+    """The findings in the form that is asked for; the exit code."""
+    found = findings(study_of(swept))
+    num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
+
+    def write() -> list[Path]:
+        return _draw(swept, found.pictures, stopped.done.is_interrupted, paths)
+
+    if options.json:
+        about = {
+            "answer": found.answer.to_json(),
+            "picture": found.pictures[0].to_json() if found.pictures else None,
+            "workload": swept.plan.requests.name,
+            "seeds": list(swept.plan.requests.seeds),
+            **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
+            "files": [str(path) for path in write()],
+        }
+        print(json.dumps(report.to_document(swept, about), allow_nan=False))
+    else:
+        outputs.show(found, write, options)
+    if num_whole < num_runs and (options.quiet or options.json):
+        runs_are = report.runs_of(swept.plan)
+        for line in (
+            *report.remark_lines(swept.dataset, runs_are),
+            *report.check_lines(swept.dataset, runs_are),
+        ):
+            cli.say(options.command, line)
+    if stopped.done.is_interrupted:
+        cli.say(
+            options.command,
+            f"interrupted; {paths.result} has the runs that are done, --resume goes on from there",
+        )
+        return cli.EXIT_INTERRUPTED
+    if not num_whole:
+        cli.say(
+            options.command, "no run finished, so there is nothing to compare; see the outcomes"
+        )
+        return cli.EXIT_UNSUPPORTED
+    return 0

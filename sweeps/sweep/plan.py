@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import itertools
 import json
 import math
@@ -10,24 +11,34 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
+from blis_jax.commands.options import (
+    outputs,
+)
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.metrics.measure import DEFAULT_TARGETS
+from blis_jax.metrics.measure import DEFAULT_TARGETS, read_targets
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.axes import GridAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
-from sweeps.runs.requests import StudyRequests
+from sweeps.runs.requests import StudyRequests, runs_of, trace_of
 from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.reference_arguments import replaced
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.options.outputs import OutputPaths
+    from blis_jax.statistics.sequential import StoppingRule
+    from sweeps.sweep.command import SweepOptions
 
 DEFAULT_STRATEGIES = ("baseline", "it08_opt")
 OF_ARMS = {  # keys of a strategy file that say what is run
@@ -247,3 +258,55 @@ def identity(plan: SweepPlan, clock: str) -> str:
         clock,
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def plan_of(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
+    """Return what the options ask for, checked without JAX."""
+    groups = [] if options.instances is None else [f"instances={options.instances}"]
+    trace = trace_of(options, options.command)
+
+    def seeds(configs: Sequence[ClusterConfig]) -> Sequence[int]:
+        return runs_of(options, options.command, trace, configs, options.usual_seeds, rule)[0]
+
+    return make_plan(
+        workload=options.workload or options.trace or "mixed",
+        strategies=options.strategy or DEFAULT_STRATEGIES,
+        settings=(*options.set, *groups),
+        grid=options.grid,
+        rates=options.rate or "",
+        seeds=seeds,
+        trace=trace,
+        targets=read_targets(options.targets),
+        window=options.window,
+    )
+
+
+def outputs_of_sweep(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
+    """Return the checked paths; the usual ones may hold this very sweep, of which nothing would be lost."""
+    is_default = options.output is None and options.figure is None
+    paths = outputs.outputs_of(
+        options,
+        options.usual_output,
+        (".zarr", ".nc"),
+        is_kept=lambda path: is_default and _holds(path, plan, options.clock),
+    )
+    if paths.result.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
+        raise ConfigError(
+            f"--output: {str(paths.result)!r} is NetCDF, which needs the optional group: "
+            "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
+        )
+    return paths
+
+
+def _holds(output: Path, plan: SweepPlan, clock: str) -> bool:
+    """Whether a Zarr store holds this very sweep from its beginning to its end."""
+    try:
+        attributes = json.loads((output / "zarr.json").read_text())["attributes"]
+        counts = json.loads(attributes["outcome_counts"])
+        same = attributes["sweep"] == identity(plan, clock)
+        return same and "not_run" not in counts
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

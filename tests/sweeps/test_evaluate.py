@@ -320,7 +320,7 @@ def test_a_batch_is_compared_with_its_first_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     from blis_jax.reports.study import SEEDS, WINDOWS
-    from sweeps.search.batch_study import study_of
+    from sweeps.search.answering import study_of
 
     shorter = {"id": "shorter", "parameters": {"max_num_scheduled_tokens": 900}}
     text, page = batch_of({"id": "usual"}, shorter), tmp_path / "page.html"

@@ -1,0 +1,291 @@
+"""Requests answered as `sweeps.evaluate` says: one, a batch with its page, or a stream, line by line."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.files import input_files
+from blis_jax.files.atomic_write import finite, json_text, write_json
+from blis_jax.metrics.scalars import lookup
+from blis_jax.metrics.summaries import ALL
+from blis_jax.reports.page import write_study
+from blis_jax.reports.study import (
+    RunWords,
+    SeedValues,
+    ShownDifference,
+    Study,
+    run_words,
+    shown_difference,
+)
+from blis_jax.reports.words import target_line
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import Pair, differences, joint_words
+from sweeps.claims.metrics import our_name
+from sweeps.search.evaluator import Evaluator, refusal
+
+if TYPE_CHECKING:
+    from sweeps.evaluate import EvaluateOptions
+
+Answer = Mapping[str, Any]
+OF_TARGETS = ("goodput_rps", "attainment", "slo_miss_rate")  # metrics that look at the targets
+COMMON = ("workload", "seeds", "rng", "num_requests", "targets")
+
+
+def write_report(answers: Sequence[Answer], runs: RunWords, command: str, path: Path) -> None:
+    """Write the page of a batch; refuse, in a sentence, what cannot be compared."""
+    study = study_of(answers, runs, command)
+    with cli.writing(path):
+        write_study(study, path)
+
+
+def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
+    """Make the report of answers as `sweeps.evaluate` gives them; the first is the reference."""
+    _check(answers)
+    values = {
+        name: _values_of(answer) for name, answer in zip(_names(answers), answers, strict=True)
+    }
+    first = answers[0]
+    metrics = tuple(
+        name for name in next(iter(values.values())) if all(name in of for of in values.values())
+    )
+    if not metrics:
+        raise ConfigError(
+            "--report: the requests have no metric in common; name some in each request"
+        )
+    return Study(
+        command=command,
+        workload=first["workload"],
+        strategies=tuple(values),
+        descriptions={},
+        kinds={
+            name: answer["strategy"] or "" for name, answer in zip(values, answers, strict=True)
+        },
+        classes=tuple(dict.fromkeys(lookup(name)[1] or ALL for name in metrics)),
+        seeds=tuple(first["seeds"]),
+        runs=runs,
+        differences=tuple(_differences(values, metrics)),
+        intervals=BY_STUDENT.method,
+        joint=joint_words(BY_STUDENT),
+        verdicts="A change is called better or worse where Holm's method, which corrects for the number of "
+        "requests and metrics, tells it from chance.",
+        values=tuple(
+            SeedValues(
+                name,
+                lookup(metric)[1] or ALL,
+                lookup(metric)[0].name,
+                tuple(map(finite, of[metric].tolist())),
+            )
+            for name, of in values.items()
+            for metric in metrics
+        ),
+        notes=(target_line(first["targets"]),)
+        if any(lookup(name)[0].name in OF_TARGETS for name in metrics)
+        else (),
+        checks=tuple(_failures(values, answers)),
+        provenance={
+            **first["versions"],
+            "random stream": first["rng"],
+            runs.many: ", ".join(map(str, first["seeds"])),
+            "configurations": {
+                name: answer["configuration"] for name, answer in zip(values, answers, strict=True)
+            },
+        },
+    )
+
+
+def _check(answers: Sequence[Answer]) -> None:
+    for place, answer in enumerate(answers):
+        if answer["error"] is not None:
+            raise ConfigError(f"--report: {answer['error']}; there is nothing to compare")
+        for key in COMMON:
+            if answer[key] != answers[0][key]:
+                raise ConfigError(
+                    f"--report: requests[{place}] has other {key} than requests[0]; a comparison needs the "
+                    "same"
+                )
+
+
+def _names(answers: Sequence[Answer]) -> list[str]:
+    """An answer's id, else its strategy; numbered where several have the same."""
+    wanted = [
+        str(one["id"] if one["id"] is not None else one["strategy"] or "arm") for one in answers
+    ]
+    return [
+        name if wanted.count(name) == 1 else f"{name} #{place}" for place, name in enumerate(wanted)
+    ]
+
+
+def _values_of(answer: Answer) -> dict[str, np.ndarray]:
+    return {
+        our_name(name): np.array(
+            [np.nan if value is None else value for value in figure["per_seed"]], np.float64
+        )
+        for name, figure in answer["metrics"].items()
+    }
+
+
+def _differences(
+    values: Mapping[str, Mapping[str, np.ndarray]], metrics: Sequence[str]
+) -> Iterator[ShownDifference]:
+    first, *others = values
+    asked = list(itertools.product(others, metrics))
+    pairs = [
+        Pair(values[first][metric], values[other][metric], lookup(metric)[0].direction)
+        for other, metric in asked
+    ]
+    for (other, metric), change in zip(asked, differences(pairs, BY_STUDENT), strict=True):
+        yield shown_difference(change, other, first, metric)
+
+
+def _failures(names: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[str]:
+    for name, answer in zip(names, answers, strict=True):
+        if answer["failure"] is not None:
+            yield f"{name}: {answer['failure']['message']}"
+
+
+@functools.cache
+def the_evaluator() -> Evaluator:
+    """Return one for all calls: it decides how fast an answer comes, not what it is."""
+    return Evaluator()
+
+
+def answer_requests(
+    options: EvaluateOptions,
+    source: str,
+    trace: Mapping[str, Any] | None,
+    output: Path | None,
+    page: Path | None,
+    command: str,
+) -> int:
+    """Answer what stands in a file or on standard input; return the exit code."""
+    if options.jsonl:
+        return _stream(source, trace)
+    text = (
+        sys.stdin.read() if source == "-" else input_files.read_text(Path(source), "a JSON request")
+    )
+    if page is not None:
+        _check_batch(text)
+    document, is_refused = _answered(text, trace)
+    if output is None:
+        print(json_text(document), flush=True)
+    else:
+        with cli.writing(output):
+            write_json(output, document)
+    if page is not None:
+        _write_report(page, document, _first_trace(text, trace), command)
+    return cli.EXIT_BAD_INPUT if is_refused else 0
+
+
+def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], bool]:
+    """The answer to a text, one request or a batch; and whether anything was refused."""
+    try:
+        document = read_json(text)
+        if isinstance(document, dict) and "requests" in document:
+            requests = [_on_trace(one, trace) for one in _batch(document)]
+            wheres = [f"requests[{place}]" for place in range(len(requests))]
+            answers = the_evaluator().answers(requests, wheres)
+            is_refused = any(answer["error"] is not None for answer in answers)
+            return {"answers": answers}, is_refused
+    except ConfigError as error:
+        return refusal(None, str(error)), True
+    (answer,) = the_evaluator().answers([_on_trace(document, trace)], ["request"])
+    return answer, answer["error"] is not None
+
+
+def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
+    """The request with the command's trace, if it names nothing of its own."""
+    if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
+        return request
+    return {**request, "trace": dict(trace)}
+
+
+def _first_trace(text: str, trace: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The trace of a batch's first request, as its keys; None if it has none."""
+    first = _on_trace(_batch(read_json(text))[0], trace)
+    return first.get("trace") if isinstance(first, dict) else None
+
+
+def _check_batch(text: str) -> None:
+    """Refuses, before anything is simulated, what has nothing to compare."""
+    document = read_json(text)
+    if not isinstance(document, dict) or "requests" not in document or len(_batch(document)) < 2:
+        raise ConfigError(
+            "--report: one request is no comparison; give a batch of two or more, the reference first"
+        )
+
+
+def _write_report(
+    page: Path, document: Mapping[str, Any], trace: Mapping[str, Any] | None, command: str
+) -> None:
+    """The page of a batch, and a word on stderr, as the answer may be on stdout."""
+    answers = document["answers"]
+    about = {"windows": trace.get("trace_windows")} if trace else None
+    write_report(answers, run_words(about, len(answers[0]["seeds"] or ())), command, page)
+    cli.say("sweeps.evaluate", f"written: {page}")
+
+
+def _batch(document: Mapping[str, Any]) -> list[Any]:
+    requests = document["requests"]
+    others = [key for key in document if key != "requests"]
+    if others:
+        raise ConfigError(
+            f"{others[0]}: no other key is allowed beside requests; put it into each request"
+        )
+    if not isinstance(requests, list) or not requests:
+        raise ConfigError("requests: allowed is a list of one request or more")
+    return requests
+
+
+def read_json(text: str) -> Any:
+    """Read JSON without NaN and infinities, and without a key given twice.
+
+    Raises:
+        ConfigError: the text is not such JSON.
+    """
+
+    def refuse(constant: str) -> Any:
+        raise ConfigError(f"request: {constant} is no JSON; leave the key out, or give a number")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"request: {name}: the key is given twice; keep one of them")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise ConfigError(f"request: not JSON ({reason}); give an object, see --help") from None
+
+
+def _stream(source: str, trace: Mapping[str, Any] | None) -> int:
+    """An answer for every line, at once; a line that is refused does not end the stream."""
+    is_refused = False
+    for line in _lines(source):
+        if not line.strip():
+            continue
+        document, is_wrong = _answered(line, trace)
+        is_refused |= is_wrong
+        print(json.dumps(document, allow_nan=False, ensure_ascii=False), flush=True)
+    return cli.EXIT_BAD_INPUT if is_refused else 0
+
+
+def _lines(source: str) -> Iterator[str]:
+    if source == "-":
+        yield from iter(sys.stdin.readline, "")
+    else:
+        yield from input_files.read_text(Path(source), "JSON requests, one a line").splitlines()
