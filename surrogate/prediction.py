@@ -79,7 +79,7 @@ def show_prediction(
 def _any_seeds(
     options: PredictOptions, surrogate: Surrogate, points: Any, confidence: float
 ) -> xr.Dataset | None:
-    """What is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
+    """Return what is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
     seeds = given_seeds(options, "jax" if surrogate.levels is None else surrogate.levels.stream)
     for name, value in (("workload", options.workload), ("level", options.level)):
         if seeds is None and value is not None:
@@ -102,7 +102,7 @@ def _any_seeds(
 def _on_seeds(
     options: PredictOptions, surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None
 ) -> np.ndarray | None:
-    """The baseline's runs on the seeds; None if the requests are to do, or if it cannot be simulated here."""
+    """Return the baseline's runs on the seeds; None if the requests are to do, or if it cannot be simulated here."""
     if options.level == options.by_requests:
         return None
     try:
@@ -116,7 +116,7 @@ def _on_seeds(
 
 
 def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
-    """One metric of one point for any seeds, and beside the baseline."""
+    """Return one metric of one point for any seeds, and beside the baseline."""
     which, how = _KNOWN[about["seeds"]]
     who = f"{which} {about['num_seeds']} seeds{how}"
     values = [
@@ -159,7 +159,7 @@ def _answer(found: xr.Dataset, confidence: float, verdict: str) -> Answer:
 
 
 def _describe(document: Mapping[str, Any]) -> None:
-    """What the surrogate asks for and gives."""
+    """Print what the surrogate asks for and gives."""
     about = document["about"]
     render.show_answer(
         Answer.of(

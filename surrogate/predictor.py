@@ -195,7 +195,7 @@ class Surrogate:
         return self.columns, network_of(self.settings, int(self.scales.is_learned.sum()))
 
     def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:
-        """A function of many points, in calls of few sizes, on all cores."""
+        """Return a function of many points, in calls of few sizes, on all cores."""
 
         def made(batch: tuple[jax.Array, int]) -> Any:
             """Return the results of one call without the rows that filled up its batch."""
@@ -221,7 +221,7 @@ class Surrogate:
         return np.asarray(np.clip(values, low, high))
 
     def _filled(self, learned: np.ndarray, count: int, is_spread: bool = False) -> np.ndarray:
-        """All outputs: the constant ones between the learned ones; spreads of constants are 0."""
+        """Return all outputs: the constant ones between the learned ones; spreads of constants are 0."""
         values = np.empty((count, len(self.outputs), *learned.shape[2:]), np.float32)
         is_learned, place = self.scales.is_learned, 0
         for first, last in _stretches(is_learned):
@@ -274,7 +274,7 @@ class Surrogate:
         return np.array(low, np.float32), np.array(high, np.float32)
 
     def _failed(self, mean: np.ndarray) -> np.ndarray | None:
-        """The share of runs that do not come to their end, if some did not in the data."""
+        """Return the share of runs that do not come to their end, if some did not in the data."""
         if FAILED not in self.outputs:
             return None
         place = self.outputs.index(FAILED)

@@ -122,7 +122,7 @@ def _report(arguments: Sequence[str] | None) -> int:
 
 
 def _own(path: str | None, surrogate: Surrogate, data: Data) -> OwnData | None:
-    """The runs on seeds outside the pool, if they are given and the surrogate can be asked."""
+    """Return the runs on seeds outside the pool, if they are given and the surrogate can be asked."""
     if path is None:
         return None
     levels_of(surrogate)

@@ -71,7 +71,7 @@ def _ablate(arguments: Sequence[str] | None) -> int:
 
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.compare.ablation.command import take_apart
+    from sweeps.compare.ablation.study import take_apart
 
     command = cli.command_text(NAME, arguments)
     return take_apart(options, options.arm, options.against, command)

@@ -81,7 +81,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
         output = outputs.output_path(options.output, "--output", (), options.overwrite)
     prepare_backend()
 
-    from sweeps.sensitivity.gradients import take_gradients
+    from sweeps.sensitivity.smoothed import take_gradients
 
     return take_gradients(options, options.arm, widths, output)
 

@@ -87,7 +87,7 @@ def _select(arguments: Sequence[str] | None) -> int:
     check_statistics(options.confidence)
     prepare_backend(use_cache=not options.no_cache)
 
-    from sweeps.compare.selection.command import select_best
+    from sweeps.compare.selection.stage import select_best
 
     return select_best(options)
 

@@ -67,7 +67,7 @@ def fit_runs(
 def _fitted(
     data: Path, name: str, model: str, part: str, options: CalibrationPaperOptions
 ) -> dict[str, Any]:
-    """One fit, or the one that is kept."""
+    """Make one fit, or return the one that is kept."""
     path = Path(options.output) / f"{name}-{model.replace(' ', '-')}-{part}.json"
     if path.is_file() and not options.overwrite:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -160,7 +160,7 @@ def published(path: Path) -> dict[tuple[str, str], float]:
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """How many runs keep the bars on the means of the requests held out, for each model."""
+    """Return how many runs keep the bars on the means of the requests held out, for each model."""
     lines = []
     for model in TERMS:
         within = [name for name in names if _is_within(rows, name, model)]

@@ -22,7 +22,7 @@ from papers.corrected.profiles import (
     PARTS,
     TURNED,
     VERDICTS,
-    ProfileVerdict,
+    ClaimByProfile,
     judged_profiles,
     without_defects,
 )
@@ -60,7 +60,7 @@ MINUS = "−"
 _SHOWN = ("row", "claim", "published", "exact", "corrected", "shift", "verdict")
 
 
-def row_of(verdict: ProfileVerdict) -> dict[str, str]:
+def row_of(verdict: ClaimByProfile) -> dict[str, str]:
     """Return one claim as a row of the table."""
     claim, moved = verdict.claim, verdict.moved
     unlike = getattr(claim, "unlike", "")
@@ -140,7 +140,7 @@ def _texts(name: str) -> str:
 
 
 def _counted(claims: Sequence[Row]) -> list[str]:
-    """How many conclusions and numbers of each track have which verdict."""
+    """Return how many conclusions and numbers of each track have which verdict."""
     columns = [(name, kind) for name in TRACKS for kind in (CONCLUSION, NUMBER)]
     heads = [f"{TRACKS[name]}, {kind}s" for name, kind in columns]
     lines = [_line(["verdict", *heads]), _rule(1 + len(heads))]
@@ -159,7 +159,7 @@ def _counted(claims: Sequence[Row]) -> list[str]:
 
 
 def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
-    """What time to first token consists of where the defects turn a conclusion most."""
+    """Return what time to first token consists of where the defects turn a conclusion most."""
     reasons = yaml.safe_load(_texts("page"))["reasons"]
     lines = ["## The five largest turns, by the parts of TTFT", "", *_wrapped(_PARTS_WORDS), ""]
     places = dict.fromkeys((row["track"], row["row"], row["setting"]) for row in parts)
@@ -187,7 +187,7 @@ def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
 
 
 def _moved(claim: Row, setting: str) -> str:
-    """What the defects move most, in a sentence."""
+    """Return what the defects move most, in a sentence."""
     metric = claim["moved"].partition(" of ")[0]
     scale, unit = (100, "%") if split_name(metric)[0] in SHARES else (1, "ms")
     exact, corrected = (scale * float(claim[f"moved {name}"]) for name in ("exact", "corrected"))
@@ -240,7 +240,7 @@ def _is_listed(row: Row, track: str) -> bool:
 
 
 def _is_wide(row: Row) -> bool:
-    """Whether a number moves by more than the tolerance, or has a figure under one profile alone."""
+    """Return whether a number moves by more than the tolerance, or has a figure under one profile alone."""
     if row["verdict"] in (*TURNED, NO_FIGURES):
         return True
     amount, _, unit = row["shift"].partition(" ")
@@ -254,7 +254,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _minus(text: str) -> str:
-    """A negative number with a minus instead of a hyphen; table separators stay text."""
+    """Return a negative number with a minus instead of a hyphen; table separators stay text."""
     is_signed = text.startswith("-") and text[1:2].isdigit()
     return text.replace("|", "\\|").replace("-", MINUS, int(is_signed))
 
@@ -272,7 +272,7 @@ CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"
 
 def compute(folder: Path, parts_folder: str | None) -> None:
     """Simulate both records under both profiles, and write what becomes of their claims."""
-    verdicts: list[ProfileVerdict] = []
+    verdicts: list[ClaimByProfile] = []
     runs: dict[str, PaperRuns] = {}
     for record in (SCHEDULING, ROUTING):
         kept = Path(parts_folder or Path(record.output) / "parts")
@@ -288,8 +288,8 @@ def compute(folder: Path, parts_folder: str | None) -> None:
     write_text(folder / PARTS_FILE, csv_of(parts, profiles.COLUMNS))
 
 
-def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ProfileVerdict]:
-    """Simulates a record under both profiles and judges its claims."""
+def _verdicts(record: PaperRecord, runs: PaperRuns) -> Iterator[ClaimByProfile]:
+    """Simulate a record under both profiles and judges its claims."""
     settings = record.runnable(record.claims)
     line = progress.begin(f"simulating {record.title}", 2 * len(settings), "settings")
     samples: list[dict[str, SettingSample]] = []

@@ -10,7 +10,7 @@ from blis_jax.metrics.metric import ALL
 from papers.record.claims import AnyClaim, PublishedClaim, metric_label
 from papers.record.definition import PaperRecord
 from papers.record.measures import Measurement, ttft_parts
-from papers.record.published import Classifier, PublishedRow
+from papers.record.published import Classifier, ReproducedClaim
 from papers.record.quantities import Samples, column, mean_value, runs_of
 from papers.record.runs import PaperRuns
 from papers.record.settings import RunSetting
@@ -68,7 +68,7 @@ class MovedFigure:
 
 
 @dataclass(frozen=True)
-class ProfileVerdict:
+class ClaimByProfile:
     """One claim under both profiles."""
 
     record: PaperRecord
@@ -92,7 +92,7 @@ class ProfileVerdict:
 
 def judged_profiles(
     record: PaperRecord, claims: Sequence[AnyClaim], exact: Samples, corrected: Samples
-) -> list[ProfileVerdict]:
+) -> list[ClaimByProfile]:
     """Judge every claim of a record under both profiles; samples by the settings' names."""
     settings = record.settings.values()
     missing = {setting.name: setting.missing for setting in settings if setting.missing}
@@ -105,21 +105,24 @@ def judged_profiles(
 
 
 def _verdict(
-    record: PaperRecord, exact: PublishedRow, corrected: PublishedRow, both: Mapping[str, Samples]
-) -> ProfileVerdict:
+    record: PaperRecord,
+    exact: ReproducedClaim,
+    corrected: ReproducedClaim,
+    both: Mapping[str, Samples],
+) -> ClaimByProfile:
     claim = exact.claim
     if (
         claim.lost
         or not exact.claim.settings
         or any(name not in both["exact"] for name in claim.settings)
     ):
-        return ProfileVerdict(record, claim, exact.published, "", "", "", LOST, exact.reason)
+        return ClaimByProfile(record, claim, exact.published, "", "", "", LOST, exact.reason)
     levels = [_level(record, row, both[name]) for name, row in _named(exact, corrected)]
     verdict = _weighed(claim, *levels)
     moved = _most_moved(claim, both["exact"], both["corrected"])
     shift = _shift(record, claim, both)
     reason = _reason(exact, corrected, verdict, moved)
-    return ProfileVerdict(
+    return ClaimByProfile(
         record,
         claim,
         exact.published,
@@ -132,8 +135,8 @@ def _verdict(
     )
 
 
-def _shown(row: PublishedRow) -> str:
-    """What a profile gives; of a statement whether it holds on all seeds together."""
+def _shown(row: ReproducedClaim) -> str:
+    """Return what a profile gives; of a statement whether it holds on all seeds together."""
     return (
         f"{row.ours} on {row.kind[:-5]} alone"
         if row.kind == ONE_SEED and row.ours == "true"
@@ -141,12 +144,14 @@ def _shown(row: PublishedRow) -> str:
     )
 
 
-def _named(exact: PublishedRow, corrected: PublishedRow) -> tuple[tuple[str, PublishedRow], ...]:
+def _named(
+    exact: ReproducedClaim, corrected: ReproducedClaim
+) -> tuple[tuple[str, ReproducedClaim], ...]:
     return ("exact", exact), ("corrected", corrected)
 
 
-def _level(record: PaperRecord, row: PublishedRow, samples: Samples) -> int | None:
-    """How much of the claim holds; None if there is nothing to hold it against."""
+def _level(record: PaperRecord, row: ReproducedClaim, samples: Samples) -> int | None:
+    """Return how much of the claim holds; None if there is nothing to hold it against."""
     claim = row.claim
     if not isinstance(claim, PublishedClaim):
         if row.ours not in ("true", "false"):
@@ -177,7 +182,7 @@ def _weighed(claim: AnyClaim, exact: int | None, corrected: int | None) -> str:
 
 
 def _shift(record: PaperRecord, claim: AnyClaim, both: Mapping[str, Samples]) -> str:
-    """What the defects' absence changes: points of a change or share, percent of any other number."""
+    """Return what the defects' absence changes: points of a change or share, percent of any other number."""
     if not isinstance(claim, PublishedClaim):
         return ""
     seeds = claim.seeds or record.seeds
@@ -192,7 +197,7 @@ def _shift(record: PaperRecord, claim: AnyClaim, both: Mapping[str, Samples]) ->
 
 
 def _figures_of(claim: AnyClaim) -> list[tuple[str, str]]:
-    """The settings and metrics that a claim is about."""
+    """Return the settings and metrics that a claim is about."""
     if isinstance(claim, PublishedClaim):
         pairs = [(claim.at, claim.of), (claim.against, claim.of)]
         if claim.of == "gap":
@@ -213,7 +218,7 @@ def _most_moved(claim: AnyClaim, exact: Samples, corrected: Samples) -> MovedFig
 
 
 def _reason(
-    exact: PublishedRow, corrected: PublishedRow, verdict: str, moved: MovedFigure | None
+    exact: ReproducedClaim, corrected: ReproducedClaim, verdict: str, moved: MovedFigure | None
 ) -> str:
     if verdict == NO_FIGURES:
         return corrected.reason
@@ -241,7 +246,7 @@ _PROFILES = ("exact", "corrected")
 _WHICH = (ALL, "slowest")
 
 
-def surprises(verdicts: Iterable[ProfileVerdict]) -> list[ProfileVerdict]:
+def surprises(verdicts: Iterable[ClaimByProfile]) -> list[ClaimByProfile]:
     """Return the conclusions that the defects turn, by how far they move a figure; one of each workload and memory."""
     turned = [
         verdict
@@ -249,7 +254,7 @@ def surprises(verdicts: Iterable[ProfileVerdict]) -> list[ProfileVerdict]:
         if verdict.verdict in TURNED and verdict.kind == CONCLUSION and verdict.moved is not None
     ]
     turned.sort(key=lambda verdict: -_size(verdict))
-    kept: list[ProfileVerdict] = []
+    kept: list[ClaimByProfile] = []
     seen: set[tuple[str, str, int]] = set()
     for verdict in turned:
         assert verdict.moved is not None
@@ -261,7 +266,7 @@ def surprises(verdicts: Iterable[ProfileVerdict]) -> list[ProfileVerdict]:
     return kept
 
 
-def _size(verdict: ProfileVerdict) -> float:
+def _size(verdict: ClaimByProfile) -> float:
     return abs(verdict.moved.log_ratio) if verdict.moved is not None else 0.0
 
 
@@ -270,7 +275,7 @@ def measurement() -> Measurement:
     return ttft_parts((ALL,))
 
 
-def parts_of(verdict: ProfileVerdict, runs: PaperRuns) -> list[dict[str, str]]:
+def parts_of(verdict: ClaimByProfile, runs: PaperRuns) -> list[dict[str, str]]:
     """Return the parts of TTFT of the setting that moved most, in ms, by profile and which requests."""
     assert verdict.moved is not None
     record, measured = verdict.record, measurement()

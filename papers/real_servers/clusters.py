@@ -101,7 +101,7 @@ def halves(runs: Sequence[ClusterRun]) -> list[str]:
 
 
 def _pools_alike(run: ClusterRun) -> str:
-    """The layout; pools of equal TP are one, because three of them measured nearly the same."""
+    """Return the layout; pools of equal TP are one, because three of them measured nearly the same."""
     pools = run.scene.server.pools
     if pools and len({one.tp for one in pools}) == 1:
         return f"{sum(one.count for one in pools)} instances in pools, TP {pools[0].tp}"
@@ -162,7 +162,7 @@ def study(
 def _fitted(
     runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None
 ) -> tuple[LoopFit, LoopPosterior, list[SimulatedRequests]]:
-    """The law of these runs, the groups given this law, and the runs simulated by it."""
+    """Return the law of these runs, the groups given this law, and the runs simulated by it."""
     measured = np.array([[run.measured[name] for run in runs] for name in (TTFT, TPOT)])
     law = LoopLaw([run.scene for run in runs], measured.ravel(), view, start)
     logs, requests = fitted(law)
@@ -170,7 +170,7 @@ def _fitted(
 
 
 def _other_half(runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None) -> list[Error]:
-    """Each half of the concurrencies predicted by a fit to the other."""
+    """Return each half of the concurrencies predicted by a fit to the other."""
     names = halves(runs)
     found = []
     for side in ("first", "second"):

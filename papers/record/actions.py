@@ -111,7 +111,7 @@ def _survival_words(job: PaperJob) -> str:
 
 
 def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
-    """What the pooled column says, and for how many claims it decides otherwise."""
+    """Return what the pooled column says, and for how many claims it decides otherwise."""
     own = (
         " (of the cluster, also where the record has its worst instance)"
         if job.record.beside
@@ -204,7 +204,7 @@ def _write(
 
 
 def _figure_data(job: PaperJob) -> Any:
-    """The record's module that computes the data of its figures."""
+    """Return the record's module that computes the data of its figures."""
     return import_module(f"{job.record.package}.figures.data")
 
 

@@ -125,7 +125,7 @@ def _tails_of(record: RunRecord) -> np.ndarray:
 
 
 def _group(metric: str) -> tuple[str, str]:
-    """The latency and the SLO class that a name of `POOLED_METRICS` means; no class for all requests."""
+    """Return the latency and the SLO class that a name of `POOLED_METRICS` means; no class for all requests."""
     base, slo_class = split_name(metric)
     return base.partition("_")[0], slo_class or ""
 

@@ -42,7 +42,7 @@ _NUMBERS = {2: "two", 3: "three"}
 
 
 @dataclass(frozen=True)
-class PublishedRow:
+class ReproducedClaim:
     """One claim with what the simulator gives on the published seeds."""
 
     claim: AnyClaim
@@ -77,17 +77,17 @@ class Classifier:
     beside: Mapping[str, str]
     missing: Mapping[str, str]
 
-    def classified(self, claims: Sequence[AnyClaim]) -> list[PublishedRow]:
+    def classified(self, claims: Sequence[AnyClaim]) -> list[ReproducedClaim]:
         """Return every claim with its class and the reason for it."""
         return [self._row(claim) for claim in claims]
 
-    def _row(self, claim: AnyClaim) -> PublishedRow:
+    def _row(self, claim: AnyClaim) -> ReproducedClaim:
         text = claim.published.text if isinstance(claim, PublishedClaim) else "statement"
         if claim.lost:
-            return PublishedRow(claim, text, "", "", LOST, claim.lost)
+            return ReproducedClaim(claim, text, "", "", LOST, claim.lost)
         lacking = [self.missing[name] for name in claim.settings if name in self.missing]
         if lacking:
-            return PublishedRow(claim, text, "", "", MISSING, "; ".join(dict.fromkeys(lacking)))
+            return ReproducedClaim(claim, text, "", "", MISSING, "; ".join(dict.fromkeys(lacking)))
         if isinstance(claim, Statement):
             return _statement(claim, self.samples, self.seeds)
         runs = runs_of(claim, self.samples).on(claim.seeds or self.seeds)
@@ -104,22 +104,22 @@ class Classifier:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _figure(runs: ClaimRuns) -> PublishedRow:
+def _figure(runs: ClaimRuns) -> ReproducedClaim:
     claim, published = runs.claim, runs.claim.published
     ours = mean_value(runs)
     if not math.isfinite(ours):
         return _crash(claim, published.text, runs.samples)
     shown = claim.shown(ours)
     if math.isnan(published.value):
-        return PublishedRow(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
+        return ReproducedClaim(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
     difference = _difference(claim, ours)
     for basis in _bases(runs):
         if _reads(claim, basis):
             kind = _kind_of(claim, basis, ours)
             reason = _found_reason(runs, basis, ours)
-            return PublishedRow(claim, published.text, shown, difference, kind, reason)
+            return ReproducedClaim(claim, published.text, shown, difference, kind, reason)
     kind = SAYS_OTHERWISE if published.is_range else CONTRADICTED
-    return PublishedRow(claim, published.text, shown, difference, kind, _lost_reason(runs))
+    return ReproducedClaim(claim, published.text, shown, difference, kind, _lost_reason(runs))
 
 
 def _reads(claim: PublishedClaim, basis: _Basis) -> bool:
@@ -136,7 +136,7 @@ def _mean_words(runs: ClaimRuns) -> str:
 
 
 def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
-    """The ways to compute a claim's figure, the plainest first."""
+    """Yield the ways to compute a claim's figure, the plainest first."""
     claim, (first, *others) = runs.claim, runs.at.seeds.tolist()
     one, all_words, alone = runs.on([first]), _mean_words(runs), f"seed {first} alone"
     whole_value, value = mean_value(runs), mean_value(one)
@@ -166,7 +166,7 @@ def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
 
 
 def _rounded_twice(value: float, claim: PublishedClaim) -> float:
-    """As from a table with one decimal more, halves away from zero: 64.546 by 64.55 to 64.6."""
+    """Round as from a table with one decimal more, halves away from zero: 64.546 by 64.55 to 64.6."""
     for places in (claim.published.decimals + 1, claim.published.decimals):
         scale = 10**places
         value = math.copysign(math.floor(abs(value) * scale + 0.5 + 1e-9) / scale, value)
@@ -228,8 +228,8 @@ def _difference(claim: PublishedClaim, ours: float) -> str:
     return f"{difference:+.{published.shown_decimals}f} {unit}"
 
 
-def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) -> PublishedRow:
-    """A claim about runs that do not come to their end, as in the reference."""
+def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) -> ReproducedClaim:
+    """Return a claim about runs that do not come to their end, as in the reference."""
     whole = (Outcome.COMPLETED.name, Outcome.HORIZON.name)
     parts, outcomes = [], []
     for sample in samples:
@@ -239,36 +239,36 @@ def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) ->
             num_lost = sum(sample.outcome_counts[name] for name in ended)
             parts.append(f"{num_lost} of {len(sample.seeds)} runs of {sample.setting.name}")
     if not outcomes:
-        return PublishedRow(
+        return ReproducedClaim(
             claim, published, "", "", NO_FIGURES, "a class has no request on one of the seeds"
         )
     names = ", ".join(dict.fromkeys(outcomes))
     meanings = "; ".join(Outcome[name].sentence for name in dict.fromkeys(outcomes))
     reason = f"{' and '.join(parts)} end so: {meanings}"
-    return PublishedRow(claim, published, names, "", CRASHED, reason)
+    return ReproducedClaim(claim, published, names, "", CRASHED, reason)
 
 
 # --- statements -----------------------------------------------------------------------------------
 
 
-def _statement(claim: Statement, samples: Samples, seeds: tuple[int, ...]) -> PublishedRow:
+def _statement(claim: Statement, samples: Samples, seeds: tuple[int, ...]) -> ReproducedClaim:
     lost = [samples[name] for name in claim.settings if not _has_figures(claim, samples, name)]
     if lost:
         return _crash(claim, "statement", lost)
     found = [_judged(condition, samples, seeds) for condition in claim.conditions]
     words = "; ".join(dict.fromkeys(text for _, text in found))
     if all(is_true for is_true, _ in found):
-        return PublishedRow(claim, "statement", "true", "", SAYS_SO, words)
+        return ReproducedClaim(claim, "statement", "true", "", SAYS_SO, words)
     alone = [_judged(condition, samples, seeds[:1]) for condition in claim.conditions]
     if all(is_true for is_true, _ in alone):
         words = f"seed {seeds[0]} alone: " + "; ".join(text for _, text in alone)
-        return PublishedRow(claim, "statement", "true", "", ONE_SEED, words)
+        return ReproducedClaim(claim, "statement", "true", "", ONE_SEED, words)
     words = "; ".join(text for is_true, text in found if not is_true)
-    return PublishedRow(claim, "statement", "false", "", SAYS_OTHERWISE, words)
+    return ReproducedClaim(claim, "statement", "false", "", SAYS_OTHERWISE, words)
 
 
 def _has_figures(claim: Statement, samples: Samples, name: str) -> bool:
-    """Whether a setting's runs have all that the statement's comparisons need of them."""
+    """Return whether a setting's runs have all that the statement's comparisons need of them."""
     return all(
         np.isfinite(column(samples[name], condition.of)).all()
         for condition in claim.conditions
@@ -285,7 +285,7 @@ _RELATIONS: dict[str, Callable[[np.ndarray, float], bool]] = {
 def _judged(
     condition: StatementCondition, samples: Samples, seeds: Sequence[int]
 ) -> tuple[bool, str]:
-    """Whether a condition is true of the means, and with which numbers."""
+    """Return whether a condition is true of the means, and with which numbers."""
     if condition.against is not None:
         return _judged_changes(condition, samples, seeds)
     values = column(samples[condition.at].at(seeds), condition.of)

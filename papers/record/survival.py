@@ -158,7 +158,7 @@ def _statement(claim: Statement, samples: Samples) -> SurvivalFinding:
 
 
 def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | None, str, int]:
-    """Whether it holds beyond chance (None: the interval leaves it open), the numbers, how many seeds."""
+    """Return whether a condition holds beyond chance (None: the interval leaves it open), the numbers, how many seeds."""
     if condition.against is not None:
         return _changes_condition(condition, samples)
     values = column(samples[condition.at], condition.of)
@@ -187,7 +187,7 @@ def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | 
 def _changes_condition(
     condition: StatementCondition, samples: Samples
 ) -> tuple[bool | None, str, int]:
-    """The same for a condition about two changes: their difference, paired by seed."""
+    """Return the same for a condition about two changes: their difference, paired by seed."""
     one, other = changes(condition, samples)
     found = difference(other.by_seed, one.by_seed).absolute
     text = (
@@ -199,7 +199,7 @@ def _changes_condition(
 
 
 def _lost(samples: Sequence[SettingSample]) -> str:
-    """The runs that did not come to their end, in words."""
+    """Return the runs that did not come to their end, in words."""
     parts = []
     for sample in samples:
         for name, count in sample.outcome_counts.items():
@@ -234,7 +234,7 @@ def judged_pooled(
 
 
 def _metrics(claim: AnyClaim) -> tuple[str, ...]:
-    """The metrics that a claim compares; none if it is about single runs."""
+    """Return the metrics that a claim compares; none if it is about single runs."""
     if isinstance(claim, PublishedClaim):
         own = (
             ("ttft_p99_ms[sheddable]", "ttft_p99_ms[critical]") if claim.of == GAP else (claim.of,)
@@ -248,7 +248,7 @@ def _metrics(claim: AnyClaim) -> tuple[str, ...]:
 def _pooled(
     claim: AnyClaim, samples: Samples, of_cluster: Mapping[str, str]
 ) -> dict[str, SettingSample]:
-    """The claim's samples with pooled metrics; none if it has no metric that can be pooled."""
+    """Return the claim's samples with pooled metrics; none if it has no metric that can be pooled."""
     sources = {name: of_cluster.get(name, name) for name in _metrics(claim)}
     sources = {name: source for name, source in sources.items() if source in POOLED_METRICS}
     if not sources:
@@ -263,7 +263,7 @@ def _pooled(
 def _replaced(
     sample: SettingSample, sources: Mapping[str, str], is_common: np.ndarray
 ) -> SettingSample:
-    """A sample with what each seed contributes; NaN for seeds on which not all of a claim's runs ended."""
+    """Return a sample with what each seed contributes; NaN for seeds on which not all of a claim's runs ended."""
     values = sample.values[:, : sample.names.index(f"{POOLED_METRICS[0]}/count")].copy()
     for name, source in sources.items():
         tails = only(_tails(sample, source), is_common)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from papers.record.claims import AnyClaim, PublishedClaim
-from papers.record.published import CLASSES, PublishedRow
+from papers.record.published import CLASSES, ReproducedClaim
 from papers.record.survival import VERDICTS, SurvivalFinding
 
 Record = Mapping[str, str]
@@ -30,7 +30,7 @@ REASON_WIDTH = 110
 MINUS = "−"
 
 
-def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -> list[Record]:
+def published_records(rows: Sequence[ReproducedClaim], beside: str | None = None) -> list[Record]:
     """Return the rows at the published seeds, each a mapping from column to text.
 
     `beside` heads the column of the record's second metric, if it has one.

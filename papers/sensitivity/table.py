@@ -79,7 +79,7 @@ def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
 
 
 def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """Whether both models' intervals meet, by the bootstrap alone and with the noise of each."""
+    """Return whether both models' intervals meet, by the bootstrap alone and with the noise of each."""
     if len(kept) < 2:
         return {}
     (one, one_dummy), (other, other_dummy) = kept.values()
@@ -122,7 +122,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _saved_agreement(row: Mapping[str, Any]) -> Agreement | None:
-    """What was tested, from the figures of a row; None where a model has none."""
+    """Return what was tested, from the figures of a row; None where a model has none."""
     totals, dummies = [], []
     for model in (SIMULATOR, SURROGATE):
         totals.append(_figures(row, model))
@@ -187,7 +187,7 @@ def make_table(options: SensitivityPaperOptions) -> int:
 
 
 def _words(options: SensitivityPaperOptions, space: str, folder: Path) -> list[str]:
-    """The options of one space's study."""
+    """Return the options of one space's study."""
     words = [space, "--resume", "--quiet", "--output", str(folder)]
     given = options.given()
     for name in ("base", "seeds", "num_seeds", "first_seed"):
@@ -215,7 +215,7 @@ def _spaces(options: SensitivityPaperOptions) -> list[str]:
 
 
 def _saved(output: str | None) -> int:
-    """The indices that come with the package; with --output also their figures."""
+    """Print the indices that come with the package; with --output draw their figures, too."""
     table = pd.read_csv(DATA / TABLE)
     print("\n".join(printed(table)))
     if output is None:

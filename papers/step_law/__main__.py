@@ -83,7 +83,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
-    """The base law, the base with each term, all terms, and all but each."""
+    """Return the base law, the base with each term, all terms, and all but each."""
     found = {"base": fitted(run, ()), "all": fitted(run, tuple(TERMS))}
     for term in TERMS:
         found[f"with {term}"] = fitted(run, (term,))
@@ -101,7 +101,7 @@ def _title(run: MeasuredSteps) -> str:
 
 
 def _periods(runs: Sequence[MeasuredSteps]) -> str:
-    """What was measured."""
+    """Return what was measured."""
     head = ["run", "steps in the file", "with their next", "left out", "`duration_us`, median"]
     head += ["start to start, median µs", "with a prompt, %", "new tokens in these, median"]
     rows = []
@@ -157,7 +157,7 @@ def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLa
 
 
 def _sized(runs: Sequence[MeasuredSteps]) -> str:
-    """The laws from sizes, with nothing fitted."""
+    """Return the laws from sizes, with nothing fitted."""
     head = ["run", "law", "mean error, µs", "bias, %", "error without bias, µs"]
     rows = []
     for run in runs:

@@ -224,7 +224,7 @@ def predicted_us(steps: MeasuredSteps, name: str) -> np.ndarray | None:
 
 
 def _batches(steps: MeasuredSteps) -> StepBatch:
-    """The steps' batches `[step, slot]`, prompts first."""
+    """Return the steps' batches `[step, slot]`, prompts first."""
     slot = np.arange(int(steps.requests.max()))[None, :]
     prefills, requests = steps.prefills[:, None], steps.requests[:, None]
     in_prefill: Any = slot < prefills

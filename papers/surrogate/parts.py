@@ -103,7 +103,7 @@ class Job:
         return self.output / f"{self.name}_{part}.csv"
 
     def _command(self, part: str, module: str, words: Sequence[str]) -> None:
-        """A command in a process of its own, since the engine and the network want other XLA flags."""
+        """Run a command in a process of its own, since the engine and the network want other XLA flags."""
         started = time.monotonic()
         done = subprocess.run([sys.executable, "-m", module, *words], check=False)
         if done.returncode:
@@ -141,7 +141,7 @@ def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
-    """The sets beside the pool, then those of the further points."""
+    """Return the sets beside the pool, then those of the further points."""
     further = load_data(job.common)
     assert data.seeds is not None and further.seeds is not None
     beside = np.setdiff1d(data.seeds.seeds, data.pool)

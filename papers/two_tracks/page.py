@@ -91,7 +91,7 @@ def page(tables: Tables) -> str:
 
 
 def _rows(tables: Tables) -> list[str]:
-    """One line for each row of the track's ledger."""
+    """Return one line for each row of the track's ledger."""
     heads = (
         "row",
         "strategy",

@@ -115,7 +115,7 @@ def _short(value: object) -> str:
 
 
 def _row_of(path: Path) -> str:
-    """The row of the track's ledger whose strategy a file is named as."""
+    """Return the row of the track's ledger whose strategy a file is named as."""
     found = [
         row.id
         for row in Ledger(Path(TRACK)).rows()
@@ -335,7 +335,7 @@ def make_tables(folder: Path, options: TwoTracksOptions) -> None:
 def _tables(
     folder: Path, options: TwoTracksOptions
 ) -> list[tuple[str, Callable[[], list[dict[str, str]]]]]:
-    """The tables to make, by name; those whose files are not given stay as they are."""
+    """Return the tables to make, by name; those whose files are not given stay as they are."""
     made: list[tuple[str, Callable[[], list[dict[str, str]]]]] = []
     if Path(TRACK).is_dir():
         made.append(("iterations", lambda: ledger_rows(Path(TRACK))))

@@ -86,7 +86,7 @@ def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = 
 
 
 def _main_of(raw: Surrogate, main: str | None) -> int:
-    """The place of the output whose best quarter is a region, among those learned."""
+    """Return the place of the output whose best quarter is a region, among those learned."""
     learned = [name for name, flag in zip(raw.outputs, raw.scales.is_learned, strict=True) if flag]
     if main is None:
         return learned.index(MAIN) if MAIN in learned else 0

@@ -200,7 +200,7 @@ def features(
 def _weight_shares(
     columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
 ) -> list[jax.Array]:
-    """From -1 to 1; none where one weight is all there is."""
+    """Return the weights' shares from -1 to 1; none where one weight is all there is."""
     places = [place for place, column in enumerate(columns) if column.fixed_weights is not None]
     if not places:
         return []
@@ -222,7 +222,7 @@ def _is_wide(column: InputColumn) -> bool:
 
 
 def _step(column: InputColumn) -> float:
-    """What is added before the logarithm where a range begins at or below 0."""
+    """Return what is added before the logarithm where a range begins at or below 0."""
     step = (column.high - column.low) / LOG_LEVELS
     return max(step, 1.0) if column.kind == "integer" else step
 
@@ -270,7 +270,7 @@ def gate(x: jax.Array) -> jax.Array:
 
 
 def _positive(x: jax.Array) -> jax.Array:
-    """A smooth positive function, as softplus without an exponential."""
+    """Return a smooth positive function, as softplus without an exponential."""
     return 0.5 * (x + jnp.sqrt(x * x + 1.0))
 
 

@@ -120,7 +120,7 @@ def _predicted(ensemble: OnlineEnsemble, features: jax.Array) -> jax.Array:
 
 
 def _value(trained: Any, prior: Any, ensemble: OnlineEnsemble, features: jax.Array) -> jax.Array:
-    """One member's targets `[point, output]`."""
+    """Return one member's targets `[point, output]`."""
     network = _Network(ensemble.centre.shape[0])
     scaled = _outputs(network, trained, features) + PRIOR * _outputs(network, prior, features)
     return scaled * ensemble.spread + ensemble.centre

@@ -92,7 +92,7 @@ def everything(static: Any, params: Any, inputs: jax.Array) -> tuple[jax.Array, 
 
 
 def _of_members(params: Any, name: str, narrow: jax.Array) -> jax.Array:
-    """The mean over members of a head `[point, unit]`, in one product over members and units.
+    """Return the mean over members of a head `[point, unit]`, in one product over members and units.
 
     Each member's own would take five times the memory, and most of the time.
     """

@@ -103,7 +103,7 @@ def _fitted(
 
 
 def _own(path: str | None, data: Data) -> OwnData | None:
-    """The runs on seeds outside the pool, if they are given."""
+    """Return the runs on seeds outside the pool, if they are given."""
     if path is None:
         return None
     return load_own(Path(path), data)

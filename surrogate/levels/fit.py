@@ -98,7 +98,7 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
 
 
 def _by_point(target: np.ndarray, phi: np.ndarray) -> np.ndarray:
-    """What of the targets the points' features explain, without the seeds."""
+    """Return what of the targets the points' features explain, without the seeds."""
     found = np.linalg.lstsq(phi, target, rcond=None)[0]
     return np.asarray(phi @ found)
 
@@ -116,7 +116,7 @@ def _noise(own: np.ndarray, baseline: np.ndarray) -> Noise:
 
 
 def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
-    """With the scores of the calibration points, for means over 1, 2, 4, … of their seeds."""
+    """Return the levels with the scores of the calibration points, for means over 1, 2, 4, … of their seeds."""
     levels, part = surrogate.levels, own.calibration
     assert levels is not None
     parts = LevelParts(surrogate, part.inputs)
@@ -377,7 +377,7 @@ def _r2_each(target: np.ndarray, guess: np.ndarray) -> list[float]:
 
 
 def _members(region: np.ndarray) -> dict[str, np.ndarray]:
-    """By name, the points of each region; the whole space is all that is not of the branch."""
+    """Return the points of each region by name; the whole space is all that is not of the branch."""
     branch = REGIONS.index(BRANCH)
     members = {
         WHOLE: region != branch,

@@ -168,7 +168,7 @@ def predict_any(
 
 
 def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.ndarray:
-    """Values `[point, learned output]` among those of all outputs; a constant output has its own, or differs by 0."""
+    """Return values `[point, learned output]` among all outputs; constant ones have their own, or differ by 0."""
     is_constant = ~surrogate.scales.is_learned
     whole = np.zeros((len(values), len(surrogate.outputs)))
     whole[:, ~is_constant] = values
@@ -178,7 +178,7 @@ def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.n
 
 
 def _checked(surrogate: Surrogate, given: np.ndarray | None, baseline: np.ndarray) -> np.ndarray:
-    """The baseline's learned outputs, `[seed, output]`."""
+    """Return the baseline's learned outputs, `[seed, output]`, checked."""
     if given is None or baseline.shape != (len(given), len(surrogate.outputs)):
         raise ConfigError(
             f"baseline: got {list(baseline.shape)} values, allowed is [seed, output], {len(surrogate.outputs)} "
@@ -309,7 +309,7 @@ def baseline_on_seeds(
 
 
 def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
-    """As the dataset's runs were measured."""
+    """Return how the dataset's runs were measured."""
     targets = {
         name: {limit: ms for limit, ms in limits.items() if ms is not None}
         for name, limits in (levels.targets or DEFAULT_TARGETS).items()
@@ -320,7 +320,7 @@ def _measure(levels: Levels, spec: WorkloadSpec) -> Measure:
 
 
 def _outputs(surrogate: Surrogate, seed: int, run: RunSummary) -> list[float]:
-    """What the surrogate predicts, of one run."""
+    """Return what the surrogate predicts, of one run."""
     where = f"seed {seed}: baseline {levels_of(surrogate).baseline}"
     if not run.metrics:
         raise ConfigError(

@@ -248,7 +248,7 @@ def _written(
     paths: OutputPaths,
     options: CapacityOptions,
 ) -> int:
-    """The files and the words; the exit code."""
+    """Write the files, print the words, and return the exit code."""
     findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
     picture = (
         ""

@@ -104,7 +104,7 @@ def section(
 def _figures(
     names: Sequence[str], runs: Sequence[Sequence[tuple[RunSummary, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
-    """One metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
+    """Return one metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
     metric, slo_class = lookup(name)
     values = np.array([[metric_values(of_draw, name) for of_draw in of_arm] for of_arm in runs])
     common = np.all(

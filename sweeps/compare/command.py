@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from sweeps.compare.__main__ import CompareOptions
     from sweeps.compare.coefficient_draws import CoefficientDraws
-    from sweeps.compare.document import ComparedSetting
+    from sweeps.compare.document import CommonSetting
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.parts import SuccessCriterion
@@ -133,7 +133,7 @@ def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
 
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
-    """The arms that are named, or one for each router on the arm that is named."""
+    """Return the arms that are named, or one for each router on the arm that is named."""
     texts = options.arms
     is_real = options.trace is not None or options.coefficients_from is not None
     if options.routers is None:
@@ -167,11 +167,11 @@ def _criteria(criteria: str | None, arms: Sequence[Arm]) -> dict[str, tuple[Succ
 
 
 def _needed(
-    setting: ComparedSetting,
+    setting: CommonSetting,
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
     asked: Sequence[str],
 ) -> tuple[str, ...]:
-    """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
+    """Return every metric of single runs that is compared or judged, and the default ones, for later use."""
     usual = list(names_in(OF_CLASS, setting.classes))
     names = [*OF_CLASS, *OF_RUN, *SURVIVORS, *usual, *setting.metrics, *asked]
     for of_arm in criteria.values():
@@ -180,7 +180,7 @@ def _needed(
 
 
 def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str) -> None:
-    """Arms made for several workloads are run on one; that is worth a word."""
+    """Say that arms made for several workloads are run on one."""
     named = {str(arm.strategy.workload) for arm in arms if arm.strategy is not None}
     is_one = options.workload is not None or options.trace is not None or len(named) < 2
     if not is_one and not options.quiet:
@@ -193,7 +193,7 @@ def _note_workloads(options: CompareOptions, arms: Sequence[Arm], workload: str)
 class _Ran(NamedTuple):
     """The results of a comparison: the setting with the seeds used, arms, other coefficients, looks at the seeds."""
 
-    setting: ComparedSetting
+    setting: CommonSetting
     compared: list[Compared]
     drawn: dict[str, Any] | None
     kept: KeptRuns
@@ -202,7 +202,7 @@ class _Ran(NamedTuple):
 
 def _run(
     options: CompareOptions,
-    setting: ComparedSetting,
+    setting: CommonSetting,
     experiment: Experiment,
     journal: Journal,
     arms: Sequence[Arm],
@@ -210,7 +210,7 @@ def _run(
     draws: CoefficientDraws | None,
     enough: EnoughSeeds | None,
 ) -> _Ran:
-    """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
+    """Run every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     how = options.inert or ("mechanisms" if options.routers is None else "records")
     has_scorers = how == "scorers"
     count, configs = len(arms), [arm.config for arm in arms]
@@ -253,7 +253,7 @@ def _written(
     command: str,
     seconds: float,
 ) -> int:
-    """The files and the words; the exit code."""
+    """Write the files, print the words, and return the exit code."""
 
     def write_pages() -> None:
         runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}

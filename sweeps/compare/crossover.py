@@ -71,6 +71,6 @@ def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
 
 
 def _numbers(config: ClusterConfig) -> dict[str, float]:
-    """The priority policy's numbers, as the engine gets them."""
+    """Return the priority policy's numbers, as the engine gets them."""
     policy: Any = params(config).policy.priority
     return {name: float(value) for name, value in vars(policy).items()}

@@ -54,7 +54,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class ComparedSetting:
+class CommonSetting:
     """The setting that all arms have in common."""
 
     workload: str
@@ -105,14 +105,14 @@ def default_metrics(
     return (*names, *OF_RUN, *gaps, *(COST if is_elastic else ()), *own, *by_class)
 
 
-def _ranked_by(setting: ComparedSetting, num_pairs: int) -> str:
+def _ranked_by(setting: CommonSetting, num_pairs: int) -> str:
     """Return the metric by which arms are ranked, each of so many pairs being compared."""
     error = 1 - setting.inference.confidence
     return headline_metric(setting.metrics, len(setting.seeds), num_pairs, error)
 
 
 def to_document(
-    setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
+    setting: CommonSetting, compared: Sequence[Compared], is_ranked: bool = False
 ) -> dict[str, Any]:
     """Write a comparison as plain data; the others are compared with the first arm."""
     distinct = one_of_each(compared) if is_ranked else compared
@@ -159,7 +159,7 @@ def to_document(
     )
 
 
-def setting_json(setting: ComparedSetting) -> dict[str, Any]:
+def setting_json(setting: CommonSetting) -> dict[str, Any]:
     """Return what all arms have in common, as plain data."""
     return {
         "workload": setting.workload,
@@ -173,7 +173,7 @@ def setting_json(setting: ComparedSetting) -> dict[str, Any]:
 
 
 def _inference(
-    setting: ComparedSetting,
+    setting: CommonSetting,
     differences: Mapping[tuple[int, int, str], Difference],
     judge: Judge,
     ranked: str | None,
@@ -207,7 +207,7 @@ def _inference(
 
 
 def _arm(
-    setting: ComparedSetting, one: Compared, compared: Sequence[Compared], judge: Judge
+    setting: CommonSetting, one: Compared, compared: Sequence[Compared], judge: Judge
 ) -> dict[str, Any]:
     config, runs = one.arm.config, one.runs
     failure = failure_of(setting.seeds, runs)
@@ -253,7 +253,7 @@ def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
 
 
 def _figures(
-    setting: ComparedSetting, runs: Sequence[RunSummary], judge: Judge
+    setting: CommonSetting, runs: Sequence[RunSummary], judge: Judge
 ) -> dict[str, dict[str, Any]]:
     figures: dict[str, dict[str, Any]] = {}
     for name in setting.metrics:
@@ -319,9 +319,9 @@ def _comparison(
 
 
 def _part_changes(
-    setting: ComparedSetting, reference: Compared, other: Compared
+    setting: CommonSetting, reference: Compared, other: Compared
 ) -> list[dict[str, Any]]:
-    """Where a class's TTFT changed: by group of parts, mean over the seeds that both have."""
+    """Return where a class's TTFT changed: by group of parts, mean over the seeds that both have."""
     changes = []
     for slo_class in (ALL, *setting.classes):
         for view in VIEWS:

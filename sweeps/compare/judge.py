@@ -27,7 +27,7 @@ from sweeps.runs.measured import metric_values, pair_of
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.traces.source import TraceSource
-    from sweeps.compare.document import ComparedSetting
+    from sweeps.compare.document import CommonSetting
 
 LATENCIES_LOOKED_AT = ("ttft", "e2e")
 TAIL = 0.99
@@ -137,7 +137,7 @@ class OneTrace:
     def _part(
         self, requests: RequestFigures, resampling: BlockResampling, how: Ingredient
     ) -> Resampled:
-        """Of one run; runs that stand for several seeds are resampled once."""
+        """Return the resampled part of one run; runs that stand for several seeds are resampled once."""
         key = id(requests), how
         if key not in self._kept:
             column, least = requests.column(how.column, how.slo_class), LEAST_OF_CLASS
@@ -173,7 +173,7 @@ class OneTrace:
 def _series(
     first: RequestFigures | None, arms: Sequence[Sequence[RunSummary]], num_bins: int
 ) -> list[np.ndarray]:
-    """What differs from the reference by bin of time: latencies, and requests beyond the P99 of each arm."""
+    """Return what differs from the reference by bin of time: latencies, and requests beyond the P99 of each arm."""
     series: list[np.ndarray] = [np.zeros(num_bins)]
     for arm in arms[1:]:
         other = arm[0].requests
@@ -242,7 +242,7 @@ class BySeeds:
 Judge = BySeeds | OneTrace
 
 
-def judge_of(setting: ComparedSetting, arms: Sequence[Sequence[RunSummary]]) -> Judge:
+def judge_of(setting: CommonSetting, arms: Sequence[Sequence[RunSummary]]) -> Judge:
     """Return the judge for the runs of these arms, the reference first."""
     if setting.is_one_trace:
         return OneTrace(arms, setting.inference, setting.block_s)

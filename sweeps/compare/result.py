@@ -10,7 +10,7 @@ from blis_jax.commands.options import outputs
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import pooled_latency
-from sweeps.compare.document import ComparedSetting
+from sweeps.compare.document import CommonSetting
 from sweeps.runs.experiment import metrics_for, targets_for
 from sweeps.runs.options import ComparisonOptions, inference_of
 from sweeps.runs.requests import StudyRequests
@@ -30,7 +30,7 @@ def setting_of(
     requests: StudyRequests,
     arms: Sequence[Arm],
     usual: Callable[[tuple[str, ...], bool], tuple[str, ...]],
-) -> ComparedSetting:
+) -> CommonSetting:
     """Return what all arms have in common.
 
     Args:
@@ -46,7 +46,7 @@ def setting_of(
         trace.check_classes(metrics or ())
     is_one_trace = trace is not None and trace.num_windows is None
     check_pooled(metrics or (), is_one_trace)
-    return ComparedSetting(
+    return CommonSetting(
         workload=requests.name,
         num_requests=requests.source.num_requests,
         classes=classes,

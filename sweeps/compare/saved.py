@@ -24,7 +24,7 @@ from blis_jax.results.schema import NOT_RUN, SWEEP
 from blis_jax.statistics.compared import values_of
 from blis_jax.traces.source import STREAM
 from blis_jax.workload.spec import parse_spec
-from sweeps.compare.document import ComparedSetting, default_metrics
+from sweeps.compare.document import CommonSetting, default_metrics
 from sweeps.runs.experiment import Experiment, metrics_for
 from sweeps.runs.options import ComparisonOptions, inference_of
 from sweeps.runs.workloads import WORKLOAD_PREFIX
@@ -179,7 +179,7 @@ def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSw
 
 def setting_of(
     options: ComparisonOptions, sweeps: Sequence[SavedSweep], arms: Sequence[Arm]
-) -> ComparedSetting:
+) -> CommonSetting:
     """Return what the arms of saved sweeps have in common."""
     first = sweeps[0]
     attributes, classes = first.dataset.attrs, first.classes
@@ -198,7 +198,7 @@ def setting_of(
         raise ConfigError(
             f"--metrics: {first.path} does not contain {lacking[0]}; leave it out, or name the arms to run them"
         )
-    return ComparedSetting(
+    return CommonSetting(
         workload=attributes["workload"],
         num_requests=about.get("num_requests"),
         classes=classes,
@@ -250,7 +250,7 @@ def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep
     return list(arm_by_name.values())
 
 
-def experiment_of(setting: ComparedSetting, sweep: SavedSweep) -> Experiment | None:
+def experiment_of(setting: CommonSetting, sweep: SavedSweep) -> Experiment | None:
     """Return what makes a run of a saved sweep again, for its page; None where that takes a trace."""
     if setting.trace is not None:
         return None

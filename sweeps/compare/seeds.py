@@ -25,7 +25,7 @@ from sweeps.compare.report import quantity
 from sweeps.runs.measured import pair_of
 
 if TYPE_CHECKING:
-    from sweeps.compare.document import ComparedSetting
+    from sweeps.compare.document import CommonSetting
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
@@ -62,7 +62,7 @@ class EnoughSeeds:
         looks = look_until_end(self.rule, len(kept.seeds), look_at)
         return runs(), looks
 
-    def used(self, setting: ComparedSetting, seeds: Sequence[int]) -> ComparedSetting:
+    def used(self, setting: CommonSetting, seeds: Sequence[int]) -> CommonSetting:
         """Return the setting with the seeds that were used; if the rule decides, intervals allow for the looks."""
         inference = replace(setting.inference, is_anytime=self.rule.decides)
         return replace(setting, seeds=tuple(seeds), inference=inference)

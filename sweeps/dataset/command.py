@@ -112,7 +112,7 @@ def _axes(vary: str | None) -> tuple[DescriptorAxis, ...]:
 
 
 def _baseline(options: DatasetOptions, axes: Sequence[DescriptorAxis]) -> Arm | None:
-    """The baseline, if one is given."""
+    """Return the baseline, if one is given."""
     if options.baseline is None:
         if options.own_seeds:
             raise ConfigError(
@@ -139,7 +139,7 @@ def _metrics(listed: str | None, requests: StudyRequests) -> tuple[str, ...]:
 
 
 def _about(strategy: Strategy, plan: DatasetPlan, experiment: Experiment) -> dict[str, str]:
-    """The attributes: what the numbers depend on, and a hash of it."""
+    """Return the attributes: what the numbers depend on, and a hash of it."""
     base, sizes, requests = plan.space.base, plan.sizes, experiment.requests
     content = {
         "mechanism": all_values(base),

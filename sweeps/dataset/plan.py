@@ -188,7 +188,7 @@ def make_plan(
 
 
 def _stream(place: int) -> list[int]:
-    """What tells a role's draws apart; the first three are as they were before there were others."""
+    """Return what tells a role's draws apart; the first three are as they were before there were others."""
     return [place] if place < len(ROLES) else [len(ROLES) + 3, place]
 
 
@@ -209,7 +209,7 @@ def column_of(dimension: Dimension, space: Space) -> InputColumn:
 
 
 def _shares(role: str, count: int, num_columns: int, seed: list[int]) -> np.ndarray:
-    """Points in the unit cube: a Sobol sequence to train on, independent draws elsewhere."""
+    """Return points in the unit cube: a Sobol sequence to train on, independent draws elsewhere."""
     if role != TRAIN:
         return np.random.default_rng(seed).random((count, num_columns))
     return sobol_shares(num_columns, count, seed)
@@ -247,7 +247,7 @@ def _set_branch(codes: np.ndarray, columns: Sequence[InputColumn]) -> None:
 
 
 def _pooled(sizes: DatasetSizes, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Which points run on which seeds of one pool; training points take turns, every seed as often."""
+    """Return which points run on which seeds of one pool; training points take turns, every seed as often."""
     num_points = sizes.train + sizes.calibration + sizes.test + 2 * sizes.branch
     planned = np.zeros((num_points, len(sizes.all_seeds)), bool)
     for point, seeds in enumerate(_dealt(sizes.train, sizes.train_seeds, sizes.seeds, rng)):
@@ -261,7 +261,7 @@ def _pooled(sizes: DatasetSizes, rng: np.random.Generator) -> tuple[np.ndarray, 
 def _own_seeds(
     sizes: DatasetSizes, roles: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seeds for every point from its role's deck; those of the branch use the decks of their kind."""
+    """Return seeds for every point from its role's deck; those of the branch use the decks of their kind."""
     places = np.empty((len(roles), sizes.own_seeds), int)
     decks = ((TRAIN,), (CALIBRATION, BRANCH_CALIBRATION), (TEST, BRANCH_TEST))
     for deck, names in enumerate(decks):
@@ -272,7 +272,7 @@ def _own_seeds(
 
 
 def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator) -> list[list[int]]:
-    """Seeds of every point, shuffled; every seed comes as often, and none twice at a point."""
+    """Return seeds of every point, shuffled; every seed comes as often, and none twice at a point."""
     dealt, deck = [], []  # type: tuple[list[list[int]], list[int]]
     for _ in range(num_points):
         if len(deck) < each:
@@ -285,6 +285,6 @@ def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator)
 
 
 def _baseline_rows(num_seeds: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that have every seed once: which places are planned, and the seeds there."""
+    """Return rows that have every seed once: which places are planned, and the seeds there."""
     places = np.arange(-(-num_seeds // width) * width).reshape(-1, width)
     return places < num_seeds, np.minimum(places, num_seeds - 1)

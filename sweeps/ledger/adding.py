@@ -234,7 +234,7 @@ def planned_row(ledger: Ledger, values: Mapping[str, Any]) -> LedgerRow:
 
 
 def _defaults(row: LedgerRow) -> dict[str, Any]:
-    """What was planned, as options."""
+    """Return what was planned, as options."""
     hypothesis = row.hypothesis
     defaults: dict[str, Any] = {
         "hypothesis": hypothesis.statement,
@@ -257,7 +257,7 @@ def _defaults(row: LedgerRow) -> dict[str, Any]:
 
 
 def _check_same(row: LedgerRow, now: Hypothesis) -> None:
-    """Refuses another hypothesis under a planned id."""
+    """Refuse another hypothesis under a planned id."""
     before, after = (one.model_dump(exclude={"criteria"}) for one in (row.hypothesis, now))
     for name in before:
         if before[name] != after[name]:

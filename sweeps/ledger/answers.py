@@ -78,7 +78,7 @@ def _iterations(rows: Sequence[LedgerRow]) -> dict[str, list[LedgerRow]]:
 
 
 def _share(row: LedgerRow, rows: Sequence[LedgerRow], objective: str) -> float | None:
-    """The objective's mean ÷ the baseline's, if the row is comparable with the first measured one."""
+    """Return the objective's mean ÷ the baseline's, if the row is comparable with the first measured one."""
     first = _first_measured(rows)
     if first is None or not row.result or not row.result.get("runs"):
         return None

@@ -84,7 +84,7 @@ def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
 
 
 def _inconsistencies(records: Sequence[Record]) -> list[str]:
-    """The first record that contradicts an earlier one, or itself."""
+    """Return the first record that contradicts an earlier one, or itself."""
     planned: dict[str, tuple[Record, Hypothesis]] = {}
     results: dict[str, Record] = {}
     for record in records[1:]:
@@ -130,7 +130,7 @@ def _inconsistency(
 
 
 def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
-    """Where the recorded figures do not give what was concluded from them."""
+    """Return where the recorded figures do not give what was concluded from them."""
     if record["rule"] not in RELATIVE:
         return None
     used = hypothesis.on(record.get("seeds", hypothesis.seeds))
@@ -145,7 +145,7 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
 
 
 def _first_difference(one: object, other: object, where: str, size: float = 0.0) -> str | None:
-    """The path at which two contents part; numbers of one list are as sure as the largest of them.
+    """Return the path at which two contents part; numbers of one list are as sure as the largest of them.
 
     So an interval's end near 0 may differ as much as its other end: rules 1 and 2 had quantiles of
     Student's t to seven digits only.
@@ -180,7 +180,7 @@ def _first_difference(one: object, other: object, where: str, size: float = 0.0)
 
 
 def _against_anchors(ledger: Ledger, contents: Contents, given: str | None) -> list[str]:
-    """The page's anchor, and one that somebody kept elsewhere."""
+    """Check the page's anchor, and one that somebody kept elsewhere."""
     problems = []
     hashes = [record["hash"] for record in contents.records]
     if given is not None and not any(value.startswith(given.lower()) for value in hashes):
@@ -204,7 +204,7 @@ def _against_anchors(ledger: Ledger, contents: Contents, given: str | None) -> l
 
 
 def _against_history(path: Path) -> tuple[list[str], str]:
-    """Whether every committed version is the beginning of the file; and how far that could be seen."""
+    """Return whether every committed version is the beginning of the file; and how far that could be seen."""
     place = f"./{path.name}"
     commits = git_says(path.parent, "log", "--first-parent", "--format=%H", "--", place)
     if commits is None:
@@ -283,7 +283,7 @@ def _redefined(names: Iterable[str], written: str) -> tuple[str, ...]:
 def _differences(
     recorded: Mapping[str, Any], again: Mapping[str, Any], redefined: Collection[str]
 ) -> tuple[list[str], int, float]:
-    """What differs, how many figures were compared, and the largest relative difference."""
+    """Return what differs, how many figures were compared, and the largest relative difference."""
     differences, count, largest = [], 0, 0.0
     for role, arm in recorded.items():
         if arm["outcomes"] != again[role]["outcomes"]:
@@ -315,7 +315,7 @@ def _relative(values: list[float | None], now: list[float | None] | None) -> flo
 
 
 def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
-    """Arms whose text means other settings than were recorded."""
+    """Return arms whose text means other settings than were recorded."""
     hypothesis = ledger.row(name).hypothesis
     texts = {role: arm.text for role, arm in hypothesis.arms.items()}
     try:
@@ -330,7 +330,7 @@ def _changed_arms(ledger: Ledger, name: str) -> tuple[str, ...]:
 
 
 def _means_the_same(one: ClusterConfig, other: ClusterConfig) -> bool:
-    """Whether two configurations have equal settings, and equal numbers of policies, given or by default."""
+    """Return whether two configurations have equal settings, and equal numbers of policies, given or by default."""
     numbers = {name for config in (one, other) for name, _ in config.policy_numbers}
     plain = [
         config.replace(policy_numbers=(), routing_scorers=with_weights(config.scorers(), {}))

@@ -219,7 +219,7 @@ def _check_pairs(hypothesis: Hypothesis) -> None:
 
 
 def _check_claims(hypothesis: Hypothesis) -> None:
-    """The claims say what type and category promise."""
+    """Refuse claims that do not say what type and category promise."""
     try:
         claims = hypothesis.claims
     except ConfigError as error:
@@ -249,7 +249,7 @@ def _check_claims(hypothesis: Hypothesis) -> None:
 
 
 def _check_stopping(hypothesis: Hypothesis) -> None:
-    """Seeds are only added for predictions whose intervals narrow, and go on from the first stage."""
+    """Refuse to add seeds for intervals that do not narrow, or seeds that do not go on from the first stage."""
     first = hypothesis.seeds
     if not hypothesis.predictions:
         raise ValueError(

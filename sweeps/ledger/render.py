@@ -144,7 +144,7 @@ def _ttft(row: LedgerRow, result: Record) -> str:
 
 
 def _pooled(row: LedgerRow, result: Record) -> list[str]:
-    """The same of the pooled requests, in records that have it."""
+    """Return the same of the pooled requests, in records that have it."""
     parts = []
     for slo_class, figures in _classes(result):
         figure = figures.get("pooled_ttft_p99_ms")
@@ -159,7 +159,7 @@ def _pooled(row: LedgerRow, result: Record) -> list[str]:
 
 
 def _along(row: LedgerRow, result: Record) -> str:
-    """The main metric at every value of the setting."""
+    """Return the main metric at every value of the setting."""
     metric, (name, values) = row.hypothesis.claims[0].metric, levels_of(row.hypothesis.over)
     means = []
     for value in values:
@@ -169,7 +169,7 @@ def _along(row: LedgerRow, result: Record) -> str:
 
 
 def _classes(result: Record) -> list[tuple[str, Mapping[str, Any]]]:
-    """The classes that have a tail, or all requests where there are no classes."""
+    """Return the classes that have a tail, or all requests where there are no classes."""
     comparison = result.get("comparison", {})
     figures_by_class = [
         (name, figures) for name, figures in comparison.items() if "ttft_p99_ms" in figures
@@ -255,7 +255,7 @@ def _short(value: float | None) -> str:
 
 
 def _criteria(result: Record) -> str:
-    """Which criteria were met, missed, …, with the classes that they were judged for."""
+    """Return which criteria were met, missed, …, with the classes that they were judged for."""
     judged = result.get("criteria", ())
     words = []
     for verdict in (MET, MISSED, UNCLEAR, NOT_MEASURED, FOR_PEOPLE):
@@ -269,7 +269,7 @@ def _criteria(result: Record) -> str:
 
 
 def _runs(row: LedgerRow, result: Record) -> str:
-    """What was run."""
+    """Return what was run."""
     if not result.get("runs"):
         return result["evidence"]
     versions = result["versions"]
@@ -288,7 +288,7 @@ def _stopping(result: Record) -> str:
 
 
 def _policy_seeds(row: LedgerRow, result: Record) -> str:
-    """How random policies drew, where an arm has one."""
+    """Return how random policies drew, where an arm has one."""
     if not any(draws(config_of(arm.settings)) for arm in row.hypothesis.arms.values()):
         return ""
     is_new = policy_seeds_of(result) == BY_WORKLOAD
@@ -296,7 +296,7 @@ def _policy_seeds(row: LedgerRow, result: Record) -> str:
 
 
 def _ranges(seeds: Sequence[int]) -> str:
-    """Seeds with runs of four and more written as first to last."""
+    """Return seeds with runs of four and more written as first to last."""
     parts: list[list[int]] = []
     for seed in seeds:
         if parts and seed == parts[-1][-1] + 1:

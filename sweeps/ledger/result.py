@@ -74,7 +74,7 @@ def compare_published(
 def _candidates(
     claim: Claim, strategy: Figures, baseline: Figures, seeds: Sequence[int]
 ) -> Iterator[tuple[str, float]]:
-    """What a publication could mean, the plainest first."""
+    """Yield what a publication could mean, the plainest first."""
     reading = read(claim, strategy, baseline)
     yield MEAN, reading.mean.mean
     if not claim.is_change:
@@ -205,7 +205,7 @@ def judge_all(
 
 
 def _failed(hypothesis: Hypothesis, measured: MeasuredArms, shape: str) -> str | None:
-    """Which runs that a claim needs did not come to their end."""
+    """Return which runs that a claim needs did not come to their end."""
     reference = REFERENCE if REFERENCE in measured.figures else BASELINE
     needed = [STRATEGY, reference]
     if shape != REGION:
@@ -234,7 +234,7 @@ def _prediction(judged: ClaimVerdict) -> dict[str, Any]:
 def _comparison(
     measured: MeasuredArms, number: int, is_anytime: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """By class and metric: the mean, the change and the change in % as [mean, low, high].
+    """Return, by class and metric, the mean, the change and the change in % as [mean, low, high].
 
     The verdicts hold for all of them at once; under rules 1 and 2 each stood for itself.
     """

@@ -1,9 +1,10 @@
-"""Make a track: its folder with the problem, the baseline measured, pages to write in, and an empty ledger."""
+"""Begin a track: its folder with the problem, the baseline measured, pages to write in, and an empty ledger."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,37 @@ from pydantic import ValidationError
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import given_seeds
+from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
-from blis_jax.files.atomic_write import json_text, replacing, write_json, write_text
+from blis_jax.files.atomic_write import finite, json_text, replacing, write_json, write_text
 from blis_jax.files.strict_yaml import sentence
+from blis_jax.metrics.metric import ALL, names_in, split_name
+from blis_jax.metrics.scalars import TOKEN_RATES, lookup
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import show_answer
-from sweeps.ledger.baseline import measure_baseline
+from blis_jax.statistics.intervals import METHOD, estimate
+from sweeps.claims.grammar import Claim
 from sweeps.ledger.book import RECORDS, Ledger
 from sweeps.ledger.render import write as write_ledger
+from sweeps.ledger.trial import (
+    ArmRuns,
+    Experiments,
+    arm_record,
+    config_of,
+    run_arms,
+    versions,
+    workload_hash,
+)
 from sweeps.runs.requests import check_seeds
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import list_library, load_strategy
 from sweeps.strategies.space import space_of
+from sweeps.tracks.criteria import by_class
 from sweeps.tracks.problem import (
     FILE,
+    MAIN,
+    Criterion,
     Problem,
     load_problem,
     parse_problem,
@@ -56,7 +73,7 @@ def begin_track(folder: Path, options: InitOptions) -> int:
 
 
 def _check_free(folder: Path, is_forced: bool) -> None:
-    """Refuses to replace a folder, and with --overwrite one that is no track or has rows."""
+    """Refuse to replace a folder, and with --overwrite one that is no track or has rows."""
     if not folder.exists():
         return
     if not is_forced:
@@ -114,7 +131,7 @@ def _refresh(folder: Path, options: InitOptions) -> dict[str, Any]:
 
 
 def _workload_text(name: str) -> str | None:
-    """The text of a workload file, which is copied into the track."""
+    """Return the text of a workload file, which is copied into the track."""
     if not name.endswith((".yaml", ".yml")):
         return None
     workload_named(name)
@@ -122,7 +139,7 @@ def _workload_text(name: str) -> str | None:
 
 
 def _problem(name: str, options: InitOptions) -> Problem:
-    """The chosen problem with the command's options in place of its own."""
+    """Return the chosen problem with the command's options in place of its own."""
     base, given = load_problem(options.problem or "scheduling"), options.given()
     changes: dict[str, Any] = {
         key: given[key] for key in ("workload", "rate", "baseline", "rng") if key in given
@@ -147,7 +164,7 @@ def _problem(name: str, options: InitOptions) -> Problem:
 
 
 def _problem_text(problem: Problem) -> str:
-    """The YAML of a problem."""
+    """Return the YAML of a problem."""
     content = problem.model_dump(mode="json", exclude={"folder"}, exclude_defaults=True)
     required = problem.model_dump(
         mode="json", include={"name", "question", "workload", "baseline", "seeds", "rng"}
@@ -157,7 +174,7 @@ def _problem_text(problem: Problem) -> str:
 
 
 def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> None:
-    """The pages, and a first strategy that loads."""
+    """Write the pages, and a first strategy that loads."""
     means = baseline["results"]["mean"]
     values = {
         "problem": problem,
@@ -195,3 +212,138 @@ def _lines(baseline: Mapping[str, Any]) -> list[str]:
         f"Baseline {baseline['baseline']['text']}, seeds {', '.join(map(str, baseline['seeds']))}:",
         *lines,
     ]
+
+
+OF_RUN = {  # names of the published file, and ours
+    "ttft_p99_ms": "ttft_p99_ms",
+    "e2e_p99_ms": "e2e_p99_ms",
+    "throughput_tps": "tokens_per_sec",
+    "scheduling_delay_p99_ms": "scheduling_delay_p99_ms",
+    "preemption_count": "num_preemptions",
+}
+TAIL = "ttft_p99_ms"
+_LABELS = {
+    "ttft_p99_ms": "TTFT P99, ms",
+    "e2e_p99_ms": "E2E P99, ms",
+    "tokens_per_sec": f"throughput, {TOKEN_RATES['tokens_per_sec']}",
+    "scheduling_delay_p99_ms": "scheduling delay P99, ms",
+    "goodput_rps": lookup("goodput_rps")[0].axis,
+}
+
+
+def measure_baseline(problem: Problem, folder: Path) -> dict[str, Any]:
+    """Measure the document `baseline.json`.
+
+    Raises:
+        ConfigError: a run of the baseline does not come to its end.
+    """
+    spec = workload_named(problem.workload, folder, problem.rate)
+    arm = arm_record(problem.baseline)
+    experiment = Experiments().of(spec, problem.seeds, problem.rng, ())
+    (runs,) = run_arms(experiment, [config_of(arm.settings)])
+    for seed, outcome in zip(problem.seeds, runs.outcomes, strict=True):
+        if outcome not in WHOLE_NAMES:
+            raise ConfigError(
+                f"the baseline {problem.baseline} ended on seed {seed} with {outcome}; a track needs "
+                "one that ends, choose another workload or --baseline"
+            )
+    classes = spec.slo_classes
+    return {
+        "description": f"Baseline of the track {problem.name}",
+        "baseline": arm.model_dump(),
+        "config": arm.settings,
+        "workload": problem.workload,
+        "rate": problem.rate,
+        "workload_hash": workload_hash(spec),
+        "rng": problem.rng,
+        "seeds": list(problem.seeds),
+        "versions": versions(),
+        "results": _results(problem.seeds, runs, classes),
+        "interval_method": METHOD.replace(", paired by seed", ""),
+        "intervals": _intervals(runs, classes),
+        "targets": _targets(problem.criteria, runs, classes),
+    }
+
+
+def _results(seeds: Sequence[int], runs: ArmRuns, classes: Sequence[str]) -> dict[str, Any]:
+    """Figures of every seed, and their means, under the names of the published file."""
+    results: dict[str, dict[str, Any]] = {}
+    for place, seed in enumerate(seeds):
+        figures = {name: values[place] for name, values in runs.figures.items()}
+        tails = {name: finite(figures[f"{TAIL}[{name}]"]) for name in classes}
+        results[f"seed_{seed}"] = {
+            **{theirs: finite(figures[ours]) for theirs, ours in OF_RUN.items()},
+            "slo_ttft_p99_ms": tails,
+            "slo_differentiation_pct": _spread(list(tails.values())),
+        }
+    names = [name for name in results[f"seed_{seeds[0]}"] if name != "slo_ttft_p99_ms"]
+    by_seed = list(results.values())
+    results["mean"] = {name: _mean([entry[name] for entry in by_seed]) for name in names}
+    results["mean"]["slo_ttft_p99_ms"] = {
+        name: _mean([entry["slo_ttft_p99_ms"][name] for entry in by_seed]) for name in classes
+    }
+    return results
+
+
+def _intervals(runs: ArmRuns, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Means with their intervals, labelled for a table."""
+    names = ["tokens_per_sec", "scheduling_delay_p99_ms"]
+    for metric in ("ttft_p99_ms", "e2e_p99_ms", "goodput_rps"):
+        names += names_in([metric], (ALL, *classes))
+    intervals = []
+    for name in names:
+        base, slo_class = split_name(name)
+        value = estimate(runs.figures[name])
+        label = _LABELS[base] + (f", {slo_class}" if slo_class else "")
+        intervals.append(
+            {
+                "label": label,
+                "metric": name,
+                "unit": lookup(name)[0].unit,
+                "mean": finite(value.mean),
+                "low": finite(value.low),
+                "high": finite(value.high),
+                "decimals": 0 if base == "tokens_per_sec" else 1,
+            }
+        )
+    return intervals
+
+
+def _targets(
+    criteria: Sequence[Criterion], runs: ArmRuns, classes: Sequence[str]
+) -> dict[str, str]:
+    """Return what goals that are changes mean in the metric's unit, by criterion."""
+    targets = {}
+    for criterion in criteria:
+        claim = criterion.claim
+        if claim is None or not claim.is_change or criterion.condition != MAIN:
+            continue
+        parts = []
+        for slo_class, own in by_class(criterion, classes):
+            values = runs.figures.get(own.metric)
+            if values is not None and math.isfinite(values.mean()):
+                where = f"{slo_class} " if "[" in own.metric and criterion.each_class else ""
+                parts.append(f"{where}{_bound(own, float(values.mean()))}")
+        if parts:
+            targets[criterion.name] = ", ".join(parts)
+    return targets
+
+
+def _bound(claim: Claim, mean: float) -> str:
+    low, high = (mean * (1 + bound / 100) for bound in (claim.low, claim.high))
+    if math.isinf(claim.low):
+        return f"≤ {high:,.1f}"
+    return f"≥ {low:,.1f}" if math.isinf(claim.high) else f"{low:,.1f} to {high:,.1f}"
+
+
+def _spread(values: Sequence[float | None]) -> float | None:
+    """Return how far the worst class is above the best, %."""
+    known = [value for value in values if value is not None]
+    if len(known) != len(values) or not known or min(known) <= 0:
+        return None
+    return 100 * (max(known) / min(known) - 1)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -97,7 +97,7 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, experiments: Experime
 
 
 def _seen(judged: ClaimVerdict) -> Seen:
-    """A claim is decided if its interval lies in its region or outside, whatever single seeds say."""
+    """Return a claim as decided if its interval lies in its region or outside, whatever single seeds say."""
     if judged.reading is None or judged.claim is None:
         return Seen(np.inf, is_decided=False)
     interval, claim = judged.reading.mean, judged.claim
@@ -111,7 +111,7 @@ def _seen(judged: ClaimVerdict) -> Seen:
 
 
 def _joined(runs: Mapping[str, ArmRuns], more: Mapping[str, ArmRuns]) -> dict[str, ArmRuns]:
-    """The runs of every arm on all seeds, in order."""
+    """Return the runs of every arm on all seeds, in order."""
     return {role: _both(arm, more[role]) for role, arm in runs.items()}
 
 

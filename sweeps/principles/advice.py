@@ -91,7 +91,7 @@ def _seeds(arm: Arm, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
 
 
 def _verdicts(stream: str) -> dict[str, str]:
-    """What checks on this code gave, as far as they were made with the entries' own seeds."""
+    """Return what checks on this code gave, as far as they were made with the entries' own seeds."""
     record = PrinciplesRecord(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
     try:
         checks = dict(record.lines())
@@ -160,7 +160,7 @@ def _title(entry: Mapping[str, Any]) -> str:
 def _measured(
     stream: str, case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
-    """For every finding the strategy against itself with the settings that the finding proposes."""
+    """Compare, for every finding, the strategy against itself with the settings that the finding proposes."""
     classes = case.spec.slo_classes
     names = [name_in(name, slo_class) for name in MEASURED for slo_class in classes]
     names += list(MEASURED)
@@ -183,7 +183,7 @@ def _compared(
     classes: Sequence[str],
     instead: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Rows by class: the strategy, the strategy changed, and the paired difference."""
+    """Return rows by class: the strategy, the strategy changed, and the paired difference."""
     changed = ", ".join(f"{name}={value}" for name, value in instead.items())
     failed = [run.outcome.name for run in (*first, *second) if not run.is_whole]
     if failed:

@@ -132,7 +132,7 @@ def check_principles(options: PrinciplesOptions) -> int:
 
 
 def _seeds(options: PrinciplesOptions) -> tuple[int, ...] | int | None:
-    """Seeds for all entries, how many each is to have, or None for the entries' own."""
+    """Return seeds for all entries, how many each is to have, or None for the entries' own."""
     seeds = given_seeds(options, options.stream)
     if seeds is None:
         return None
@@ -197,7 +197,7 @@ def _run(
     record: PrinciplesRecord,
     code: str,
 ) -> list[dict[str, Any]]:
-    """The checks in order, those in the record as they are."""
+    """Make the checks in order, those in the record as they are."""
     stream, is_slow = options.stream, options.slow
     lab = Lab(stream, metrics_of(entries))
     work = progress.begin("checking", len(entries), "principles")

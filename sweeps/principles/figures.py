@@ -101,14 +101,14 @@ def _mean_waiting(record: RunRecord) -> float:
 
 
 def _busiest_share(record: RunRecord) -> float:
-    """Requests of the busiest instance ÷ those of an instance in the mean: 1 is even."""
+    """Return requests of the busiest instance ÷ those of an instance in the mean: 1 is even."""
     instance = record.requests.instance
     counts = np.bincount(instance[instance >= 0], minlength=len(record.instances.step_count))
     return float(counts.max() / counts.mean()) if counts.any() else math.nan
 
 
 def _same_instance_rate(record: RunRecord) -> float:
-    """How often a request goes to the instance of the one before it."""
+    """Return how often a request goes to the instance of the one before it."""
     instance = record.requests.instance[record.requests.instance >= 0]
     return float(np.mean(instance[1:] == instance[:-1])) if len(instance) > 1 else math.nan
 
@@ -174,13 +174,13 @@ def _routed(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _class_information(record: RunRecord) -> float:
-    """What the instance says of the class ÷ what there is to say: 1 if classes have their own."""
+    """Return what the instance says of the class ÷ what there is to say: 1 if classes have their own."""
     bits, entropy = information(*_routed(record))
     return bits / entropy if entropy else math.nan
 
 
 def _shuffled_information(record: RunRecord) -> float:
-    """The same with the classes shuffled, the largest of 200: what chance alone reaches."""
+    """Return the same with the classes shuffled, the largest of 200: what chance alone reaches."""
     codes, instance = _routed(record)
     generator = np.random.default_rng(SHUFFLE_SEED)
     shuffled = [information(generator.permutation(codes), instance) for _ in range(NUM_SHUFFLES)]

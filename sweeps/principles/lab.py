@@ -156,7 +156,7 @@ def _size(arm: LabArm) -> tuple[int, int]:
 
 
 def _duration(arm: LabArm) -> Any:
-    """How long requests arrive, s."""
+    """Return how long requests arrive, s."""
     if arm.spec.horizon:
         return arm.spec.horizon / 1e6
     return round(arm.spec.num_requests / (arm.spec.aggregate_rate or 1.0), 9)

@@ -232,7 +232,7 @@ def overtaking_order(settings: Mapping[str, Any]) -> Found:
 
 
 def _sheddable_first(config: ClusterConfig, age_critical: int, age_sheddable: int) -> bool:
-    """Whether the order of a queue of one critical and one sheddable request has the latter first."""
+    """Return whether the order of a queue of one critical and one sheddable request has the latter first."""
     functions, numbers = mechanism(config), params(config).policy
     with jax.enable_x64(True):
         clock = jnp.int64(10_000_000)

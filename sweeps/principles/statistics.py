@@ -103,7 +103,7 @@ def _parts(bound: Bound) -> dict[str, float]:
 
 
 def _value(bound: Bound) -> ClaimReading:
-    """The metric of one arm."""
+    """Return the metric of one arm."""
     return _of_seeds(bound.values(bound.claim.of))
 
 
@@ -170,7 +170,7 @@ def _best_ratio(bound: Bound) -> ClaimReading:
 
 
 def _least_regret(bound: Bound) -> ClaimReading:
-    """How far the most even setting is behind the best, in its worst column, in %.
+    """Return how far the most even setting is behind the best, in its worst column, in %.
 
     `of` has a list of arms for every column, the settings in the same order. A run that does not come
     to its end is infinitely far behind.
@@ -213,7 +213,7 @@ def _rank_changes(bound: Bound) -> ClaimReading:
 
 
 def _probe(bound: Bound) -> ClaimReading:
-    """A figure that needs no runs of arms; see probes.py."""
+    """Return a figure that needs no runs of arms; see probes.py."""
     options = dict(bound.claim.options)
     name = options.pop("name")
     if name not in PROBES:

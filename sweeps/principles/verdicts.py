@@ -171,7 +171,7 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
 
 
 def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
-    """An arm's settings, workload, and the figures that every check reports, one a seed."""
+    """Return an arm's settings, workload, and the figures that every check reports, one a seed."""
     described: dict[str, Any] = {
         "workload": arm.choice.model_dump(exclude_none=True, exclude_defaults=True),
         "num_requests": arm.spec.num_requests,

@@ -185,7 +185,7 @@ def _command(
     stream: str,
     num_requests: int | None,
 ) -> str:
-    """What gives an opinion again; empty of imported ones."""
+    """Return what gives an opinion again; empty of imported ones."""
     if not opinion.is_reproducible:
         return ""
     words = [one.text for one in candidates]

@@ -167,7 +167,7 @@ def _judged(options: ReviewOptions, candidates: Sequence[Candidate]) -> int:
 
 
 def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
-    """What scores the candidates: the first one's objectives, if all have one workload."""
+    """Return what scores the candidates: the first one's objectives, if all have one workload."""
     strategy = candidates[0].strategy
     is_common = all(candidate.spec == candidates[0].spec for candidate in candidates)
     is_valued = strategy is not None and bool(strategy.objectives) and is_common

@@ -103,7 +103,7 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDe
 
 
 def _spy(scorer: Policy, place: int, log: dict[int, dict[int, Any]]) -> Policy:
-    """The scorer, its values noted; as pairs of 32 bits, since a callback may not see 64."""
+    """Return the scorer, its values noted; as pairs of 32 bits, since a callback may not see 64."""
 
     def note(rank: Any, halves: Any) -> None:
         values = np.ascontiguousarray(halves, np.uint32).view(np.float64)[:, 0]

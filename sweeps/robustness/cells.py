@@ -267,7 +267,7 @@ def _sampled(
 
 
 def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:
-    """Points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
+    """Return points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
     if design == "sobol":
         return sobol_shares(num_axes, count, seed)
     rng = np.random.default_rng([seed, round_index])

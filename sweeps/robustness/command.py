@@ -122,7 +122,7 @@ def _extent(options: RobustnessOptions) -> Extent:
 
 
 def _stopping(options: RobustnessOptions) -> StoppingRule | None:
-    """The rule for stopping; what it looks at is the question itself."""
+    """Return the rule for stopping; what it looks at is the question itself."""
     if options.has_rule and options.most_seeds is None:
         options = replace(options, most_seeds=options.usual_most_seeds)
     return stopping_flags.rule_of(options, options.seeds, options.trace)
@@ -143,7 +143,7 @@ def _question(options: RobustnessOptions) -> Question:
 def _made(
     options: RobustnessOptions, plan: MapPlan, path: Path, command: str
 ) -> tuple[xr.Dataset, MapTiming]:
-    """The map with all of its cells, and how long those took that were missing."""
+    """Return the map with all of its cells, and how long those took that were missing."""
     cells_per_part = plan.cells_per_part(drawn.RUNS_PER_PART)
     cluster = cluster_line({arm.name: arm.config for arm in plan.arms}, ("num_instances",))
     about = {
@@ -188,7 +188,7 @@ def _written(
     paths: OutputPaths,
     differences: Path | None,
 ) -> int:
-    """The files and the words; the exit code."""
+    """Write the files, print the words, and return the exit code."""
     with progress.phase("judging cells"):
         verdicts = answer(dataset, question)
         rules = report.recommendation_rules(verdicts, options.depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +17,22 @@ from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.runs import Row
-from blis_jax.statistics.sequential import Look, StoppingRule, look_until_all_end
+from blis_jax.statistics.sequential import Look, Seen, StoppingRule, look_until_all_end
+from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
-from sweeps.robustness.stopping import look_at
-from sweeps.robustness.store import MapStore, Unrun, part_of
+from sweeps.robustness.store import MapStore, Unrun, empty_dataset, part_of
+from sweeps.robustness.verdict import NONE, answer, values_of
 from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 
 if TYPE_CHECKING:
+    import xarray as xr
+
+    from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.workload.source import RequestSource
+    from sweeps.robustness.cells import Place
+    from sweeps.robustness.plan import MapPlan
+
 
 MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead
 
@@ -61,7 +69,7 @@ class MapRunner:
         return found
 
     def _kind(self, place: Place) -> tuple[Any, ...]:
-        """What must be equal in cells for their runs to be made in one go."""
+        """Return what must be equal in cells for their runs to be made in one go."""
         return self.plan.engine_group(place), self.plan.measures[place["shape"]]
 
     def _run_alike(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
@@ -87,7 +95,7 @@ class MapRunner:
         asked: Iterable[int],
         count: int,
     ) -> None:
-        """Runs strategies in cells on further seeds, up to so many; those that livelocked are skipped."""
+        """Run strategies in cells on further seeds, up to so many; those that livelocked are skipped."""
         by_begin: dict[int, list[int]] = {}
         for at in asked:
             runs = found[at]
@@ -142,7 +150,7 @@ class MapRunner:
     def _results(
         self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
     ) -> list[list[RunSummary]]:
-        """The runs of cells' strategies on some seeds."""
+        """Return the runs of cells' strategies on some seeds."""
         rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
         if not rows:
             return [[] for _ in entries]
@@ -159,7 +167,7 @@ class MapRunner:
         return self.drawn.rows(config, self.specs[key], seeds, key)
 
     def _runner_for(self, place: Place) -> Runner:
-        """The runner of the cell's engine shape; programs of others are let go."""
+        """Return the runner of the cell's engine shape; programs of others are let go."""
         group = self.plan.engine_group(place)
         if self.runner is None or group != self.group:
             num_blocks = max(self._blocks_under_pressure(), default=1)
@@ -192,3 +200,54 @@ def run_map(
         num_done += len(rows) - int(done[part].sum())
         on_part(num_done, runner.timing)
     return runner.timing
+
+
+Runs = Sequence[Sequence["RunSummary"]]  # of a cell, by strategy and seed
+
+
+def look_at(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Look[None]]:
+    """Return what the rule says of cells that were run on the same seeds."""
+    assert plan.stopping is not None
+    count, end = len(runs[0][0]), plan.stopping.end
+    return [Look(count, None, (one,), end(count, [one])) for one in _seen_in(plan, cells, runs)]
+
+
+def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Seen]:
+    """Return what the rule is told of cells that were run on the same seeds."""
+    seeds = plan.seeds[: len(runs[0][0])]
+    small = dataclasses.replace(plan, cells=tuple(cells), seeds=seeds)
+    dataset = empty_dataset(small, {}, len(cells))
+    for name, values in part_of(small, runs).items():
+        dataset[name].values[...] = values
+    verdicts = answer(dataset, plan.question)
+    is_safe = _is_safe(verdicts, plan.question.confidence) | _is_same(verdicts, dataset, plan)
+    widths = verdicts["change_percent_high"].values - verdicts["change_percent_low"].values
+    with np.errstate(invalid="ignore"):
+        halves = np.nan_to_num(np.nanmax(widths, axis=1, initial=0.0) / 200, nan=0.0)
+    return [
+        Seen(float(half), bool(safe), is_same=half == 0.0)
+        for half, safe in zip(halves, is_safe, strict=True)
+    ]
+
+
+def _is_safe(verdicts: xr.Dataset, confidence: float) -> np.ndarray:
+    """Cells with a recommendation, or surely without a strategy to recommend."""
+    recommended = verdicts["recommended"].values
+    some_within = verdicts["probability_best"].values.sum(axis=1)
+    is_none = (recommended == NONE) & (some_within <= 1 - confidence)
+    if "is_surely_kept" in verdicts:
+        is_broken = (verdicts["is_surely_kept"].values == -1).any(axis=2)
+        is_none &= (is_broken | verdicts["has_failed"].values).all(axis=1)
+    safe: np.ndarray = is_none | ((recommended != NONE) & (recommended != UNDECIDED))
+    return safe
+
+
+def _is_same(verdicts: xr.Dataset, dataset: xr.Dataset, plan: MapPlan) -> np.ndarray:
+    """Cells where every strategy that may lead has the same objective as the leader on every seed."""
+    values = values_of(dataset, plan.question.objective)
+    may_lead = verdicts["probability_best"].values > 0
+    same = np.zeros(len(values), bool)
+    for cell, rows in enumerate(values):
+        leading = rows[may_lead[cell]]
+        same[cell] = len(leading) > 1 and bool((leading == leading[0]).all())
+    return same

@@ -126,7 +126,7 @@ def make_plan(
 
 
 def _all_seeds(first: Sequence[int], stopping: StoppingRule | None) -> tuple[int, ...]:
-    """All seeds that a cell may be run on."""
+    """Return all seeds that a cell may be run on."""
     if stopping is None:
         return tuple(first)
     return tuple(range(first[0], first[0] + stopping.most_seeds))
@@ -179,7 +179,7 @@ def _placed(arm: Arm, axis: MapAxis, place: Place) -> ClusterConfig:
 
 
 def _check_classes(shapes: Mapping[str, Shape | TraceShape], asked: Sequence[str]) -> None:
-    """Refuses a metric of a class that a workload has not got."""
+    """Refuse a metric of a class that a workload has not got."""
     for name in asked:
         _, slo_class = lookup(name)
         for shape in shapes.values():
@@ -193,7 +193,7 @@ def _check_classes(shapes: Mapping[str, Shape | TraceShape], asked: Sequence[str
 
 
 def _check_workloads(plan: MapPlan) -> None:
-    """Refuses workloads that cannot be made or measured; says what is changed in them."""
+    """Refuse workloads that cannot be made or measured; says what is changed in them."""
     rates = next(axis.values for axis in plan.axes if axis.name == "rate")
     cvs = next(axis.values for axis in plan.axes if axis.name == "arrival_cv")
     for shape in plan.shapes.values():
@@ -218,7 +218,7 @@ def _check_workloads(plan: MapPlan) -> None:
 
 
 def _note_small_classes_of(plan: MapPlan, shape: TraceShape) -> None:
-    """The same for a trace, whose runs have the requests that they have."""
+    """Note the same for a trace, whose runs have the requests that they have."""
     rows = shape.spec.trace.rows.slo_class
     runs = shape.spec.num_windows or 1
     for slo_class in shape.spec.slo_classes:

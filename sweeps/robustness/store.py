@@ -65,7 +65,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
 
 
 def _variables(plan: MapPlan) -> dict[str, bool]:
-    """Metrics without `[class]`, and whether they have one."""
+    """Return metrics without `[class]`, and whether they have one."""
     found = {}
     for name in plan.names:
         metric, _ = lookup(name)
@@ -151,7 +151,7 @@ def _provenance(plan: MapPlan) -> Provenance:
 
 
 def _stopping(plan: MapPlan) -> dict[str, str]:
-    """The rule by which cells stop, with what it looks at; nothing if all have the same seeds."""
+    """Return the rule by which cells stop, with what it looks at; nothing if all have the same seeds."""
     rule = plan.stopping
     if rule is None:
         return {}

@@ -114,7 +114,7 @@ def inference_of(dataset: xr.Dataset) -> Inference:
 
 
 def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
-    """The verdicts on cells that were run on the same seeds."""
+    """Return the verdicts on cells that were run on the same seeds."""
     objective = values_of(dataset, question.objective)
     bounded = [values_of(dataset, one.metric) for one in question.constraints]
     kept_coords = {name: dataset[name] for name in dataset.coords if name != "slo_class"}
@@ -141,7 +141,7 @@ def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
 
 
 def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarray) -> None:
-    """How the runs ended, and which strategies fail where."""
+    """Add how the runs ended, and which strategies fail where."""
     outcome = dataset["outcome"].values
     is_whole = np.isin(outcome, [int(code) for code in WHOLE])
     endings = {one.name.lower(): outcome == one for one in Outcome if (outcome == one).any()}
@@ -209,7 +209,7 @@ def _weighted(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) -> None:
-    """The objective against the first strategy's in %, and the order of each pair of strategies.
+    """Add the objective against the first strategy's in %, and the order of each pair of strategies.
 
     Where differences are judged at many looks, also whether constraints are surely kept or surely broken.
     """
@@ -278,7 +278,7 @@ class _Bounds:
 def _add_choice(
     verdicts: xr.Dataset, score: np.ndarray, objective: np.ndarray, confidence: float
 ) -> None:
-    """The recommendation and its reason."""
+    """Add the recommendation and its reason."""
     names = verdicts["strategy"].values.tolist()
     order = verdicts["is_ahead"].values
     failed = verdicts["has_failed"].values

@@ -93,7 +93,7 @@ class Shape:
 
 
 def _squeezed(client: dict[str, Any], duration_s: float) -> float:
-    """Requests within the duration for each one that begins a conversation; shortens think times."""
+    """Return requests within the duration for each one that begins a conversation; shortens think times."""
     turns = (client.get("reasoning") or {}).get("multi_turn")
     if not turns:
         return 1.0

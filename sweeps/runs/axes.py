@@ -125,7 +125,7 @@ def _range(name: str, text: str) -> list[str]:
 
 
 def _value(name: str, text: str) -> Any:
-    """A text as the setting's type."""
+    """Return a text as the setting's type."""
     try:
         if is_of_workload(name):
             return _scalar(text)

@@ -116,7 +116,7 @@ def _check(answers: Sequence[Answer]) -> None:
 
 
 def _names(answers: Sequence[Answer]) -> list[str]:
-    """An answer's id, else its strategy; numbered where several have the same."""
+    """Return an answer's id, else its strategy; numbered where several have the same."""
     wanted = [
         str(one["id"] if one["id"] is not None else one["strategy"] or "arm") for one in answers
     ]
@@ -187,7 +187,7 @@ def answer_requests(
 
 
 def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], bool]:
-    """The answer to a text, one request or a batch; and whether anything was refused."""
+    """Return the answer to a text, one request or a batch; and whether anything was refused."""
     try:
         document = read_json(text)
         if isinstance(document, dict) and "requests" in document:
@@ -203,14 +203,14 @@ def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[s
 
 
 def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
-    """The request with the command's trace, if it names nothing of its own."""
+    """Return the request with the command's trace, if it names nothing of its own."""
     if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
         return request
     return {**request, "trace": dict(trace)}
 
 
 def _first_trace(text: str, trace: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The trace of a batch's first request, as its keys; None if it has none."""
+    """Return the trace of a batch's first request, as its keys; None if it has none."""
     first = _on_trace(_batch(read_json(text))[0], trace)
     return first.get("trace") if isinstance(first, dict) else None
 
@@ -227,7 +227,7 @@ def _check_batch(text: str) -> None:
 def _write_report(
     page: Path, document: Mapping[str, Any], trace: Mapping[str, Any] | None, command: str
 ) -> None:
-    """The page of a batch, and a word on stderr, as the answer may be on stdout."""
+    """Write the page of a batch, and a word on stderr, as the answer may be on stdout."""
     answers = document["answers"]
     about = {"windows": trace.get("trace_windows")} if trace else None
     write_report(answers, run_words(about, len(answers[0]["seeds"] or ())), command, page)
@@ -273,7 +273,7 @@ def read_json(text: str) -> Any:
 
 
 def _stream(source: str, trace: Mapping[str, Any] | None) -> int:
-    """An answer for every line, at once; a line that is refused does not end the stream."""
+    """Print an answer for every line, at once; a line that is refused does not end the stream."""
     is_refused = False
     for line in _lines(source):
         if not line.strip():

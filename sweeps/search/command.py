@@ -78,7 +78,7 @@ def search_parameters(options: OptimizeOptions) -> int:
 
 
 def _strategy(options: OptimizeOptions) -> Strategy:
-    """The strategy with the command's options in place of its own."""
+    """Return the strategy with the command's options in place of its own."""
     strategy = options.load()
     given = options.given()
     budget = {name: given[name] for name in Search.model_fields if name in given}
@@ -109,7 +109,7 @@ def _requests(
 
 
 def _content(strategy: Strategy) -> dict[str, Any]:
-    """What of a strategy decides its points and their worth."""
+    """Return what of a strategy decides its points and their worth."""
     texts = {"name", "description", "prior_findings", "deviations", "points", "source", "folder"}
     texts |= {"baseline", "parameter_paths"}
     return strategy.model_dump(mode="json", exclude=texts)
@@ -139,7 +139,7 @@ def _searched(
 
 
 def _baseline(strategy: Strategy) -> ClusterConfig | None:
-    """The configuration that a success criterion asks for a change against, if any does."""
+    """Return the configuration that a success criterion asks for a change against, if any does."""
     if all(entry.change_percent is None for entry in strategy.success_criteria):
         return None
     try:
@@ -149,7 +149,7 @@ def _baseline(strategy: Strategy) -> ClusterConfig | None:
 
 
 def _written(options: OptimizeOptions, document: dict[str, Any], paths: OutputPaths) -> int:
-    """The files and the words; the exit code."""
+    """Write the files, print the words, and return the exit code."""
     findings = findings_of(document, paths.result)
     document["answer"] = findings_of(document).answer.to_json()
     document["picture"] = findings.pictures[0].to_json() if findings.pictures else None

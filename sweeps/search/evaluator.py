@@ -105,7 +105,7 @@ def _key(job: _Job) -> str:
 
 
 def _job(document: object, where: str) -> _Job:
-    """Everything that can be wrong with a request is found here."""
+    """Return the work of a request; find everything that can be wrong with it."""
     request = parse_request(document, where)
     config, space, remarks = _configured(request, where)
     strategy = space.strategy if space is not None else None
@@ -139,7 +139,7 @@ def _requests_of(
 
 
 def _trace(keys: str) -> TraceSource:
-    """The trace of the keys of a request, as JSON."""
+    """Return the trace of the keys of a request, as JSON."""
     given = json.loads(keys)
     file = Path(given["trace"])
     changed = file.stat().st_mtime_ns if file.exists() else 0  # a file may be written anew
@@ -172,7 +172,7 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
 
 
 def _space(given: object) -> Space:
-    """Of a strategy by name, in a file, or inline; files are read again, as they may have changed."""
+    """Return the space of a strategy by name, in a file, or inline; read files again, as they may have changed."""
     if not isinstance(given, str):
         return _inline(yaml.safe_dump(given, sort_keys=False))
     return _of_library(given) if given in list_library() else space_of(load_strategy(given))
@@ -331,7 +331,7 @@ def _worth(job: _Job, runs: Runs) -> dict[str, Any]:
 
 
 def _without_figure(job: _Job, valuation: Valuation, runs: Runs) -> tuple[list[int], list[str]]:
-    """The seeds and metrics that an objective or a constraint lacks."""
+    """Return the seeds and metrics that an objective or a constraint lacks."""
     wanted = [goal.metric for goal in valuation.goals] + valuation.limits
     lacking = [
         (seed, name)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from moocore import hypervolume as volume_of
+from moocore import is_nondominated
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.metric import HIGHER
@@ -19,6 +22,9 @@ from sweeps.claims.metrics import known_metric, our_name
 from sweeps.runs.measured import NO_FIGURE
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.parts import Constraint
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 Metrics = Mapping[str, float]
 AT = " at "  # between a metric and the further load that it is measured at
@@ -201,3 +207,26 @@ def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
 def _mean_excess(values: Sequence[float], limit: Constraint) -> float:
     """Return how far values are on the wrong side, on average."""
     return float(np.mean([max(limit.claim.excess(value), 0.0) for value in values]))
+
+
+def nondominated(objectives: Float[np.ndarray, "point goal"]) -> Bool[np.ndarray, "point"]:
+    """Return which points no other point beats, all objectives minimised; of equal ones the first."""
+    if not len(objectives):
+        return np.zeros(0, bool)
+    mask: Bool[np.ndarray, "point"] = is_nondominated(np.asarray(objectives, float))
+    return mask
+
+
+def reference_point(objectives: Float[np.ndarray, "point goal"]) -> Float[np.ndarray, "goal"]:
+    """Return the worst value of each objective `[goal]`: hypervolumes of one search are measured from it."""
+    worst: Float[np.ndarray, "goal"] = np.max(objectives, axis=0)
+    return worst
+
+
+def hypervolume(
+    objectives: Float[np.ndarray, "point goal"], reference: Sequence[float] | np.ndarray
+) -> float:
+    """Return the volume between the points and the reference, in the product of the objectives' units."""
+    if not len(objectives):
+        return 0.0
+    return float(volume_of(np.asarray(objectives, float), ref=np.asarray(reference, float)))

@@ -163,7 +163,7 @@ class Race:
         return self.num_left - (self.rungs[-1] - self.rungs[0] if is_kept else 0)
 
     def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
-        """Points whose scores are hardly worse than the best one's."""
+        """Return points whose scores are hardly worse than the best one's."""
         worths = [one.worth for one in tried]
         order = _best(worths, range(len(tried)))
         if len(self.rungs) == 1 or not order:
@@ -184,7 +184,7 @@ class Race:
         return None
 
     def _lower(self) -> range:
-        """The rungs below the last one, the highest first."""
+        """Return the rungs below the last one, the highest first."""
         return range(len(self.rungs) - 2, -1, -1)
 
     def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:
@@ -222,14 +222,14 @@ def most_runs(tried: Sequence[Tried]) -> int:
 
 
 def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:
-    """Those of some points that did not fail, in order of their scores."""
+    """Return those of some points that did not fail, in order of their scores."""
     return sorted(
         (call for call in calls if not worths[call].failures), key=lambda call: worths[call].score
     )
 
 
 def _values(runs: Runs, slopes: Mapping[str, float]) -> np.ndarray:
-    """What each run adds to a score, but for a constant: `[seed]`."""
+    """Return what each run adds to a score, but for a constant: `[seed]`."""
     return np.array(
         [sum(slope * run.metrics[name] for name, slope in slopes.items()) for run in runs]
     )
@@ -245,7 +245,7 @@ def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
 
 
 def _completed(runs: Runs, means: Mapping[str, np.ndarray]) -> Runs:
-    """A point's runs on all seeds of its peers; on those that it lacks it differs from them as it does on its own."""
+    """Return a point's runs on all seeds of its peers; where it lacks one, it differs from them as on its own."""
     count = len(runs)
     leads = {
         name: float((np.array([run.metrics[name] for run in runs]) - mean[:count]).mean())

@@ -13,8 +13,7 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.words import cluster_line
 from blis_jax.statistics.intervals import METHOD, estimate
-from sweeps.search.objectives import AT, Valuation
-from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
+from sweeps.search.objectives import AT, Valuation, hypervolume, nondominated, reference_point
 from sweeps.search.racing import Tried, best_of
 from sweeps.strategies.reference_arguments import arguments
 from sweeps.strategies.space import Space
@@ -170,12 +169,12 @@ def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
 
 
 def _is_estimate(frame: SearchFrame, one: Tried) -> bool:
-    """Whether the score stands for seeds that the point did not run on."""
+    """Return whether the score stands for seeds that the point did not run on."""
     return not one.worth.failures and len(one.runs) < len(frame.seeds)
 
 
 def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
-    """Every success criterion with what the best point reached."""
+    """Return every success criterion with what the best point reached."""
     reached = figures(best.runs)
     before = figures(frame.baseline) if frame.baseline is not None else {}
     verdicts = []

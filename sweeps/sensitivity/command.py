@@ -158,7 +158,7 @@ def _most_runs(job: _Job) -> int:
 
 
 def _journal(job: _Job) -> Journal:
-    """The points that were run: of any design, on these requests and with these metrics."""
+    """Return the points that were run: of any design, on these requests and with these metrics."""
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     path, names = job.folder / "record.jsonl", job.experiment.names
@@ -168,7 +168,7 @@ def _journal(job: _Job) -> Journal:
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
-    """Refuses to replace results, unless asked to."""
+    """Refuse to replace results, unless asked to."""
     options, folder = job.options, job.folder
     cli.check_writable(folder, is_folder=True)
     files = journal.path, folder / "dataset.zarr"
@@ -179,7 +179,7 @@ def _check_folder(job: _Job, journal: Journal) -> None:
 
 
 def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
-    """The study with all its findings, and the runs that failed."""
+    """Return the study with all its findings, and the runs that failed."""
     resampling = Resampling(job.options.confidence, job.options.bootstrap, job.sizes.random_state)
     runs = run_words(
         job.requests.trace.about() if job.requests.trace is not None else None,
@@ -221,7 +221,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
 
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
-    """The files and the words; the exit code."""
+    """Write the files, print the words, and return the exit code."""
     folder = job.folder
     first, *_, last = job.requests.seeds
     which = f"seeds {first} to {last}, drawn by {job.requests.stream}"

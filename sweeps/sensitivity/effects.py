@@ -66,7 +66,7 @@ def effect_of(
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Of those that are there, NaN where none is."""
+    """Return the mean of those that are there, NaN where none is."""
     is_there = np.isfinite(values)
     count = is_there.sum(axis=axis)
     total = np.where(is_there, values, 0).sum(axis=axis)
@@ -74,7 +74,7 @@ def _mean(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _half_interval(values: np.ndarray, axis: int, confidence: float) -> np.ndarray:
-    """Of the mean along an axis; zero where there is one value."""
+    """Return half the interval of the mean along an axis; zero where there is one value."""
     if values.shape[axis] < 2:
         return np.zeros(np.delete(values.shape, axis))
     return half_width(values, confidence, axis)
@@ -174,7 +174,7 @@ def _range(
 
 
 def _where(intervals: np.ndarray) -> str:
-    """How the range `[end, figure]` lies in that of the parameter."""
+    """Return how the range `[end, figure]` lies in that of the parameter."""
     reaches_low = intervals[0, 1] <= NEAR
     reaches_high = intervals[1, 2] >= 1 - NEAR
     if reaches_low and reaches_high:

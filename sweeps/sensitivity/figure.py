@@ -297,7 +297,7 @@ def _columns(values: np.ndarray) -> tuple[list[float], list[float], list[float]]
 
 
 def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
-    """Metrics that differ in their class only, together; those that never vary are left out."""
+    """Return metrics that differ in their class only, together; those that never vary are left out."""
     families: dict[str, list[str]] = {}
     for metric in study.findings[model].sobol:
         families.setdefault(lookup(metric)[0].name, []).append(metric)
@@ -305,7 +305,7 @@ def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
 
 
 def _parameter_words(dimension: Dimension, between: str = " ") -> str:
-    """A parameter's name with the unit of its values."""
+    """Return a parameter's name with the unit of its values."""
     known = registry.settings().get(dimension.target)
     unit = known.number.unit if known is not None and known.number is not None else ""
     for start, of_setting in UNITS.items():
@@ -315,7 +315,7 @@ def _parameter_words(dimension: Dimension, between: str = " ") -> str:
 
 
 def _positions(dimension: Dimension, shares: np.ndarray) -> np.ndarray:
-    """Where values stand on an axis: choices one after the other."""
+    """Return where values stand on an axis: choices one after the other."""
     if dimension.kind == "categorical":
         return np.arange(len(shares), dtype=float)
     return np.array([dimension.at(float(share)) for share in shares], float)

@@ -98,7 +98,7 @@ class Simulated:
         return {name: failed.count(name) for name in sorted(set(failed))}
 
     def _run(self, points: Sequence[Point]) -> None:
-        """Runs points on every seed and writes them down."""
+        """Run points on every seed and writes them down."""
         batch = self.experiment.run([self.space.config_at(point) for point in points])
         entries = [
             (list(point), [run.outcome.name for run in runs], [self._row(run) for run in runs])
@@ -152,7 +152,7 @@ class Predicted:
         return np.stack(columns, axis=-1).astype(float)
 
     def _numbers(self, point: Point) -> list[float]:
-        """A point as the simulator gets it, choices as the surrogate holds them."""
+        """Return a point as the simulator gets it, choices as the surrogate holds them."""
         numbers = []
         for dimension, value in zip(self.space.dimensions, point, strict=True):
             column, given = self.columns.get(dimension.name), dimension.simulated(value)
@@ -161,7 +161,7 @@ class Predicted:
 
 
 def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -> list[int]:
-    """Where the surrogate's inputs are among the parameters; its ranges must hold theirs."""
+    """Return where the surrogate's inputs are among the parameters; its ranges must hold theirs."""
     inputs = list(surrogate.names)
     if sorted(inputs) != sorted(space.names):
         raise ConfigError(

@@ -199,7 +199,7 @@ def _interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
 
 
 def _half_words(study: SensitivityStudy, model: str, metric: str) -> str:
-    """How far the indices depend on which seeds were drawn."""
+    """Return how far the indices depend on which seeds were drawn."""
     indices = study.findings[model].sobol[metric]
     halves = indices.halves
     change = np.abs(halves[0, :, 0] - halves[1, :, 0])

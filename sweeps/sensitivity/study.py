@@ -133,12 +133,12 @@ def look_closer(study: SensitivityStudy, model: str, response: Response, on_stag
 
 
 def _asked(study: SensitivityStudy, response: Response, values: np.ndarray) -> np.ndarray:
-    """The metrics of the study among those that the model has."""
+    """Return the metrics of the study among those that the model has."""
     return values[..., [response.names.index(name) for name in study.metrics]]
 
 
 def _without_choices(study: SensitivityStudy, measures: np.ndarray) -> np.ndarray:
-    """A choice has no derivative."""
+    """Return derivatives without those of choices, which have none."""
     is_choice = [dimension.kind == "categorical" for dimension in study.dimensions]
     return np.where(np.array(is_choice)[:, None], np.nan, measures)
 
@@ -165,7 +165,7 @@ def _pair(study: SensitivityStudy, response: Response, places: tuple[int, int]) 
 
 
 def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list[tuple[int, int]]:
-    """The pairs with the largest second-order index of any metric; the simulator's, if there are."""
+    """Return the pairs with the largest second-order index of any metric; the simulator's, if there are."""
     first = next(iter(study.findings.values()), None)
     if first is not None:
         return [pair.places for pair in first.pairs]

@@ -133,14 +133,14 @@ def _values(text: str, rest: str) -> dict[str, Any]:
 
 
 def _number_or(value: object) -> object:
-    """A number that YAML takes for a text, such as 1e-5, as a number."""
+    """Return a number that YAML takes for a text, such as 1e-5, as a number."""
     if not isinstance(value, str) or not re.fullmatch(r"[+-]?[0-9.]+[eE][+-]?[0-9]+", value):
         return value
     return float(value)
 
 
 def _best_of(path: Path) -> ClusterConfig:
-    """The best point in the result of `sweeps.optimize`."""
+    """Return the best point in the result of `sweeps.optimize`."""
     document = read_json(path, "a result of sweeps.optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):
@@ -200,7 +200,7 @@ def _ours(where: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(where: str, space: Space, name: str, value: Any) -> Any:
-    """A parameter's value as what it must be: YAML reads 1e-4 as a text."""
+    """Return a parameter's value as what it must be: YAML reads 1e-4 as a text."""
     if name not in space.names:
         has = ", ".join(space.names) or "none"
         raise ConfigError(

@@ -169,7 +169,7 @@ _INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets"}
 
 
 def _parameter_paths(given: object) -> tuple[str, ...]:
-    """Where the file has each parameter."""
+    """Return where the file has each parameter."""
     if isinstance(given, dict):
         return tuple(f"parameters.{name}" for name in given)
     count = len(given) if isinstance(given, list) else 0
@@ -177,7 +177,7 @@ def _parameter_paths(given: object) -> tuple[str, ...]:
 
 
 def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
-    """The document with the reference's keys and the short forms written out."""
+    """Return the document with the reference's keys and the short forms written out."""
     if OLD in data:
         if "mechanism" in data:
             raise ConfigError(f"{source}: {OLD}: mechanism is given too; keep mechanism")
@@ -209,7 +209,7 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
 
 
 def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
-    """The document with what it has of the strategy that it extends."""
+    """Return the document with what it has of the strategy that it extends."""
     name = document.pop(_EXTENDS, None)
     if name is None:
         return document
@@ -259,7 +259,7 @@ def _named(name: str, body: object, where: str) -> dict[str, Any]:
 
 
 def _unknown_key(error: ValidationError) -> str | None:
-    """The first problem, if it is a key that does not exist."""
+    """Return the first problem, if it is a key that does not exist."""
     details = error.errors(include_url=False)[0]
     if details["type"] != "extra_forbidden":
         return None

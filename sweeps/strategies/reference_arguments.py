@@ -82,7 +82,7 @@ _OF_FIT = ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
 
 
 def _has_fit(config: ClusterConfig) -> bool:
-    """Whether the coefficients are those of the model's fit, which another latency model has no use for."""
+    """Return whether the coefficients are those of the model's fit, which another latency model has no use for."""
     try:
         fit = lookup(config.model, config.hardware, config.tp)
     except ConfigError:

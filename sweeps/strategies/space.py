@@ -244,7 +244,7 @@ def _dimension(
 
 
 def _declared(strategy: Strategy, base: ClusterConfig, path: str, target: str) -> Number | None:
-    """What a policy says about the number that the parameter sets; None if it sets something else."""
+    """Return what a policy says about the number that the parameter sets; None if it sets something else."""
     try:
         return number_of(base, target)
     except ConfigError as error:
@@ -252,7 +252,7 @@ def _declared(strategy: Strategy, base: ClusterConfig, path: str, target: str) -
 
 
 def _as_declared(parameter: Parameter, declared: Number) -> Parameter:
-    """The parameter with the bounds and the prior that the policy declares, if it declares any."""
+    """Return the parameter with the bounds and the prior that the policy declares, if it declares any."""
     if declared.searched is None:
         return parameter
     low, high = declared.searched
@@ -364,7 +364,7 @@ def _check_points(strategy: Strategy, space: Space) -> None:
 
 
 def _check_corners(strategy: Strategy, space: Space) -> None:
-    """Every end of a range, and every category, must be a configuration by itself."""
+    """Refuse an end of a range, or a category, that is no configuration by itself."""
     middle = [dimension.at(0.5) for dimension in space.dimensions]
     for place, dimension in enumerate(space.dimensions):
         ends: dict[str, Any] = {"low": dimension.low, "high": dimension.high}
@@ -394,7 +394,7 @@ def _check_required(strategy: Strategy, space: Space) -> None:
 
 
 def _reached(space: Space, name: str) -> list[Any]:
-    """The ends of what a setting can be."""
+    """Return the ends of what a setting can be."""
     for dimension in space.dimensions:
         if dimension.target == name:
             return list(dimension.categories or (dimension.low, dimension.high))

@@ -171,7 +171,7 @@ def _choose_device(device: str | None) -> None:
 
 
 def _interrupt_on_termination() -> None:
-    """A termination signal ends the command as Ctrl-C does: what was done is saved."""
+    """Let a termination signal end the command as Ctrl-C does: what was done is saved."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -187,7 +187,7 @@ def run_sweep(plan: SweepPlan, how: How, path: Path, is_resumed: bool) -> Done:
 
 
 def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[str, Any]) -> Timing:
-    """Every point on drawn requests, or on those of a trace."""
+    """Run every point on drawn requests, or on those of a trace."""
     configs: list[ClusterConfig] = [point.config for point in plan.points]
     if isinstance(plan.requests.source, TraceSource):
         more = {**more, "placed": plan.requests.source.placed}
@@ -269,7 +269,7 @@ def _longer(plan: SweepPlan, count: int) -> SweepPlan:
 
 
 def _kept(output: Path) -> int:
-    """The seeds that an earlier call got to."""
+    """Return the seeds that an earlier call got to."""
     try:
         attributes = json.loads((output / "zarr.json").read_text(encoding="utf-8"))["attributes"]
         return len(json.loads(attributes["seeds"]))
@@ -319,7 +319,7 @@ def _num_whole(swept: Swept) -> int:
 def _draw(
     swept: Swept, drawn: Sequence[Picture], is_interrupted: bool, paths: OutputPaths
 ) -> list[Path]:
-    """The figure and the reports, where there is something to draw; what is written by now."""
+    """Write the figure and the reports, where there is something to draw; return what is written by now."""
     written = [paths.result]
     if is_interrupted or not _num_whole(swept):
         return written
@@ -331,7 +331,7 @@ def _draw(
 
 
 def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: OutputPaths) -> int:
-    """The findings in the form that is asked for; the exit code."""
+    """Print the findings in the form that is asked for; return the exit code."""
     found = findings(study_of(swept))
     num_whole, num_runs = _num_whole(swept), swept.dataset["outcome"].size
 

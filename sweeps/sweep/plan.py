@@ -302,7 +302,7 @@ def outputs_of_sweep(options: SweepOptions, plan: SweepPlan) -> OutputPaths:
 
 
 def _holds(output: Path, plan: SweepPlan, clock: str) -> bool:
-    """Whether a Zarr store holds this very sweep from its beginning to its end."""
+    """Return whether a Zarr store holds this very sweep from its beginning to its end."""
     try:
         attributes = json.loads((output / "zarr.json").read_text())["attributes"]
         counts = json.loads(attributes["outcome_counts"])

@@ -146,7 +146,7 @@ def remark_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
 
 
 def _broken(dataset: xr.Dataset) -> str:
-    """Which invariants do not hold, how often, and in which runs."""
+    """Return which invariants do not hold, how often, and in which runs."""
     order = ("invariant", "strategy", "seed", ...)
     violated = dataset["invariant_violations"].transpose(*order).values
     texts = []

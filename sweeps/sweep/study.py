@@ -252,7 +252,7 @@ def _class_shares(dataset: xr.Dataset) -> dict[str, float]:
 
 
 def _first_points(swept: Swept) -> list[SweepPoint]:
-    """One a strategy, at the first place of the grid."""
+    """Return one point of each strategy, at the first place of the grid."""
     points: dict[str, SweepPoint] = {}
     for point in swept.plan.points:
         points.setdefault(swept.labels(point)[0], point)
@@ -260,7 +260,7 @@ def _first_points(swept: Swept) -> list[SweepPoint]:
 
 
 def _whole_seeds(swept: Swept) -> list[int]:
-    """Seeds on which every strategy came to its end at the first place."""
+    """Return seeds on which every strategy came to its end at the first place."""
     outcome = swept.dataset["outcome"]
     if not swept.label_by_place:
         outcome = outcome.isel({axis.name: 0 for axis in swept.plan.axes})
@@ -274,7 +274,7 @@ def _whole_seeds(swept: Swept) -> list[int]:
 def _records(
     swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
 ) -> dict[str, tuple[RunRecord, ...]]:
-    """The runs of these points on these seeds again, whole."""
+    """Return the runs of these points on these seeds again, whole."""
     names = [swept.labels(point)[0] for point in points]
     if not seeds:
         return dict.fromkeys(names, ())

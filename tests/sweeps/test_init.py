@@ -175,7 +175,7 @@ def test_a_baseline_that_does_not_end_is_refused(
     def stuck(*_: Any) -> list[ArmRuns]:
         return [ArmRuns(("COMPLETED", "LIVELOCK", "COMPLETED"), {}, 0, {}, ())]
 
-    monkeypatch.setattr("sweeps.ledger.baseline.run_arms", stuck)
+    monkeypatch.setattr("sweeps.ledger.scaffold.run_arms", stuck)
     assert init() == 2
     assert "ended on seed 43 with LIVELOCK" in capsys.readouterr().err
     assert list((here / "tracks").iterdir()) == []
@@ -214,7 +214,7 @@ def test_the_measured_baseline_is_the_published_one() -> None:
 
 @pytest.mark.golden
 def test_the_baseline_comes_out_again() -> None:
-    from sweeps.ledger.baseline import measure_baseline
+    from sweeps.ledger.scaffold import measure_baseline
 
     again = measure_baseline(load_problem("scheduling"), SCHEDULING)
     found = json.loads((SCHEDULING / "baseline.json").read_text())

@@ -110,7 +110,7 @@ def _pools(server: RealServer) -> dict[str, Any]:
 
 
 def _august_pools(server: RealServer) -> dict[str, Any]:
-    """The settings that BLIS of 2026-08 has for pools."""
+    """Return the settings that BLIS of 2026-08 has for pools."""
     found: dict[str, Any] = {
         "pd_decider": "always",
         "pd_transfer_base_latency": LINK_LATENCY_US / 1e3,
@@ -187,7 +187,7 @@ def staged_table(load: StagedLoad) -> RequestTable:
 def _table(
     arrival_us: np.ndarray, load: StagedLoad | ClosedLoad, path: np.ndarray, num_nodes: int
 ) -> RequestTable:
-    """Requests that are alike but for their arrivals and the node of their prompt, of which there are so many."""
+    """Return requests that are alike but for their arrivals and the node of their prompt."""
     number = len(arrival_us)
 
     def all_of(value: int) -> Any:

@@ -83,14 +83,14 @@ def draw(data: Path, path: Path) -> None:
 
 
 def _line(panel: Any, table: Any, metric: str, slo_class: str, scale: float = 1.0) -> None:
-    """Draws one line in its class's style."""
+    """Draw one line in its class's style."""
     rows = chosen(table, policy=POLICY, metric=metric, slo_class=slo_class)
     rows = rows.assign(**{name: scale * rows[name] for name in ("mean", "low", "high")})
     style.line(panel, rows, **style.class_style(slo_class))
 
 
 def _mark_without(table: Any, tails: Any, rates: Any) -> None:
-    """Where everything would be without the gate."""
+    """Mark where everything would be without the gate."""
     for slo_class in CLASSES:
         (row,) = chosen(
             table, policy=NO_GATE, metric="ttft_p99_ms", slo_class=slo_class

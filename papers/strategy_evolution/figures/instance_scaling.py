@@ -60,7 +60,7 @@ def draw(data: Path, path: Path) -> None:
 
 
 def _at_load(table: Any, load: str) -> Any:
-    """The rows of one load, with the size as x."""
+    """Return the rows of one load, with the size as x."""
     parts = table["x"].str.split(" ", expand=True)
     return table.assign(x=parts[1])[parts[0] == load]
 

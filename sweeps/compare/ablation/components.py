@@ -17,7 +17,7 @@ from sweeps.strategies.space import SCORERS
 
 
 def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
-    """The settings of the package's policies of these kinds."""
+    """Return the settings of the package's policies of these kinds."""
     return tuple(name for name, one in registry.settings().items() if one.kind in kinds)
 
 
@@ -234,7 +234,7 @@ def _asked(text: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _members(member: str, names: Sequence[str]) -> list[str]:
-    """The differing settings that a member stands for."""
+    """Return the differing settings that a member stands for."""
     if member in GROUPS:
         chosen = [name for name in names if group_of(name) == member]
     else:

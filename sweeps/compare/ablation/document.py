@@ -30,7 +30,7 @@ from sweeps.compare.ablation.factorial import FULL, SINGLE, Values
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import (
     FORMAT,
-    ComparedSetting,
+    CommonSetting,
     setting_json,
 )
 from sweeps.compare.judge import interval_sentence
@@ -78,7 +78,7 @@ def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
     return (*OF_CLASS, *names_in(OF_CLASS, classes), *OF_RUN)
 
 
-def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
+def to_document(setting: CommonSetting, ablation: Ablation) -> dict[str, Any]:
     """Return everything that the report, the figure and other programs need, as plain data."""
     values = {name: _values(setting, ablation, name) for name in setting.metrics}
     contributions = _contributions(setting, ablation, values)
@@ -118,7 +118,7 @@ def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
     )
 
 
-def _values(setting: ComparedSetting, ablation: Ablation, name: str) -> Values:
+def _values(setting: CommonSetting, ablation: Ablation, name: str) -> Values:
     by_mask = {one.mask: metric_values(one.runs, name) for one in ablation.combinations if one.runs}
     return Values(len(ablation.components), len(setting.seeds), by_mask)
 
@@ -126,7 +126,7 @@ def _values(setting: ComparedSetting, ablation: Ablation, name: str) -> Values:
 # --- what was run ---------------------------------------------------------------------------------
 
 
-def _combination(setting: ComparedSetting, ablation: Ablation, one: Combination) -> dict[str, Any]:
+def _combination(setting: CommonSetting, ablation: Ablation, one: Combination) -> dict[str, Any]:
     failure = failure_of(setting.seeds, one.runs) if one.runs else None
     figures: dict[str, dict[str, Any]] = {}
     for name in setting.metrics if one.runs else ():
@@ -191,9 +191,9 @@ def _needed(ablation: Ablation, same: Sequence[int], other: Sequence[int]) -> li
 
 
 def _total(
-    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+    setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
-    """The whole change from the base to the arm."""
+    """Return the whole change from the base to the arm."""
     everything = 2 ** len(ablation.components) - 1
     pairs = [
         Pair(values[name][0], values[name][everything], lookup(name)[0].direction)
@@ -216,7 +216,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
-    """The pairs whose difference is a contribution; of averages, the second is the base with them."""
+    """Return the pairs whose difference is a contribution; of averages, the second is the base with them."""
     kinds: dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]] = {
         ADDED: factorial.alone,
         LEFT_OUT: factorial.left_out,
@@ -228,7 +228,7 @@ def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray,
 
 
 def _contributions(
-    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+    setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
     kinds = _kinds(ablation.is_full)
     effects = [
@@ -258,9 +258,9 @@ def _contributions(
 
 
 def _interactions(
-    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+    setting: CommonSetting, ablation: Ablation, values: Mapping[str, Values]
 ) -> list[dict[str, Any]]:
-    """Every two components: what they give together against what adding up their effects promises."""
+    """Return every two components: what they give together against what adding up their effects promises."""
     if ablation.design == SINGLE and not ablation.is_full:
         return []
     effects = [
@@ -290,12 +290,12 @@ def _interactions(
 
 
 def _averaged(
-    setting: ComparedSetting,
+    setting: CommonSetting,
     ablation: Ablation,
     values: Mapping[str, Values],
     asked: Sequence[tuple[str, int, int]],
 ) -> Iterator[dict[str, Any]]:
-    """The interaction averaged over all combinations of the other components."""
+    """Yield the interaction averaged over all combinations of the other components."""
     for name, first, second in asked:
         if not ablation.is_full:
             yield {}
@@ -306,7 +306,7 @@ def _averaged(
         yield {"averaged": interval.to_json()}
 
 
-def _ratio(setting: ComparedSetting, values: Values, first: int, second: int) -> dict[str, Any]:
+def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> dict[str, Any]:
     """Both ÷ base against the product of one ÷ base and other ÷ base, of means over the seeds."""
     cells = [values[mask] for mask in (0, 1 << first, 1 << second, 1 << first | 1 << second)]
     known = np.isfinite(cells).all(axis=0)

@@ -59,7 +59,7 @@ def _default(name: str) -> Any:
 
 
 def _has(config: ClusterConfig, setting: str) -> bool:
-    """Whether the setting is on, or above 0, on some instance."""
+    """Return whether the setting is on, or above 0, on some instance."""
     return any(value > 0 for value in per_instance(config, setting))
 
 

@@ -1,15 +1,18 @@
-"""An ablation as a report: what each component contributes, beside the change as a whole."""
+"""An ablation as options of `sweeps.ablate` say: its runs, its findings and its pages."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.options.outputs import OutputPaths, write_pages
+from blis_jax.commands.options.outputs import OutputPaths, outputs_of, write_pages
+from blis_jax.errors import ConfigError
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
+from blis_jax.progress import phase
 from blis_jax.reports.answers import answer, by_class, change_value, deciding, in_words
 from blis_jax.reports.findings import Findings, Quantity, Remarks, Sentence
 from blis_jax.reports.study import (
@@ -23,9 +26,21 @@ from blis_jax.reports.study import (
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.words import target_line
 from sweeps.compare.ablation import report as words
-from sweeps.compare.ablation.document import ADDED, LEFT_OUT, MAIN, SHAPLEY, Ablation
+from sweeps.compare.ablation.components import components_of, config_at, on
+from sweeps.compare.ablation.document import (
+    ADDED,
+    LEFT_OUT,
+    MAIN,
+    SHAPLEY,
+    Ablation,
+    Combination,
+    default_metrics,
+    to_document,
+)
+from sweeps.compare.ablation.factorial import masks_of
 from sweeps.compare.document import part_table
 from sweeps.compare.report import token_rate_lines
+from sweeps.compare.result import setting_of, write_result
 from sweeps.compare.study import (
     common_seed,
     difference_of,
@@ -33,11 +48,21 @@ from sweeps.compare.study import (
     values_of,
     with_runs,
 )
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.options import FOLDER, NUM_SEEDS
+from sweeps.runs.requests import requests_of, workload_of_arms
+from sweeps.strategies.arms import arm_of, as_served, on_instances
 
 if TYPE_CHECKING:
+    from blis_jax.files.chain import Journal
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
+    from sweeps.ablate import AblateOptions
+    from sweeps.compare.ablation.components import Component
+    from sweeps.compare.document import CommonSetting
     from sweeps.runs.experiment import Experiment
+    from sweeps.strategies.arms import Arm
+
 
 Document = Mapping[str, Any]
 
@@ -210,7 +235,7 @@ def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> ShownDiffere
 
 
 def _values(document: Document) -> Iterator[SeedValues]:
-    """Every combination's seeds under the names and kinds that the differences use."""
+    """Yield every combination's seeds under the names and kinds that the differences use."""
     components = [one["name"] for one in document["components"]]
     by_parts = {frozenset(one["on"]): one["figures"] for one in document["combinations"]}
     base, arm, whole = document["base"], document["arm"], frozenset(components)
@@ -219,8 +244,8 @@ def _values(document: Document) -> Iterator[SeedValues]:
         named[ADDED, component] = frozenset([component])
         named[LEFT_OUT, component] = whole
         named[LEFT_OUT, f"{arm} without {component}"] = whole - {component}
-    for (kind, name), on in named.items():
-        for value in values_of(name, by_parts.get(on, {})):
+    for (kind, name), parts in named.items():
+        for value in values_of(name, by_parts.get(parts, {})):
             yield replace(value, place=kind)
 
 
@@ -233,3 +258,66 @@ def _parts(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> 
                 if len(table):
                     for group, value in grouped(table.mean(axis=0)).items():
                         yield TtftShare(name, slo_class, view, group, float(value))
+
+
+def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: str) -> int:
+    """Run combinations of components, and write and print what each contributes; return the exit code."""
+    began = time.monotonic()
+    arms = (on_instances(arm_of(text), options.instances) for text in (arm_text, base_text))
+    arm, base = as_served(arms, options.trace is not None)
+    components = components_of(base.config, arm.config, options.components)
+    paths = outputs_of(options, f"{FOLDER}/ablate.json", beside=(".jsonl",))
+    if options.block_s is not None:
+        raise ConfigError("--block-s has no meaning here; --trace-windows gives runs to compare")
+    masks = masks_of(options.design, len(components))
+    configs = [base.config, arm.config]
+    requests = requests_of(
+        options, options.command, lambda: workload_of_arms(options, [arm, base]), configs, NUM_SEEDS
+    )
+    setting = setting_of(
+        options, requests, [arm, base], lambda classes, _: default_metrics(classes)
+    )
+    experiment = Experiment(requests, setting.metrics, setting.targets)
+    journal = experiment.journal(paths.beside(".jsonl"), "ablation")
+    with journal.held(options.resume):
+        combinations = _run(
+            options.command, setting, experiment, journal, (base, arm), components, masks
+        )
+
+        ablation = Ablation(base, arm, components, options.design, combinations)
+
+        with phase("judging contributions"):
+            document = to_document(setting, ablation)
+
+        def write_more() -> None:
+            write_reports(document, ablation, experiment, paths, command)
+
+        has_figures = any(one["num_pairs"] for one in document["contributions"])
+        lacking = None if has_figures else "on no seed did two combinations finish"
+        seconds = time.monotonic() - began
+        return write_result(document, paths, options, findings_of, write_more, seconds, lacking)
+
+
+def _run(
+    command: str,
+    setting: CommonSetting,
+    experiment: Experiment,
+    journal: Journal,
+    arms: tuple[Arm, Arm],
+    components: Sequence[Component],
+    masks: Sequence[int],
+) -> tuple[Combination, ...]:
+    """Run every combination on every seed; one that is no configuration says why."""
+    base, arm = (one.config for one in arms)
+    findings = []
+    classes, is_one = setting.classes, setting.is_one_trace
+    with experiment.kept_runs(command, journal, len(masks), classes, is_one) as kept:
+        for mask in masks:
+            name = " + ".join(one.name for one in on(components, mask)) or arms[0].name
+            try:
+                config = config_at(base, arm, components, mask)
+            except ConfigError as error:
+                findings.append(Combination(mask, error=str(error)))
+                continue
+            findings.append(Combination(mask, kept.of(config, name)))
+    return tuple(findings)

@@ -16,7 +16,7 @@ from sweeps.compare.report import quantity
 from sweeps.runs.measured import versions
 
 if TYPE_CHECKING:
-    from sweeps.compare.document import ComparedSetting
+    from sweeps.compare.document import CommonSetting
     from sweeps.compare.selection.stage import FinalAnswer, FinalQuestion
     from sweeps.strategies.arms import Arm
 
@@ -25,7 +25,7 @@ Fresh = tuple[range, list[Difference]]
 
 
 def document_of(
-    setting: ComparedSetting,
+    setting: CommonSetting,
     choice: FinalQuestion,
     arms: Sequence[Arm],
     chosen: FinalAnswer,

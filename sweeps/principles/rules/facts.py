@@ -132,7 +132,7 @@ def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFa
 
 
 def _laws(client: ClientSpec) -> str:
-    """What a request's lengths depend on, and which prefix it has."""
+    """Return what a request's lengths depend on, and which prefix it has."""
     laws = client.input_distribution, client.output_distribution, client.reasoning
     return repr((*laws, client.prefix_group, client.prefix_length))
 

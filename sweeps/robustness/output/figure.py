@@ -110,7 +110,7 @@ def filled(verdicts: xr.Dataset, view: MapView) -> MapView:
 
 
 def _values(verdicts: xr.Dataset, name: str | None) -> list[Any]:
-    """The axis's values that occur, numbers in order; one for no axis."""
+    """Return the axis's values that occur, numbers in order; one for no axis."""
     if name is None:
         return [None]
     values = dict.fromkeys(verdicts[name].values.tolist())
@@ -227,7 +227,7 @@ def _facet_words(name: str, value: str | float) -> str:
 
 
 def _short(value: str | float) -> str:
-    """A tick label: thousands as k."""
+    """Return a tick label: thousands as k."""
     if isinstance(value, str):
         return Path(value).stem
     if value >= 10_000:

@@ -99,7 +99,7 @@ def constraints_of(verdicts: xr.Dataset) -> list[str]:
 
 
 def _broken(verdicts: xr.Dataset, arm: int) -> list[str]:
-    """The constraints that a strategy breaks, by cell."""
+    """Return the constraints that a strategy breaks, by cell."""
     names = np.array(constraints_of(verdicts), object)
     kept = verdicts["is_kept"].values[:, arm]
     failed = verdicts["has_failed"].values[:, arm]
@@ -109,7 +109,7 @@ def _broken(verdicts: xr.Dataset, arm: int) -> list[str]:
 
 
 def _failures(verdicts: xr.Dataset, arm: int) -> list[str]:
-    """How the runs of a strategy ended where it fails, by cell."""
+    """Return how the runs of a strategy ended where it fails, by cell."""
     endings = verdicts["ending"].values.tolist()
     rows = zip(
         verdicts["num_runs"].values[:, arm], verdicts["has_failed"].values[:, arm], strict=True
@@ -178,7 +178,7 @@ def _asked(dataset: xr.Dataset, metrics: Sequence[str] | None) -> Sequence[str]:
 
 
 def _by_strategy(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A metric's values `[cell, strategy, …, seed]`, and the names of the axes but the last."""
+    """Return a metric's values `[cell, strategy, …, seed]`, and the names of the axes but the last."""
     inner = [str(dim) for dim in dataset[name].dims if dim == "slo_class"]
     dims = ("cell", "strategy", *inner)
     return dataset[name].transpose(*dims, "seed").values, dims
@@ -282,7 +282,7 @@ def constraint_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def _is_beaten(verdicts: xr.Dataset) -> np.ndarray:
-    """In which cells another strategy is surely ahead of the recommended one."""
+    """Return in which cells another strategy is surely ahead of the recommended one."""
     names = verdicts["strategy"].values.tolist()
     order = verdicts["is_ahead"].values
     chosen = verdicts["recommended"].values.tolist()
@@ -340,7 +340,7 @@ def reversal_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) -> str:
-    """The regimes in which something happens more often than not."""
+    """Return the regimes in which something happens more often than not."""
     if happens.sum() < FEWEST_TOLD:
         return ""
     part = verdicts.isel(cell=np.flatnonzero(considered))

@@ -107,7 +107,7 @@ _Column = tuple[str, Any]  # the axis, and the value that a text has or has not,
 
 
 def _features(places: xr.Dataset) -> tuple[np.ndarray, list[_Column]]:
-    """Numbers as they are, one column for each value of a text; axes that vary only."""
+    """Return numbers as they are, one column for each value of a text; axes that vary only."""
     columns: list[_Column] = []
     arrays = []
     for kind in kinds_in(places.coords):
@@ -134,7 +134,7 @@ def _leaves(
     here: np.ndarray,
     where: tuple[RuleCondition, ...],
 ) -> list[MapRule]:
-    """The leaves below a node; two that say the same are one."""
+    """Return the leaves below a node; two that say the same are one."""
     if tree.children_left[node] == -1:
         return [_rule(where, labels[here])]
     column, threshold = int(tree.feature[node]), float(tree.threshold[node])
@@ -160,7 +160,7 @@ def _rule(where: tuple[RuleCondition, ...], labels: np.ndarray) -> MapRule:
 def _conditions(
     column: _Column, values: np.ndarray, threshold: float
 ) -> tuple[RuleCondition, RuleCondition]:
-    """What holds below and above a threshold, which is told by the next value that occurs."""
+    """Return what holds below and above a threshold, which is told by the next value that occurs."""
     axis, text = column
     if text is not None:
         return RuleCondition(axis, "is not", text), RuleCondition(axis, "is", text)
@@ -170,7 +170,7 @@ def _conditions(
 
 
 def _with(where: tuple[RuleCondition, ...], added: RuleCondition) -> tuple[RuleCondition, ...]:
-    """The conditions with one more; it replaces a looser one on the same side of the axis."""
+    """Return the conditions with one more; it replaces a looser one on the same side of the axis."""
     is_bound = added.sign in (_LESS, _MORE)
     kept = [
         one for one in where if not (is_bound and (one.axis, one.sign) == (added.axis, added.sign))

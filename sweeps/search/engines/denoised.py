@@ -71,7 +71,7 @@ class Denoised:
         return ranked(told, self._model(told))
 
     def _model(self, told: Sequence[Told]) -> Modelled:
-        """The processes; a batch and the recommendation before it have the same ones, so the last ones are kept."""
+        """Return the processes; a batch and the recommendation before it have the same, so the last ones are kept."""
         if self.last is None or self.last[0] != tuple(told):
             self.last = tuple(told), modelled_of(self.encoding, told)
         return self.last[1]

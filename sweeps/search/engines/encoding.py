@@ -134,7 +134,7 @@ class Encoding:
 
 
 def _branches(space: Space) -> tuple[tuple[int, Any], ...]:
-    """Numbers within their range that overrides name, with the place of their dimension."""
+    """Return numbers within their range that overrides name, with the place of their dimension."""
     branches: dict[tuple[int, Any], None] = {}
     for override in space.strategy.overrides:
         for name, value in override.when.items():

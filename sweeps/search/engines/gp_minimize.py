@@ -48,7 +48,7 @@ class GpMinimize:
             return [tuple(_plain(value) for value in self.proposal)]
 
     def _new(self) -> Any:
-        """As `gp_minimize` sets its optimizer up, draw by draw."""
+        """Return the optimizer as `gp_minimize` sets it up, draw by draw."""
         random = np.random.RandomState(self.search.random_state)
         dimensions = [_skopt_dimension(dimension) for dimension in self.space.dimensions]
         space = normalize_dimensions(dimensions)

@@ -16,7 +16,7 @@ from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.denoised import DRAWS, Denoised
 from sweeps.search.engines.known import distinct, greedy
 from sweeps.search.engines.smooth_model import fitted
-from sweeps.search.pareto_front import nondominated
+from sweeps.search.objectives import nondominated
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 

@@ -57,7 +57,7 @@ class GroupedParams:
 
 
 def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Array, "slot"]:
-    """How often each value is in a sorted list: pairs of slots would cost the square of their number."""
+    """Return how often each value is in a sorted list: pairs of slots would cost the square of their number."""
     last = jnp.searchsorted(in_order, values, side="right")
     return (last - jnp.searchsorted(in_order, values)).astype(jnp.int32)
 

@@ -29,7 +29,7 @@ def both(exact: float, corrected: float, base: float = 100.0) -> list[dict[str, 
     ]
 
 
-def verdict(claim: AnyClaim, exact: float, corrected: float) -> profiles.ProfileVerdict:
+def verdict(claim: AnyClaim, exact: float, corrected: float) -> profiles.ClaimByProfile:
     (found,) = judged_profiles(RECORD, [claim], *both(exact, corrected))
     return found
 

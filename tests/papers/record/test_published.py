@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax.core.outcome import Outcome
 from papers.record.claims import AddedMetric, AnyClaim
-from papers.record.published import Classifier, PublishedRow
+from papers.record.published import Classifier, ReproducedClaim
 from sweeps.claims import words
 from tests.papers.record.made_up import SEEDS, TAIL, claim_of, sample_of, statement_of
 
@@ -17,7 +17,7 @@ BASE = sample_of(
 )
 
 
-def row_of(claim: AnyClaim, *critical: float) -> PublishedRow:
+def row_of(claim: AnyClaim, *critical: float) -> ReproducedClaim:
     ours = sample_of("it05_best", ttft_p99_ms__critical=list(critical))
     (row,) = Classifier({"it05_best": ours, "it00_baseline": BASE}, SEEDS, {}, {}).classified(
         [claim]

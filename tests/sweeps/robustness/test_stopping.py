@@ -16,7 +16,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from blis_jax.statistics.sequential import StoppingRule
 from sweeps.claims.words import UNDECIDED
-from sweeps.robustness import stopping
+from sweeps.robustness import parts
 from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
 from sweeps.robustness.output.report import differences
 from sweeps.robustness.parts import MapRunner
@@ -160,4 +160,4 @@ def test_none_is_safe_only_where_every_strategy_surely_breaks_a_constraint(
             "is_surely_kept": (("cell", "strategy", "constraint"), [[[1, -1], [1, second]]]),
         }
     )
-    assert stopping._is_safe(verdicts, 0.95).tolist() == [is_safe]
+    assert parts._is_safe(verdicts, 0.95).tolist() == [is_safe]

@@ -11,7 +11,7 @@ from blis_jax.errors import ConfigError
 from sweeps.optimize import OptimizeOptions
 from sweeps.search.engines import ENGINES, GONE, Told, make
 from sweeps.search.engines.base import modelled
-from sweeps.search.pareto_front import hypervolume
+from sweeps.search.objectives import hypervolume
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import TINY, budget, tiny_space

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
+from sweeps.search.objectives import hypervolume, nondominated, reference_point
 
 
 def test_front_of_a_staircase() -> None:

@@ -60,7 +60,7 @@ def scene_of(row: Row) -> Scene:
 
 
 def _of_run(rows: Sequence[Row], places: Sequence[int], scene: Scene) -> list[Unit]:
-    """The run with the cells that can be filled, and a unit for each row that asks for something else."""
+    """Return the run with the cells that can be filled, and a unit for each row that asks for something else."""
     cells, refused = [], []
     for place in places:
         try:
