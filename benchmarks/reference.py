@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import sweeps.claims.metrics  # noqa: F401  (registers the metrics of searches)
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
@@ -74,9 +75,6 @@ def _default(name: str, value: object) -> str:
 
 def metrics_table() -> str:
     """Write the reference table of metrics, one row for each name."""
-    import sweeps.runs.metrics  # registers its own
-
-    del sweeps
     lines = ["| metric | what it is | unit | better | by class |", "|---|---|---|---|---|"]
     for name in metric_names():
         metric, _ = lookup(name)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,14 @@ from blis_jax.runs.runs import Point
 from blis_jax.workload import reference
 from blis_jax.workload.spec import load_builtin, override
 from blis_jax.workload.spec_parts import WorkloadSpec
+from sweeps.runs.experiment import Experiment
+from sweeps.runs.workloads import workload_of
+from sweeps.search import racing
+from sweeps.search.engines import make
+from sweeps.search.loop import runs_at, search
+from sweeps.search.objectives import Valuation
+from sweeps.strategies.file import load_strategy
+from sweeps.strategies.space import space_of
 
 BASELINE, BEST = ClusterConfig(**worker.BASELINE), ClusterConfig(**worker.BEST)
 SEEDS = worker.SEEDS
@@ -281,15 +290,6 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 def search_of(strategy: str) -> dict[str, Any]:
     """Time a search of the library from its first call to its last, compiled before."""
-    from sweeps.runs.experiment import Experiment
-    from sweeps.runs.workloads import workload_of
-    from sweeps.search.engines import make
-    from sweeps.search.loop import runs_at, search
-    from sweeps.search.objectives import Valuation
-    from sweeps.search.racing import best_of
-    from sweeps.strategies.file import load_strategy
-    from sweeps.strategies.space import space_of
-
     space = space_of(load_strategy(strategy))
     budget, valuation = space.strategy.search, Valuation(space.strategy)
     spec, seeds = workload_of(space.strategy), space.strategy.seeds
@@ -300,7 +300,7 @@ def search_of(strategy: str) -> dict[str, Any]:
     experiment.run([space.base])
     compile_s = time.perf_counter() - start
     start = time.perf_counter()
-    best = best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
+    best = racing.best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
     seconds = time.perf_counter() - start
     assert best is not None
     return {
@@ -324,8 +324,6 @@ def compile_cold() -> dict[str, Any]:
 def compile_cached() -> dict[str, Any]:
     """Time the compilation of the same program from the persistent cache, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
-        import subprocess
-
         code = (
             "import time, jax\n"
             f"jax.config.update('jax_compilation_cache_dir', {folder!r})\n"

@@ -158,7 +158,7 @@ def _statement(claim: Statement, samples: Samples) -> SurvivalFinding:
 
 
 def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | None, str, int]:
-    """Return whether a condition holds beyond chance (None: the interval leaves it open), the numbers, how many seeds."""
+    """Return whether a condition holds beyond chance (None: that is open), the numbers, and how many seeds."""
     if condition.against is not None:
         return _changes_condition(condition, samples)
     values = column(samples[condition.at], condition.of)

@@ -28,11 +28,11 @@ from sweeps.ledger.entry import (
     NAME,
     AddOptions,
     CheckOptions,
+    LedgerReplayOptions,
     NewRowOptions,
     NoteOptions,
     PlanOptions,
     RenderOptions,
-    ReplayOptions,
     StatusOptions,
 )
 
@@ -120,7 +120,7 @@ def check(options: CheckOptions) -> int:
     return EXIT_BROKEN if report.problems else 0
 
 
-def replay(options: ReplayOptions) -> int:
+def replay(options: LedgerReplayOptions) -> int:
     """Run a row again, and compare every number."""
     comparison = replayed(find_ledger(options.track), options.row)
     show(answers.of_replay(comparison, options.row))

@@ -216,7 +216,7 @@ class CheckOptions(
     )
 
 
-class ReplayOptions(
+class LedgerReplayOptions(
     RowOptions, command=f"{NAME} replay", description=described("replay"), examples=shown_as("12")
 ):
     """Options of `replay`."""
@@ -247,6 +247,6 @@ OPTIONS: dict[str, type[LedgerOptions]] = {
     "note": NoteOptions,
     "render": RenderOptions,
     "check": CheckOptions,
-    "replay": ReplayOptions,
+    "replay": LedgerReplayOptions,
     "status": StatusOptions,
 }
