@@ -314,6 +314,34 @@ class Study:
         return path.stem if path.suffix in (".yaml", ".yml") else path.name
 
 
+VERDICT_RULE = (
+    "A change is called better or worse where Holm's method, which corrects for the number of changes, "
+    "tells it from chance."
+)
+
+
+def judged(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Study` that say how the differences of a result document were judged."""
+    inference = document["inference"]
+    p_values = f" P-values: {inference['p_values']}." if "p_values" in inference else ""
+    return {
+        "confidence": inference["confidence"],
+        "are_exact": inference.get("are_exact", False),
+        "intervals": inference["intervals"],
+        "joint": f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
+        "verdicts": f"{VERDICT_RULE} They are {inference['family']}.{p_values}",
+    }
+
+
+def provenance_of(document: Mapping[str, Any], runs: RunWords) -> dict[str, Any]:
+    """Return what a result document's numbers depend on beside settings: versions, stream and seeds."""
+    return {
+        **document["versions"],
+        "random stream": document["rng"],
+        runs.many: ", ".join(map(str, document["seeds"])),
+    }
+
+
 # --- what is shown of single runs: a timeline of each instance, and the parts of TTFT -------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,17 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """Return the mean, its interval and the method as plain data."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "method": self.method}
+
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any], num_seeds: int = 0) -> Estimate:
+        """Return the estimate that was written as `entry`, which may have null for NaN."""
+        mean, low, high = (read_number(entry[name]) for name in ("mean", "low", "high"))
+        return cls(mean, low, high, num_seeds, entry["method"])
+
+
+def read_number(value: float | None) -> float:
+    """Return a number of a document, which has null for NaN."""
+    return math.nan if value is None else float(value)
 
 
 def t_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:

@@ -15,7 +15,7 @@ each seed, which is exact where the arms are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from blis_jax.statistics.intervals import (
     interval_of,
     is_constant,
     percent_interval,
+    read_number,
     relative_change,
     seed_mean,
     skewed_p_value,
@@ -120,6 +121,30 @@ class Difference:
             "p_adjusted": self.p_adjusted,
             "verdict": self.verdict,
         }
+
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any]) -> Difference:
+        """Return the difference that was written as `entry`, which may have null for NaN.
+
+        The interval in the family is the simultaneous one: an entry has no other.
+        """
+
+        def interval(name: str) -> Estimate:
+            return Estimate.of_json(entry[name], entry["num_pairs"])
+
+        return cls(
+            num_pairs=entry["num_pairs"],
+            first_mean=read_number(entry["reference_mean"]),
+            second_mean=read_number(entry["mean"]),
+            absolute=interval("difference"),
+            percent=interval("percent"),
+            in_family=interval("simultaneous"),
+            simultaneous=interval("simultaneous"),
+            simultaneous_percent=interval("simultaneous_percent"),
+            p_value=read_number(entry["p_value"]),
+            p_adjusted=read_number(entry["p_adjusted"]),
+            verdict=entry["verdict"],
+        )
 
 
 def joint_words(inference: Inference) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.differences import findings
@@ -20,13 +21,18 @@ from blis_jax.reports.study import (
     SeedValues,
     ShownDifference,
     ShownFigure,
-    ShownInterval,
     Study,
     TtftShare,
+    judged,
+    provenance_of,
+    shown_difference,
+    shown_interval,
     timelines_of,
     words_of,
 )
 from blis_jax.reports.words import target_line
+from blis_jax.statistics.intervals import Estimate
+from blis_jax.statistics.paired import Difference
 from sweeps.compare import coefficient_draws, ranking
 from sweeps.compare import report as words
 from sweeps.compare.seeds import stopping_lines
@@ -99,13 +105,7 @@ def study_of(document: Document, command: str = "") -> Study:
             for entry in document["comparisons"]
         ),
         sure=ranking.sure(document),
-        confidence=inference["confidence"],
-        are_exact=inference.get("are_exact", False),
-        intervals=inference["intervals"],
-        verdicts="A change is called better or worse where Holm's method, which corrects for the "
-        f"number of comparisons ({inference['family_size']}: a family of {inference['family']}), tells it from "
-        f"chance. P-values: {inference['p_values']}.",
-        joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
+        **judged(document),
         title=ranking.title(document),
         asked=ranking.asked(document),
         verdict=(best,) if best is not None else (),
@@ -174,27 +174,8 @@ def with_runs(
 
 def difference_of(entry: Mapping[str, Any], name: str, reference: str) -> ShownDifference:
     """Make a difference of the report from an entry of the document."""
-    return ShownDifference(
-        strategy=name,
-        reference=reference,
-        slo_class=entry["class"],
-        metric=entry["metric"],
-        unit=entry["unit"],
-        better=entry["better"],
-        reference_mean=entry["reference_mean"],
-        mean=entry["mean"],
-        absolute=_range(entry["difference"]),
-        percent=_range(entry["percent"]),
-        joint=_range(entry["simultaneous"]),
-        joint_percent=_range(entry["simultaneous_percent"]),
-        p_adjusted=entry["p_adjusted"],
-        num_pairs=entry["num_pairs"],
-        verdict=entry["verdict"],
-    )
-
-
-def _range(entry: Mapping[str, Any]) -> ShownInterval:
-    return ShownInterval(entry["mean"], entry["low"], entry["high"])
+    metric = name_in(entry["metric"], entry["class"])
+    return shown_difference(Difference.of_json(entry), name, reference, metric)
 
 
 def values_of(name: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterable[SeedValues]:
@@ -208,7 +189,9 @@ def _tails(arm: Mapping[str, Any]) -> Iterable[ShownFigure]:
     """Yield the TTFT P99 of one arm with its intervals."""
     for slo_class, of_class in arm["figures"].items():
         if TAIL in of_class:
-            yield ShownFigure(arm["name"], slo_class, TAIL, _range(of_class[TAIL]))
+            yield ShownFigure(
+                arm["name"], slo_class, TAIL, shown_interval(Estimate.of_json(of_class[TAIL]))
+            )
 
 
 def curves_of(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> Iterable[Curve]:
@@ -232,9 +215,7 @@ def _parts(arm: Mapping[str, Any]) -> Iterable[TtftShare]:
 def _provenance(document: Document) -> dict[str, Any]:
     arms = document["arms"]
     return {
-        **document["versions"],
-        "random stream": document["rng"],
-        words_of(document).many: ", ".join(map(str, document["seeds"])),
+        **provenance_of(document, words_of(document)),
         "requests a run": str(document["num_requests"] or "as many as the workload draws"),
         "fingerprints of the arms' runs": {arm["name"]: arm["fingerprint"] for arm in arms},
         "settings of the arms": {arm["name"]: arm["settings"] for arm in arms},

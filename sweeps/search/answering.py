@@ -20,10 +20,12 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.page import write_study
 from blis_jax.reports.study import (
+    VERDICT_RULE,
     RunWords,
     SeedValues,
     ShownDifference,
     Study,
+    provenance_of,
     run_words,
     shown_difference,
 )
@@ -76,8 +78,7 @@ def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
         differences=tuple(_differences(values, metrics)),
         intervals=BY_STUDENT.method,
         joint=joint_words(BY_STUDENT),
-        verdicts="A change is called better or worse where Holm's method, which corrects for the number of "
-        "requests and metrics, tells it from chance.",
+        verdicts=VERDICT_RULE,
         values=tuple(
             SeedValues(
                 name,
@@ -93,9 +94,7 @@ def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
         else (),
         checks=tuple(_failures(values, answers)),
         provenance={
-            **first["versions"],
-            "random stream": first["rng"],
-            runs.many: ", ".join(map(str, first["seeds"])),
+            **provenance_of(first, runs),
             "configurations": {
                 name: answer["configuration"] for name, answer in zip(values, answers, strict=True)
             },

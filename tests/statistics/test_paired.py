@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import HIGHER, LOWER
 from blis_jax.statistics.intervals import (
     BOOTSTRAP,
@@ -222,3 +223,14 @@ def test_coverage_of_percentages() -> None:
         first, second = common + rng.normal(0, 3, 6), 0.7 * common + rng.normal(0, 3, 6)
         covered += relative_change(first, second, 0.95).holds(-30.0)
     assert 0.88 <= covered / 300 <= 0.991
+
+
+def test_a_difference_comes_back_from_what_was_written() -> None:
+    rng = np.random.default_rng(5)
+    first, second = rng.normal(10, 1, 6), rng.normal(12, 1, 6)
+    found = difference(first, second)
+    again = Difference.of_json(plain(found.to_json()))
+    assert again.to_json() == found.to_json()
+    assert again.simultaneous == again.in_family and again.num_pairs == 6
+    nothing = difference(np.array([np.nan]), np.array([1.0]))
+    assert np.isnan(Difference.of_json(plain(nothing.to_json())).first_mean)

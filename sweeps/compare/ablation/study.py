@@ -21,6 +21,8 @@ from blis_jax.reports.study import (
     ShownDifference,
     Study,
     TtftShare,
+    judged,
+    provenance_of,
     words_of,
 )
 from blis_jax.reports.study_pictures import pictures
@@ -156,7 +158,6 @@ def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
 
 def study_of(document: Document, command: str = "") -> Study:
     """Return an ablation as a report, without what only its runs know."""
-    inference = document["inference"]
     base, arm = document["base"], document["arm"]
     differences = [difference_of(entry, arm, base) for entry in document["total"]]
     differences = [replace(one, place=ADDED) for one in differences]
@@ -179,11 +180,7 @@ def study_of(document: Document, command: str = "") -> Study:
         seeds=tuple(document["seeds"]),
         runs=runs_are,
         differences=tuple(differences),
-        confidence=inference["confidence"],
-        intervals=inference["intervals"],
-        joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
-        verdicts="A change is called better or worse where Holm's method, which corrects for the "
-        f"number of contributions, tells it from chance ({inference['family']}).",
+        **judged(document),
         num_runs=len(document["seeds"])
         * sum(entry["error"] is None for entry in document["combinations"]),
         values=tuple(_values(document)),
@@ -198,9 +195,7 @@ def study_of(document: Document, command: str = "") -> Study:
         remarks=tuple(words.failure_lines(document)),
         more={"The components": words.component_lines(document)},
         provenance={
-            **document["versions"],
-            "random stream": document["rng"],
-            runs_are.many: ", ".join(map(str, document["seeds"])),
+            **provenance_of(document, runs_are),
             "components": {one["name"]: one["settings"] for one in document["components"]},
         },
     )
