@@ -66,7 +66,7 @@ def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_grid_asks_about_settings_too(folder: Path) -> None:
-    """One request at a time needs more instances than eight; the page opens without a network."""
+    """One request at a time needs more instances than eight; the page has answer and picture."""
     grid = ["--grid", "max_num_seqs=1,8", "--report", str(folder / "grid.html")]
     assert main(words(folder, "grid.json", *grid)) == 0
     answer = json.loads((folder / "grid.json").read_text())
