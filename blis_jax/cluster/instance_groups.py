@@ -242,6 +242,14 @@ def size(groups: tuple[InstanceGroup, ...]) -> int:
     return sum(group.count for group in groups)
 
 
+def num_gpus(config: ClusterConfig) -> int:
+    """Return the GPUs of all instances together."""
+    if not config.instances:
+        return config.num_instances * (config.tp or 1) * config.dp
+    each = ((one, one.tp or config.tp or 1, one.dp or config.dp) for one in config.instances)
+    return sum(one.count * tp * dp for one, tp, dp in each)
+
+
 def check_number(config: ClusterConfig, wanted: int) -> None:
     """Refuse a number of instances that the groups do not add up to; nodes may have room for fewer."""
     number = size(config.instances) if config.instances else wanted

@@ -134,6 +134,10 @@ class Experiment:
         check_seeds(seeds, self.requests.stream)
         return replace(self, requests=replace(self.requests, seeds=tuple(seeds)))
 
+    def in_window(self, window: str) -> Experiment:
+        """Return the same with other measured arrivals, `WARM_UP,COOL_DOWN` in s."""
+        return replace(self, window=window)
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds, or the windows of a trace from 1 on."""

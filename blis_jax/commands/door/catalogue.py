@@ -56,6 +56,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         Command("select", "sweeps.select", "the best of several strategies, with a stated probability of being right"),
         Command("ablate", "sweeps.ablate", "what each component of a strategy contributes"),
         _package("robustness", "sweeps.robustness", "which strategy is best in which regime"),
+        _package("curve", "sweeps.curve", "latency against throughput, the saturation rate, and the Pareto front"),
         _package("capacity", "sweeps.capacity", "the smallest cluster that meets service targets, and how surely"),
         _package("review", "sweeps.review", "judges that look for flaws in two or three candidates"),
     )),

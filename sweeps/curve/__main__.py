@@ -1,0 +1,154 @@
+"""`python -m sweeps.curve ARM…`: latency against throughput over the rate, and the Pareto front of clusters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.options import AllSwitch, CommandOptions, option, outputs, words
+from blis_jax.commands.options.outputs import PageOption, outputs_of
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, seeds_option
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json
+from blis_jax.files.chain import Journal
+from sweeps.runs.options import FOLDER, USUAL_ARM, ResultFiles, check_statistics
+
+NAME = "sweeps.curve"
+NUM_SEEDS, NUM_REQUESTS = 4, 2000  # requests for each instance
+WORKLOAD = "stationary"
+
+_DESCRIPTION = """\
+Draw latency against throughput, and tokens/s per user against tokens/s per GPU with its Pareto front. For each ARM the
+rate is found at which its cluster is full: more requests come than leave. Then it serves parts of that rate, or those
+of --rate, on common seeds. An ARM is [LABEL=]STRATEGY[:NAME=VALUE;…]; --grid varies settings.
+"""
+_EXAMPLES = """\
+examples:
+  one cluster, from a tenth of its saturation rate to all of it:
+    %(prog)s vllm:num_instances=4
+
+  tensor parallelism and batch limit on 4 GPUs, and pools:
+    %(prog)s "1x4=vllm:num_instances=4" "2x2=vllm:num_instances=2;tensor_parallel_size=2" \\
+      "1P3D=vllm:instances=1P3D" --workload stationary
+
+  token budget and sequences, with a page:
+    %(prog)s vllm:num_instances=2 --grid max_num_batched_tokens=2048,8192 --grid max_num_seqs=64,256 \\
+      --report out/curve.html
+"""
+
+
+class _Asked(CommandOptions, title="question"):
+    """Options for the clusters and the rates."""
+
+    grid: tuple[str, ...] = option(
+        str, (), "KEY=VALUES", "a setting with several values, such as max_num_seqs=64,256 or "
+        "instances=1P3D;2P2D: each ARM with each; repeat it", is_repeated=True,
+    )  # fmt: skip
+    rate: tuple[float, ...] = option(
+        cli.numbers,
+        (),
+        "R,…",
+        "requests per second (default: parts of the rate at which a cluster is full)",
+    )
+    confidence: float = option(cli.number, 0.95, "P", "confidence of intervals")
+
+
+class _Requests(CountedRequests, title="requests"):
+    """Options for the requests that every cluster serves."""
+
+    workload: str = option(
+        str, WORKLOAD, "NAME", "built-in workload or .yaml file; its rate is replaced"
+    )
+    seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
+    num_requests: int | None = option(
+        cli.at_least(100), None, "N", "requests of a run for each instance", shown=NUM_REQUESTS
+    )
+    rng: str | None = option(
+        cli.one_of("reference", "jax"),
+        "jax",
+        "NAME",
+        "who draws the requests: jax, or reference, as BLIS does",
+    )
+
+
+class CurveOptions(
+    _Asked, _Requests, ResultFiles, PageOption, AllSwitch,
+    command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    arms: tuple[str, ...] = words("ARM", f"clusters to draw (default: {USUAL_ARM})")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run_command(NAME, _curve, arguments)
+
+
+def _curve(arguments: Sequence[str] | None) -> int:
+    options = CurveOptions.read(arguments)
+    check_statistics(options.confidence)
+    paths = outputs_of(options, f"{FOLDER}/curve.json", beside=(".jsonl",))
+    if any(rate <= 0 for rate in options.rate):
+        raise ConfigError("--rate: a rate is not above 0; give requests per second")
+
+    from blis_jax.reports import page
+    from blis_jax.reports.words import cluster_line
+    from sweeps.runs.axes import at_each_place
+    from sweeps.runs.measured import versions
+    from sweeps.runs.requests import check_count, check_seeds
+    from sweeps.runs.workloads import workload_content, workload_from
+    from sweeps.strategies.arms import arms_of, as_served
+
+    arms = as_served(
+        at_each_place(arms_of(options.arms or (USUAL_ARM,)), options.grid), is_real=False
+    )
+    spec = workload_from(options.workload, "--workload")
+    per_instance = options.num_requests or NUM_REQUESTS
+    seeds = seeds_of(options, NUM_SEEDS, options.stream)
+    check_seeds(seeds, options.stream)
+    check_count(seeds, 2, "for an interval", options.stream)
+    prepare_backend(use_cache=not options.no_cache)
+
+    from sweeps.curve.document import findings_of, to_document
+    from sweeps.curve.measuring import Measuring
+
+    setting: dict[str, Any] = {
+        "workload": options.workload, "num_requests": per_instance, "seeds": list(seeds), "rng": options.stream,
+        "confidence": options.confidence, "versions": versions(),
+        "cluster": cluster_line({arm.name: arm.config for arm in arms}),
+        "command": cli.command_text(NAME, arguments),
+    }  # fmt: skip
+    journal = Journal(
+        paths.beside(".jsonl"), "curve",
+        {"workload": workload_content(spec), "num_requests": per_instance, "seeds": seeds, "stream": options.stream},
+    )  # fmt: skip
+    with cli.resumable(NAME, journal.path), journal.held(options.resume):
+        measuring = Measuring(
+            spec, per_instance, seeds, options.stream, options.confidence, journal
+        )
+        with progress.phase("drawing curves", len(arms), "clusters") as work:
+            curves = []
+            for at, arm in enumerate(arms):
+
+                def show(what: str, at: int = at, name: str = arm.name) -> None:
+                    work.show(at, f"{name}: {what}")
+
+                curves.append(measuring.curve(arm, options.rate, show))
+        findings = findings_of(curves, setting, measuring.num_runs)
+        files: outputs.Files = [
+            (paths.result, lambda path: write_json(path, to_document(curves, setting, findings))),
+            (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
+            (paths.report, lambda path: page.write(
+                findings, path, "Latency against throughput", setting["command"], setting["versions"])),
+        ]  # fmt: skip
+        outputs.show(findings, lambda: outputs.write_files(files), options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The curve of one cluster: the rate at which it is full, then figures at parts of that rate, on the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.instance_groups import num_gpus
+from blis_jax.errors import ConfigError
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form
+from blis_jax.statistics.intervals import Estimate, estimate
+from blis_jax.workload.spec import WorkloadSpec, override
+from sweeps.runs.experiment import Experiment
+from sweeps.strategies.arms import Arm, key_of
+
+if TYPE_CHECKING:
+    from blis_jax.files.chain import Journal
+
+NAMES = (
+    "requests_per_s",
+    "output_tokens_per_s",
+    "tpot_mean_ms",
+    "ttft_mean_ms",
+    "ttft_p99_ms",
+    "e2e_mean_ms",
+    "scheduling_delay_mean_ms",
+)
+PARTS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0)  # of the rate at which a cluster is full
+WARM_UP = 0.5  # of the arrivals' time, until as many leave as come
+TO_LAST_S = 1e-6  # rates are measured up to the last arrival, and not while the cluster empties
+KEEPS_UP = 0.9  # of the arrivals that leave: below it a cluster is full
+FIRST_RATE, MOST_RATE = 8.0, 1e6  # per second and instance; of all
+PLATEAU = 1.1  # times what left at the rate before: more than that is still a rise
+SPANS = 2.0  # services that a warm-up should last
+STEP = 2.0  # from one try to the next, until a cluster is full
+Values = dict[str, list[float]]  # by metric, of each seed
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Figures of one cluster at one rate, means over seeds with intervals."""
+
+    rate: float  # requests/s that arrive
+    figures: dict[str, Estimate]  # by metric, and those per user and per GPU
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the point as plain data."""
+        figures = {name: one.to_json() for name, one in self.figures.items()}
+        return {"rate": self.rate, "figures": figures}
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """What one cluster does over the rate."""
+
+    arm: Arm
+    full: Estimate  # requests/s that leave when more come than it serves
+    points: tuple[CurvePoint, ...]
+    is_short: bool  # requests were served for so long, against the arrivals' time, that it may not have filled up
+
+    @property
+    def num_gpus(self) -> int:
+        """Return the GPUs of the cluster."""
+        return num_gpus(self.arm.config)
+
+
+@dataclass
+class Measuring:
+    """Run clusters at rates; what the journal has is not run again."""
+
+    spec: WorkloadSpec
+    per_instance: int  # requests
+    seeds: tuple[int, ...]
+    stream: str
+    confidence: float
+    journal: Journal
+    num_runs: int = 0
+    known: dict[tuple[str, float], Values] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.runner = Runner(Options(form=default_form()), len(self.seeds))
+        for key, rate, values in self.journal.lines():
+            self.known[key, rate] = values
+        self.journal.begin()
+
+    def curve(self, arm: Arm, rates: Sequence[float], show: Callable[[str], None]) -> RateCurve:
+        """Return the curve of a cluster at these rates, or at parts of the rate at which it is full."""
+        full, is_short = self._full(arm, show)
+        points = []
+        for wanted in rates or [float(f"{part * full.mean:.3g}") for part in PARTS]:
+            show(f"{wanted:g} requests/s")
+            points.append(self._point(arm, wanted))
+        return RateCurve(arm, full, tuple(points), is_short)
+
+    def _full(self, arm: Arm, show: Callable[[str], None]) -> tuple[Estimate, bool]:
+        """Return the requests/s that leave a full cluster, and whether its runs were too short to fill it.
+
+        Rates rise until fewer requests leave than come, and no more than at the rate before.
+        """
+        rate, most = FIRST_RATE * arm.config.num_instances, np.zeros(len(self.seeds))
+        while rate < MOST_RATE:
+            show(f"is it full at {rate:g} requests/s?")
+            values = {name: np.array(of) for name, of in self._values(arm, rate).items()}
+            leaving = values["requests_per_s"]
+            is_plateau = leaving.mean() < PLATEAU * most.mean()
+            if leaving.mean() > most.mean():
+                most = leaving
+                served_ms = values["e2e_mean_ms"] - values["scheduling_delay_mean_ms"]
+                is_short = served_ms.mean() > 1000 * WARM_UP * self._count(arm) / rate / SPANS
+            if is_plateau and leaving.mean() < KEEPS_UP * rate:
+                return estimate(most, self.confidence), bool(is_short)
+            rate *= STEP
+        raise ConfigError(f"{arm.name} keeps up with {MOST_RATE:g} requests/s; give slower servers")
+
+    def _count(self, arm: Arm) -> int:
+        """Return the requests of a run: as many for each instance, so that larger clusters fill up, too."""
+        return self.per_instance * arm.config.num_instances
+
+    def _values(self, arm: Arm, rate: float) -> Values:
+        place = key_of(arm.config), rate
+        if place not in self.known:
+            count = self._count(arm)
+            spec = override(self.spec, aggregate_rate=rate, num_requests=count)
+            experiment = Experiment.on(spec, self.seeds, self.stream, NAMES, shared=self.runner)
+            window = f"{WARM_UP * count / rate:.9f},{TO_LAST_S}"
+            (runs,) = experiment.in_window(window).run([arm.config])
+            self.num_runs += len(runs)
+            self.known[place] = {name: [run.value(name) for run in runs] for name in NAMES}
+            self.journal.append([*place, self.known[place]])
+        return self.known[place]
+
+    def _point(self, arm: Arm, rate: float) -> CurvePoint:
+        values = {name: np.array(of, float) for name, of in self._values(arm, rate).items()}
+        gpus = num_gpus(arm.config)
+        values["tokens_per_s_user"] = 1000.0 / values["tpot_mean_ms"]
+        values["tokens_per_s_gpu"] = values["output_tokens_per_s"] / gpus
+        return CurvePoint(
+            rate, {name: estimate(of, self.confidence) for name, of in values.items()}
+        )
+
+
+def front(curves: Sequence[RateCurve]) -> list[tuple[RateCurve, CurvePoint]]:
+    """Return the points that no other point beats for the user and for the GPU, the fastest for the user first."""
+    every = [(curve, point) for curve in curves for point in curve.points]
+
+    def both(point: CurvePoint) -> tuple[float, float]:
+        user, gpu = point.figures["tokens_per_s_user"], point.figures["tokens_per_s_gpu"]
+        return user.mean, gpu.mean
+
+    best, kept = -np.inf, []
+    for curve, point in sorted(every, key=lambda one: both(one[1]), reverse=True):
+        if both(point)[1] > best:
+            best = both(point)[1]
+            kept.append((curve, point))
+    return kept
