@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from blis_jax import progress
 from blis_jax.commands import cli
@@ -18,6 +20,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json, write_text
 from blis_jax.files.chain import Journal
 from blis_jax.reports import page, render
+from blis_jax.reports.findings import Remarks
 from blis_jax.reports.words import cluster_line
 from sweeps.capacity.deciding import Decision, fewest_seeds, num_tries, read_service_targets
 from sweeps.capacity.document import cheapest, findings_of, to_document
@@ -44,17 +47,23 @@ if TYPE_CHECKING:
 
 
 FEWEST_SEEDS = 16
+Starting = Callable[["Smallest"], tuple[list[str], dict[str, Any] | None]]
 
 
-def size_clusters(options: CapacityOptions, paths: OutputPaths, command: str) -> int:
-    """Find the smallest cluster of each kind, and write and print it; return the exit code."""
+def size_clusters(
+    options: CapacityOptions, paths: OutputPaths, command: str, starting: Starting | None = None
+) -> int:
+    """Find the smallest cluster of each kind, and write and print it; return the exit code.
+
+    `starting` says how the best is started, and the configuration of its router.
+    """
     question = _question(options)
     setting = {**question.setting, "command": command}
     journal = _journal(question, paths.beside(".jsonl"))
     with cli.resumable(options.command, journal.path), journal.held(options.resume):
         runs = _runs(question, journal)
         answers = [_found(question, runs, arm, family) for arm, family in question.clusters]
-        return _written(question, runs, answers, setting, paths, options)
+        return _written(question, runs, answers, setting, paths, options, starting)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -247,9 +256,14 @@ def _written(
     setting: Mapping[str, Any],
     paths: OutputPaths,
     options: CapacityOptions,
+    starting: Starting | None,
 ) -> int:
     """Write the files, print the words, and return the exit code."""
     findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
+    best = cheapest(found)
+    lines, router = starting(best) if starting is not None and best is not None else ([], None)
+    said = Remarks(tuple(lines), "How it is started", is_brief=True)
+    findings = replace(findings, sections=(said, *findings.sections))
     picture = (
         ""
         if paths.figure is None
@@ -264,6 +278,10 @@ def _written(
         (paths.beside(".md"), lambda path: write_text(path, text)),
         (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
         (paths.report, lambda path: page.write(kept, path, title, setting["command"], versions())),
+        (
+            paths.beside(".yaml") if router is not None else None,
+            lambda path: write_text(path, yaml.safe_dump(router, sort_keys=False)),
+        ),
     ]
     outputs.show(findings, lambda: outputs.write_files(files), options)
-    return 0 if cheapest(found) is not None else cli.EXIT_UNSUPPORTED
+    return 0 if best is not None else cli.EXIT_UNSUPPORTED

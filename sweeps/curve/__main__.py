@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import AllSwitch, CommandOptions, option, outputs, words
+from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.outputs import PageOption, outputs_of
-from blis_jax.commands.options.seed_options import CountedRequests, seeds_of, seeds_option
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
-from blis_jax.files.chain import Journal
 from sweeps.runs.options import FOLDER, USUAL_ARM, ResultFiles, check_statistics
 
 NAME = "sweeps.curve"
@@ -95,59 +91,10 @@ def _curve(arguments: Sequence[str] | None) -> int:
     paths = outputs_of(options, f"{FOLDER}/curve.json", beside=(".jsonl",))
     if any(rate <= 0 for rate in options.rate):
         raise ConfigError("--rate: a rate is not above 0; give requests per second")
-
-    from blis_jax.reports import page
-    from blis_jax.reports.words import cluster_line
-    from sweeps.runs.axes import at_each_place
-    from sweeps.runs.measured import versions
-    from sweeps.runs.requests import check_count, check_seeds
-    from sweeps.runs.workloads import workload_content, workload_from
-    from sweeps.strategies.arms import arms_of, as_served
-
-    arms = as_served(
-        at_each_place(arms_of(options.arms or (USUAL_ARM,)), options.grid), is_real=False
-    )
-    spec = workload_from(options.workload, "--workload")
-    per_instance = options.num_requests or NUM_REQUESTS
-    seeds = seeds_of(options, NUM_SEEDS, options.stream)
-    check_seeds(seeds, options.stream)
-    check_count(seeds, 2, "for an interval", options.stream)
     prepare_backend(use_cache=not options.no_cache)
+    from sweeps.curve.command import drawn
 
-    from sweeps.curve.document import findings_of, to_document
-    from sweeps.curve.measuring import Measuring
-
-    setting: dict[str, Any] = {
-        "workload": options.workload, "num_requests": per_instance, "seeds": list(seeds), "rng": options.stream,
-        "confidence": options.confidence, "versions": versions(),
-        "cluster": cluster_line({arm.name: arm.config for arm in arms}),
-        "command": cli.command_text(NAME, arguments),
-    }  # fmt: skip
-    journal = Journal(
-        paths.beside(".jsonl"), "curve",
-        {"workload": workload_content(spec), "num_requests": per_instance, "seeds": seeds, "stream": options.stream},
-    )  # fmt: skip
-    with cli.resumable(NAME, journal.path), journal.held(options.resume):
-        measuring = Measuring(
-            spec, per_instance, seeds, options.stream, options.confidence, journal
-        )
-        with progress.phase("drawing curves", len(arms), "clusters") as work:
-            curves = []
-            for at, arm in enumerate(arms):
-
-                def show(what: str, at: int = at, name: str = arm.name) -> None:
-                    work.show(at, f"{name}: {what}")
-
-                curves.append(measuring.curve(arm, options.rate, show))
-        findings = findings_of(curves, setting, measuring.num_runs)
-        files: outputs.Files = [
-            (paths.result, lambda path: write_json(path, to_document(curves, setting, findings))),
-            (paths.figure, lambda path: outputs.draw(findings.pictures[0], path)),
-            (paths.report, lambda path: page.write(
-                findings, path, "Latency against throughput", setting["command"], setting["versions"])),
-        ]  # fmt: skip
-        outputs.show(findings, lambda: outputs.write_files(files), options)
-    return 0
+    return drawn(options, paths, NUM_SEEDS, NUM_REQUESTS, cli.command_text(NAME, arguments))
 
 
 if __name__ == "__main__":

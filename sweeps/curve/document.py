@@ -166,10 +166,11 @@ def picture(curves: Sequence[RateCurve], setting: Mapping[str, Any]) -> Picture:
     )
     left_out = len(curves) - MOST_CURVES
     caption += f" {left_out} more clusters are in the table." * (left_out > 0)
+    of_gpu = Axis("tokens/s per GPU", limits=(0.0, None), most_ticks=5)
     panels = [
-        Panel(left, Axis("tokens/s per GPU", limits=(0.0, None), most_ticks=5), Axis("TTFT P99 (ms)", "log"), "latency"),
-        Panel(right, Axis("tokens/s per user"), Axis("tokens/s per GPU", limits=(0.0, None), most_ticks=5), "user and GPU"),
-    ]  # fmt: skip
+        Panel(left, of_gpu, Axis("TTFT P99 (ms)", "log"), "latency"),
+        Panel(right, Axis("tokens/s per user"), of_gpu, "user and GPU"),
+    ]
     height = 2.9 + 0.16 * min(len(curves), MOST_CURVES)
     return Picture("Latency against throughput", caption, [panels], [height], WIDTH, name="curve")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,10 +34,25 @@ WARM_UP = 0.5  # of the arrivals' time, until as many leave as come
 TO_LAST_S = 1e-6  # rates are measured up to the last arrival, and not while the cluster empties
 KEEPS_UP = 0.9  # of the arrivals that leave: below it a cluster is full
 FIRST_RATE, MOST_RATE = 8.0, 1e6  # per second and instance; of all
-PLATEAU = 1.1  # times what left at the rate before: more than that is still a rise
 SPANS = 2.0  # services that a warm-up should last
+LENGTHS = (1, 2, 4, 8)  # of a run, times the requests that are asked for
 STEP = 2.0  # from one try to the next, until a cluster is full
 Values = dict[str, list[float]]  # by metric, of each seed
+
+
+class RatedRuns(NamedTuple):
+    """What the runs at one rate say: their number of requests, and each metric by seed."""
+
+    num_requests: int
+    values: Values
+
+    def is_short(self, rate: float) -> bool:
+        """Return whether requests are served for so long that the warm-up may not have filled the cluster."""
+        inside = zip(
+            self.values["e2e_mean_ms"], self.values["scheduling_delay_mean_ms"], strict=True
+        )
+        served_ms = np.mean([whole - waiting for whole, waiting in inside])
+        return bool(SPANS * served_ms > 1000 * WARM_UP * self.num_requests / rate)
 
 
 @dataclass(frozen=True)
@@ -79,12 +94,12 @@ class Measuring:
     confidence: float
     journal: Journal
     num_runs: int = 0
-    known: dict[tuple[str, float], Values] = field(default_factory=dict)
+    known: dict[tuple[str, float], RatedRuns] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runner = Runner(Options(form=default_form()), len(self.seeds))
-        for key, rate, values in self.journal.lines():
-            self.known[key, rate] = values
+        for key, rate, count, values in self.journal.lines():
+            self.known[key, rate] = RatedRuns(count, values)
         self.journal.begin()
 
     def curve(self, arm: Arm, rates: Sequence[float], show: Callable[[str], None]) -> RateCurve:
@@ -97,44 +112,41 @@ class Measuring:
         return RateCurve(arm, full, tuple(points), is_short)
 
     def _full(self, arm: Arm, show: Callable[[str], None]) -> tuple[Estimate, bool]:
-        """Return the requests/s that leave a full cluster, and whether its runs were too short to fill it.
-
-        Rates rise until fewer requests leave than come, and no more than at the rate before.
-        """
-        rate, most = FIRST_RATE * arm.config.num_instances, np.zeros(len(self.seeds))
+        """Return the requests/s that leave a full cluster, and whether its runs were too short to fill it."""
+        rate = FIRST_RATE * arm.config.num_instances
         while rate < MOST_RATE:
             show(f"is it full at {rate:g} requests/s?")
-            values = {name: np.array(of) for name, of in self._values(arm, rate).items()}
-            leaving = values["requests_per_s"]
-            is_plateau = leaving.mean() < PLATEAU * most.mean()
-            if leaving.mean() > most.mean():
-                most = leaving
-                served_ms = values["e2e_mean_ms"] - values["scheduling_delay_mean_ms"]
-                is_short = served_ms.mean() > 1000 * WARM_UP * self._count(arm) / rate / SPANS
-            if is_plateau and leaving.mean() < KEEPS_UP * rate:
-                return estimate(most, self.confidence), bool(is_short)
+            run = self._run_at(arm, rate)
+            leaving = np.array(run.values["requests_per_s"])
+            if leaving.mean() < KEEPS_UP * rate:
+                return estimate(leaving, self.confidence), run.is_short(rate)
             rate *= STEP
         raise ConfigError(f"{arm.name} keeps up with {MOST_RATE:g} requests/s; give slower servers")
 
-    def _count(self, arm: Arm) -> int:
-        """Return the requests of a run: as many for each instance, so that larger clusters fill up, too."""
-        return self.per_instance * arm.config.num_instances
-
-    def _values(self, arm: Arm, rate: float) -> Values:
+    def _run_at(self, arm: Arm, rate: float) -> RatedRuns:
+        """Return the runs of a cluster at a rate, of more requests until the warm-up is long against a service."""
         place = key_of(arm.config), rate
-        if place not in self.known:
-            count = self._count(arm)
-            spec = override(self.spec, aggregate_rate=rate, num_requests=count)
-            experiment = Experiment.on(spec, self.seeds, self.stream, NAMES, shared=self.runner)
-            window = f"{WARM_UP * count / rate:.9f},{TO_LAST_S}"
-            (runs,) = experiment.in_window(window).run([arm.config])
-            self.num_runs += len(runs)
-            self.known[place] = {name: [run.value(name) for run in runs] for name in NAMES}
-            self.journal.append([*place, self.known[place]])
-        return self.known[place]
+        if place in self.known:
+            return self.known[place]
+        first = self.per_instance * arm.config.num_instances
+        for factor in LENGTHS:
+            runs = self._made(arm, rate, factor * first)
+            if not runs.is_short(rate):
+                break
+        self.known[place] = runs
+        self.journal.append([*place, *runs])
+        return runs
+
+    def _made(self, arm: Arm, rate: float, count: int) -> RatedRuns:
+        spec = override(self.spec, aggregate_rate=rate, num_requests=count)
+        experiment = Experiment.on(spec, self.seeds, self.stream, NAMES, shared=self.runner)
+        window = f"{WARM_UP * count / rate:.9f},{TO_LAST_S}"
+        (made,) = experiment.in_window(window).run([arm.config])
+        self.num_runs += len(made)
+        return RatedRuns(count, {name: [run.value(name) for run in made] for name in NAMES})
 
     def _point(self, arm: Arm, rate: float) -> CurvePoint:
-        values = {name: np.array(of, float) for name, of in self._values(arm, rate).items()}
+        values = {name: np.array(of, float) for name, of in self._run_at(arm, rate).values.items()}
         gpus = num_gpus(arm.config)
         values["tokens_per_s_user"] = 1000.0 / values["tpot_mean_ms"]
         values["tokens_per_s_gpu"] = values["output_tokens_per_s"] / gpus

@@ -58,6 +58,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("robustness", "sweeps.robustness", "which strategy is best in which regime"),
         _package("curve", "sweeps.curve", "latency against throughput, the saturation rate, and the Pareto front"),
         _package("capacity", "sweeps.capacity", "the smallest cluster that meets service targets, and how surely"),
+        Command("recommend", "sweeps.recommend", "the cluster for a model, a GPU and targets, and how it is started"),
         _package("review", "sweeps.review", "judges that look for flaws in two or three candidates"),
     )),
     ("search and explain", (

@@ -1,0 +1,110 @@
+"""`python -m sweeps.recommend MODEL GPU`: clusters that keep service targets, ranked, and how the best is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.options import (
+    AllSwitch,
+    CommandOptions,
+    FigureOption,
+    OutputSwitches,
+    option,
+    switch,
+    word,
+)
+from blis_jax.commands.options.outputs import PageOption, outputs_of
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
+from blis_jax.errors import ConfigError
+from sweeps.capacity.__main__ import CapacityOptions
+from sweeps.runs.options import FOLDER, USUAL_ARM
+
+NAME = "sweeps.recommend"
+WORKLOAD, MOST_INSTANCES = "mixed", 32
+BUDGETS = "max_num_batched_tokens=2048,8192"
+
+_DESCRIPTION = """\
+Recommend a cluster for a model on a GPU: for each tensor parallelism that is known, and each token budget, the fewest
+instances that keep the targets, ranked by GPUs. Prints how the best is started with vLLM, and writes the configuration
+of llm-d's router. The models and GPUs are those of blis-jax models and blis-jax gpus.
+"""
+_EXAMPLES = """\
+examples:
+  what serves 400 requests a second so that 99 of 100 critical ones have their first token in 200 ms?
+    %(prog)s meta-llama/llama-3.1-8b-instruct H100 --rate 400 --targets critical.ttft_ms=200@99
+
+  the same on an A100, with other budgets and batch limits, and with pools:
+    %(prog)s meta-llama/llama-3.1-8b-instruct A100-80 --rate 100 --targets all.ttft_ms=500@95 \\
+      --grid max_num_batched_tokens=2048 --grid max_num_seqs=128,256 --roles
+"""
+
+
+class _Asked(CommandOptions, title="question"):
+    """Options for the targets, and for what is tried."""
+
+    targets: tuple[str, ...] = option(
+        str, (), "LIST", "CLASS.LIMIT=MS[@PERCENT], several with commas: PERCENT of the class's requests keep LIMIT "
+        "(ttft_ms, tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all", is_repeated=True,
+    )  # fmt: skip
+    strategy: str = option(str, USUAL_ARM, "ARM", "servers and router")
+    grid: tuple[str, ...] = option(
+        str, (), "KEY=VALUES", f"settings to try (default: {BUDGETS}); repeat it", is_repeated=True
+    )
+    roles: bool = switch("also split every cluster into pools for prefill and decode")
+    confidence: float = option(cli.number, 0.95, "P", "of each cluster's answer")
+    max_instances: int = option(cli.at_least(1), MOST_INSTANCES, "N", "largest cluster to try")
+
+
+class _Requests(CountedRequests, title="requests"):
+    """Options for the requests."""
+
+    workload: str = option(str, WORKLOAD, "NAME", "built-in workload, .yaml file or trace")
+    seeds: str | None = seeds_option("how many may be used at most; default: as capacity")
+    rate: float | None = option(
+        cli.number, None, "R", "requests per second in place of the workload's"
+    )
+
+
+class RecommendOptions(
+    _Asked, _Requests, FigureOption, PageOption, OutputSwitches, AllSwitch,
+    title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
+):  # fmt: skip
+    """Options of the command."""
+
+    model: str | None = word("MODEL", "model")
+    gpu: str | None = word("GPU", "GPU")
+    output: str = option(
+        str, f"{FOLDER}/recommend.json", "PATH",
+        "answer to write, .json; a page, .md, and the router's configuration, .yaml, lie beside it",
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run_command(NAME, _recommend, arguments)
+
+
+def _recommend(arguments: Sequence[str] | None) -> int:
+    options = RecommendOptions.read(arguments)
+    if options.model is None or options.gpu is None:
+        raise ConfigError(
+            "give a model and a GPU, such as meta-llama/llama-3.1-8b-instruct H100; blis-jax models and "
+            "blis-jax gpus list them"
+        )
+    paths = outputs_of(options, f"{FOLDER}/recommend.json", beside=(".jsonl", ".md", ".yaml"))
+    prepare_backend(use_cache=not options.no_cache)
+
+    from sweeps.capacity.command import size_clusters
+    from sweeps.capacity.starting import candidates, how_to_start
+
+    policies = candidates(options.strategy, options.model, options.gpu)
+    given = vars(options) | {"policy": policies, "grid": options.grid or (BUDGETS,), "model": None}
+    command = cli.command_text(NAME, arguments)
+    return size_clusters(CapacityOptions.of(given), paths, command, how_to_start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
