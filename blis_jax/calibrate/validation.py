@@ -110,16 +110,14 @@ def cold_start(run: MeasuredRun, ttft_us: Float[np.ndarray, " request"]) -> list
     ]
 
 
-def naive(
-    run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"], part: str = NAIVE
-) -> list[ErrorRow]:
+def naive(run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"]) -> list[ErrorRow]:
     """Return the requests held out, predicted without a simulator: each figure by that of the fitted requests."""
     seen = np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     held_out, fitted = (
         figures(run.ttft_us[used], run.e2e_us[used], run.rows.output_len[used])
         for used in (seen & ~is_fitted, seen & is_fitted)
     )
-    return [ErrorRow(part, *key, value, fitted[key]) for key, value in held_out.items()]
+    return [ErrorRow(NAIVE, *key, value, fitted[key]) for key, value in held_out.items()]
 
 
 class RequestErrors(NamedTuple):

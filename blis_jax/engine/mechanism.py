@@ -52,8 +52,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
         admits_all: dict[str, Any] = {"admission": registry.find("admission", "always-admit")}
         named = dataclasses.replace(named, **admits_all)
-    if policies is None:
-        return named
+    policies = policies or Policies()
     router = _handed_router(policies, "")
     rest = [kind.field for kind in KINDS.values() if kind not in ROUTER]
     handed = {field: policy for field in rest if (policy := getattr(policies, field)) is not None}
@@ -182,14 +181,14 @@ def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
         )
 
 
-def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
+def without_effect(config: ClusterConfig) -> str | None:
     """Say why `precise_kv_routing` does not do here what its name says; None if it does, or is off.
 
     BLIS goes on without it too.
     """
     if not config.precise_kv_routing:
         return None
-    if not mechanism(config, policies).is_precise:
+    if not mechanism(config).is_precise:
         return (
             f"precise_kv_routing has no effect on {config.routing_policy} routing here: no KV cache feeds what it "
             "looks at; give routing_policy weighted and prefix-affinity among routing_scorers"

@@ -63,14 +63,14 @@ class Metric:
     unit: str
     direction: str
     estimand: str  # what is counted or averaged, over what
-    title: str | None = None  # in a table or beside an axis, with its unit; None: its name says it
+    title: str = ""  # in a table or beside an axis, with its unit; empty: its name says it
     has_classes: bool = True  # else it covers the whole run, whatever is selected
     redefined: str = ""  # since when it means this, as ISO 8601, where records have another meaning
 
     @property
     def axis(self) -> str:
         """Return the metric's name in a table or beside an axis, with its unit."""
-        return self.name.replace("_", " ") if self.title is None else self.title
+        return self.title or self.name.replace("_", " ")
 
 
 METRICS: dict[str, Metric] = {}
@@ -105,7 +105,7 @@ def register(metric: Metric) -> None:
 
 
 def of_requests(
-    unit: str, direction: str, title: str | None = None, has_classes: bool = True
+    unit: str, direction: str, title: str = "", has_classes: bool = True
 ) -> Callable[[F], F]:
     """Register a function of `MeasuredRequests`; its first sentence says what it estimates."""
 
@@ -120,7 +120,7 @@ def of_requests(
 def of_run(
     unit: str,
     direction: str,
-    title: str | None = None,
+    title: str = "",
     name: str = "",
     estimand: str = "",
     redefined: str = "",

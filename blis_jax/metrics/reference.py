@@ -34,7 +34,7 @@ from blis_jax.records.record import InstanceRecords, RunRecord, Status
 from blis_jax.records.step_records import overlaps
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Int
 
 STATUS_NAMES = {
     Status.COMPLETED: "completed",
@@ -91,13 +91,13 @@ def cluster_json(record: RunRecord) -> dict[str, Any] | None:
 
     The revision of August 2026 prints a block of zeros then.
     """
-    return results_json(record) if record.is_august else _printed(record, None)
+    return instance_block(record, None)
 
 
-def instance_block(record: RunRecord, instance: int) -> dict[str, Any] | None:
+def instance_block(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
     """Return one instance's block of the reference's standard output; None if nothing completed there."""
     printed = _printed(record, instance)
-    return _zeros(record, instance) if printed is None and record.is_august else printed
+    return printed or _zeros(record, instance) if record.is_august else printed
 
 
 def instance_json(record: RunRecord, instance: int) -> dict[str, float]:
@@ -290,6 +290,13 @@ def class_code(name: str) -> int:
         f"SLO class {name!r} is unknown; the classes are {', '.join(CLASS_NAMES)}"
         f"{closest(name, CLASS_NAMES)}"
     )
+
+
+def is_of_class(
+    codes: Int[np.ndarray, "request"], slo_class: str | None
+) -> Bool[np.ndarray, "request"]:
+    """Return which requests, of these codes, belong to an SLO class; None: to any."""
+    return codes == class_code(slo_class) if slo_class is not None else np.ones(len(codes), bool)
 
 
 def instance_name(instance: int, names: Sequence[str] = ()) -> str:

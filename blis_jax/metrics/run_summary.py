@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.reference import class_code, is_of_class
 from blis_jax.metrics.scalars import POOLED_LATENCIES
 from blis_jax.metrics.summaries import ALL, LATENCIES, Selection, latencies_us, select
 from blis_jax.records.record import RequestRecords, RunRecord, Status
@@ -58,9 +58,7 @@ class RequestFigures:
     def column(self, name: str, slo_class: str | None) -> Float[np.ndarray, "request"]:
         """Return the values of a class, NaN for the requests of others."""
         values = np.asarray(self.values[name], np.float64)
-        if slo_class is None:
-            return values
-        return np.where(np.asarray(self.slo_class) == class_code(slo_class), values, np.nan)
+        return np.where(is_of_class(np.asarray(self.slo_class), slo_class), values, np.nan)
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ def pooled_latency(name: str) -> str | None:
     return base.removeprefix("pooled_").partition("_p")[0] if base in _POOLED else None
 
 
-def title_of(name: str) -> str | None:
-    """Return what a metric is called where its name says too little."""
-    return METRICS[name].title if name in METRICS else None
+def title_of(name: str) -> str:
+    """Return what a metric is called where its name says too little; else an empty text."""
+    return METRICS[name].title if name in METRICS else ""
 
 
 def lookup(name: str, more: Mapping[str, Metric] = {}) -> tuple[Metric, str | None]:

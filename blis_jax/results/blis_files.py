@@ -117,14 +117,13 @@ def _client_latencies(
     """Latencies at the client by request, ours, in ms, where a client has a network; 0 for what did not happen."""
     requests = record.requests
     latencies: dict[int, dict[str, float]] = {}
-    for index, one in enumerate(clients):
-        if one.network is None:
-            continue
+    networks = {at: one.network for at, one in enumerate(clients) if one.network is not None}
+    for index, network in networks.items():
         rows = np.flatnonzero(client == index)
         ttft_us, e2e_us = requests.ttft_us[rows], requests.e2e_us[rows]
         sizes = requests.input_len[rows], requests.output_len[rows]
-        seen_ttft = client_ttft_us(ttft_us, sizes[0], one.network) / 1e3
-        seen_e2e = client_e2e_us(e2e_us, *sizes, one.network) / 1e3
+        seen_ttft = client_ttft_us(ttft_us, sizes[0], network) / 1e3
+        seen_e2e = client_e2e_us(e2e_us, *sizes, network) / 1e3
         ttft_ms = np.where(ttft_us >= 0, seen_ttft, 0.0).tolist()
         e2e_ms = np.where(e2e_us >= 0, seen_e2e, 0.0).tolist()
         for row, ttft, e2e in zip(rows.tolist(), ttft_ms, e2e_ms, strict=True):
@@ -170,9 +169,8 @@ def results_text(
     has_blocks = (num_asked or num_instances - made) > 1
     blocks = [*(blocks if has_blocks else []), cluster and cluster | verdicts.fields]
     lines = []
-    for block in blocks:
-        if block is not None:
-            lines += ["=== Simulation Metrics ===", json_text(block)]
+    for block in filter(None, blocks):
+        lines += ["=== Simulation Metrics ===", json_text(block)]
     lines += verdicts.lines
     classes = class_lines(record, verdicts.shows_one_class)
     lines += [*anomaly_lines(record), *kv_lines(record), *classes]

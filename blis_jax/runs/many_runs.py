@@ -180,6 +180,10 @@ def _shared(made: Sequence[M]) -> Iterator[tuple[M, Mechanism]]:
     return zip(made, of_one_program([one.functions for one in made]), strict=True)
 
 
+def _tell_nobody(*_: object) -> None:
+    """Take what there is to tell where nobody asked for it."""
+
+
 def _gridded(
     configs: Sequence[ClusterConfig],
     seeds: Sequence[int],
@@ -192,14 +196,13 @@ def _gridded(
 ) -> Grid[T]:
     """The runs that are not known, made and put in their places."""
     kept, runner = dict(known or {}), Runner(options)
+    tell_row, tell_count = on_row or _tell_nobody, progress or _tell_nobody
     with contextlib.closing(runner.stream(runs, summarize)) as calls:
         for finished in calls:
             for run, summary in finished:
                 kept[run.place] = summary
-                if on_row is not None:
-                    on_row(*run.place, summary)
-            if progress is not None:
-                progress(len(finished))
+                tell_row(*run.place, summary)
+            tell_count(len(finished))
     table = tuple(tuple(kept[p, s] for s in range(len(seeds))) for p in range(len(configs)))
     return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, runner.timing)
 

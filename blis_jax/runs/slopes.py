@@ -16,7 +16,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray
 from blis_jax.metrics.figures import ended_us
-from blis_jax.metrics.reference import class_code
+from blis_jax.metrics.reference import is_of_class
 from blis_jax.metrics.scalars import evaluate, lookup
 from blis_jax.metrics.summaries import PERCENTS, tpot_us
 from blis_jax.records.record import Status
@@ -150,9 +150,7 @@ def _check(name: str) -> None:
 def _slopes_of(found: Derivatives, name: str, value: float) -> np.ndarray:
     metric, slo_class = lookup(name)
     requests = found.record.requests
-    is_chosen = np.ones(len(requests.status), bool)
-    if slo_class is not None:
-        is_chosen = requests.slo_class == class_code(slo_class)
+    is_chosen = is_of_class(requests.slo_class, slo_class)
     if metric.name in _ENDS:
         return found.ended_us / 1e6
     if metric.name in _RATES:
@@ -187,14 +185,19 @@ def _each_once(
     return _Moving(values, slopes, np.ones(len(values), np.int64))
 
 
+def _has_any(times_us: Int[np.ndarray, "record"] | None) -> bool:
+    """Whether a run has such times; -1: none here."""
+    return times_us is not None and bool((times_us >= 0).any())
+
+
 def _itl(found: Derivatives) -> _Moving:
     steps = found.record.steps
     gaps, handed = found.record.preemptions.gap_us, found.record.requests.handed_gap_us
-    if handed is not None and (handed >= 0).any():
+    if _has_any(handed):
         raise ConfigError(
             "itl: the latency over a transfer spans steps, and is not differentiated; take tpot metrics"
         )
-    if gaps is not None and (gaps >= 0).any():
+    if _has_any(gaps):
         raise ConfigError(
             "itl: a preempted request's latencies span steps, and are not differentiated; take tpot metrics, or "
             "preemption_mode restart"

@@ -61,22 +61,18 @@ def num_warm_up(values: Float[np.ndarray, "request"]) -> int:
     return int(np.argmin(statistic)) * GROUP
 
 
-def steady_mean(
-    values: Float[np.ndarray, "request"], confidence: float = CONFIDENCE
-) -> SteadyEstimate:
+def steady_mean(values: Float[np.ndarray, "request"]) -> SteadyEstimate:
     """Return the mean of a metric of requests in order of arrival, e.g. of their TTFT.
 
     Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests.
     """
     kept, left_out = _after_warm_up(values)
-    low, high = _bounds(kept, confidence)
+    low, high = _bounds(kept)
     worth = _worth(kept)
     return SteadyEstimate(float(kept.mean()), low, high, left_out, worth, worth >= ENOUGH)
 
 
-def steady_percentile(
-    values: Float[np.ndarray, "request"], percent: float, confidence: float = CONFIDENCE
-) -> SteadyEstimate:
+def steady_percentile(values: Float[np.ndarray, "request"], percent: float) -> SteadyEstimate:
     """Return a percentile of a metric of requests in order of arrival; the warm-up is that of the mean.
 
     Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests, or a percentile outside 0 to 100.
@@ -86,7 +82,7 @@ def steady_percentile(
     kept, left_out = _after_warm_up(values)
     value = float(np.percentile(kept, percent))
     is_below = (kept <= value).astype(float)
-    shares = np.clip(_bounds(is_below, confidence), 0.0, 1.0)
+    shares = np.clip(_bounds(is_below), 0.0, 1.0)
     low, high = (float(np.quantile(kept, share)) for share in shares)
     worth = _worth(is_below)
     beyond = worth * min(percent, 100 - percent) / 100
@@ -120,11 +116,11 @@ def _widening(batches: np.ndarray) -> float:
     return math.sqrt((1 + alike) / (1 - alike))
 
 
-def _bounds(kept: np.ndarray, confidence: float) -> tuple[float, float]:
+def _bounds(kept: np.ndarray) -> tuple[float, float]:
     """Hall's interval over the batches, around the mean of all and widened for correlation."""
     batches, value = _batches(kept), float(kept.mean())
     mean, wider = float(batches.mean()), _widening(batches)
-    low, high = skewed_bounds(batches, (1 - confidence) / 2)
+    low, high = skewed_bounds(batches, (1 - CONFIDENCE) / 2)
     return value - wider * (mean - low), value + wider * (high - mean)
 
 
