@@ -1,8 +1,8 @@
-"""JAX, pandas, SciPy, xarray, PyYAML, and names of packages, imported when they are first used.
+"""JAX, pandas, SciPy, xarray, matplotlib and others, and names of packages, imported when they are first used.
 
 A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
 options must be set before JAX starts. So modules that only declare things import JAX from here, and modules that need
-pandas, SciPy or xarray for one thing of several.
+one of the others for one thing of several.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
+    import matplotlib as matplotlib
     import pandas as pandas
+    import pyarrow as pyarrow
     import xarray as xarray
     import yaml as yaml
+    import zarr as zarr
     from jax import lax
+    from matplotlib import figure as figure
+    from matplotlib import lines as lines
+    from matplotlib import patches as patches
+    from matplotlib import ticker as ticker
+    from pyarrow import parquet as parquet
     from scipy import optimize as optimize
     from scipy import special as special
     from scipy import stats as stats
@@ -34,7 +42,13 @@ else:
     optimize, special, stats = (
         _Module(f"scipy.{name}") for name in ("optimize", "special", "stats")
     )
-    pandas, xarray, yaml = _Module("pandas"), _Module("xarray"), _Module("yaml")
+    matplotlib, pandas, pyarrow, xarray, yaml, zarr = (
+        _Module(name) for name in ("matplotlib", "pandas", "pyarrow", "xarray", "yaml", "zarr")
+    )
+    figure, lines, patches, ticker = (
+        _Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
+    )
+    parquet = _Module("pyarrow.parquet")
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

@@ -30,11 +30,6 @@ LAYERS = (
     "records", "metrics", "results", "statistics", "traces", "runs", "reports", "calibrate", "commands",
 )  # fmt: skip
 PACKAGES = ("blis_jax", "surrogate", "sweeps", "papers", "benchmarks")
-# Imports inside functions, by module, outside of what declares a command.
-INSIDE_FUNCTIONS = {
-    "blis_jax.reports.style": 6,  # matplotlib, which is there for who draws
-    "blis_jax.traces.formats.plain": 3,  # PyArrow, which is there for who reads Parquet
-}
 POLICIES = "sweeps.strategies.policies"  # whose modules strategy files and options name
 
 
@@ -110,7 +105,7 @@ def test_imports_stand_at_the_top_but_in_what_declares_a_command() -> None:
         for name, module in inside(TREE, "blis_jax").items()
         if inner_imports(module) and folder_of(name) != "commands" and not name.endswith("__main__")
     }
-    assert found == INSIDE_FUNCTIONS
+    assert found == {}
 
 
 @pytest.mark.parametrize(

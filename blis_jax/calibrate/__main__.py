@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
-from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, FigureOption, OverwriteSwitch, option, word
-from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
-from blis_jax.errors import ConfigError, closest
-from blis_jax.files.atomic_write import write_json
-
-if TYPE_CHECKING:
-    from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.traces.measured.run import MeasuredRun
-    from blis_jax.traces.measured.sent import Summary
+from blis_jax.errors import ConfigError
 
 NAME = "blis_jax.calibrate"
 USUAL_OUTPUT, USUAL_TERMS = "out/calibration.json", "alpha0,beta0,beta1,beta2"
@@ -145,7 +135,18 @@ class CalibrateOptions(
 ):  # fmt: skip
     """Options of the command."""
 
+    usual_output: ClassVar[str] = USUAL_OUTPUT
+    usual_terms: ClassVar[str] = USUAL_TERMS
+
     trace: str | None = word("TRACE", "the measured run")
+
+    def of_fit(self) -> dict[str, Any]:
+        """Return the options that were given of the fit, by name."""
+        return _Fit.of(self.given()).given()
+
+    def server(self) -> dict[str, Any]:
+        """Return the options that say how the server was set, by name."""
+        return _Server.of(self.given()).given()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,150 +159,10 @@ def _command(arguments: Sequence[str] | None) -> int:
     if options.trace is None:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
     prepare_backend()
-    trace = Path(options.trace)
-    if options.coefficients_from is not None or options.predicted is not None:
-        return _predict(options, trace)
-    paths = outputs_of(options, USUAL_OUTPUT)
-    notes = Notes(NAME, options.log)
-    plan = _plan(options)
-    run = _run(options, trace, plan.num_fitted)
 
-    from blis_jax.calibrate.calibration import calibrate
-    from blis_jax.traces.measured import run as measured_run
+    from blis_jax.commands.calibrate import fit_or_predict
 
-    server = _server(options)
-    config = _config(run, server)
-    stated = measured_run.silent(run.settings, server, run.notes)
-    with progress.phase("fitting", plan.num_starts, "starts") as work:
-        found = calibrate(
-            run,
-            config,
-            plan,
-            lambda number, cost: work.show(
-                number + 1, f"start {number + 1} ended at cost {cost:.2f}"
-            ),
-        )
-    _write(found, stated, paths)
-    for remark in dict.fromkeys([*stated, *found.remarks]):
-        notes.warn(remark)
-    return 0
-
-
-def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
-    from blis_jax.traces.measured.sent import Summary, no_requests
-
-    found = _read(options, trace, num_fitted)
-    if isinstance(found, Summary):
-        from blis_jax.calibrate.report import how_to_predict
-
-        raise ConfigError(f"{no_requests(str(trace), found)}; {how_to_predict(found.load)}")
-    return found
-
-
-def _read(
-    options: CalibrateOptions, trace: Path, num_fitted: int | None = None
-) -> MeasuredRun | Summary:
-    from blis_jax.traces.measured.recorded import read_result
-    from blis_jax.traces.measured.sent import Summary
-
-    found = read_result(trace, options.format, num_fitted, options.stage)
-    if isinstance(found, Summary):
-        if options.warm_up:
-            raise ConfigError(
-                f"--warm-up: {trace} has no requests to leave out; leave the option out"
-            )
-        return found
-    return found.warmed_up(options.warm_up)
-
-
-def _predict(options: CalibrateOptions, trace: Path) -> int:
-    """Errors of a prediction; a result file only where one was asked for, and no figure."""
-    from blis_jax.calibrate import report
-
-    _refuse_beside_prediction(options)
-    output = None
-    if options.output is not None:
-        output = output_path(options.output, "--output", (".json",), options.overwrite)
-    if options.predicted is not None:
-        found = report.by_run(_read(options, trace), Path(options.predicted), str(trace))
-    else:
-        from blis_jax.calibrate.posterior import load
-
-        run = _run(options, trace)
-        fit = load(Path(str(options.coefficients_from)))
-        found = report.by_fit(run, fit, _server(options), str(trace))
-    print(found.text())
-    if output is not None:
-        with cli.writing(output):
-            write_json(output, found.document())
-        print(f"Written: {output}")
-    notes = Notes(NAME, options.log)
-    for remark in dict.fromkeys(found.remarks):
-        notes.warn(remark)
-    return 0
-
-
-def _refuse_beside_prediction(options: CalibrateOptions) -> None:
-    given_options = options.given()
-    idle = {"figure", *_Fit.of(given_options).given()}
-    if options.predicted is not None:
-        idle |= {"coefficients_from", *_server(options)}
-    first = "coefficients-from" if options.predicted is None else "predicted"
-    for name in sorted(idle):
-        if name in given_options:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} has no meaning beside --{first}; leave one of them out"
-            )
-
-
-def _plan(options: CalibrateOptions) -> CalibrationPlan:
-    from blis_jax.calibrate.calibration import CalibrationPlan
-    from blis_jax.calibrate.posterior import ALL_TERMS
-
-    text = USUAL_TERMS if options.terms is None else options.terms
-    terms = [part.strip() for part in text.split(",") if part.strip()]
-    if options.context_term and "beta3" not in terms:
-        terms.append("beta3")
-    for term in terms:
-        if term not in ALL_TERMS:
-            known = ", ".join(ALL_TERMS)
-            raise ConfigError(
-                f"--terms: {term!r} is unknown; use some of {known}{closest(term, ALL_TERMS)}"
-            )
-    if "beta0" not in terms and "beta2" not in terms:
-        raise ConfigError("--terms: without beta0 or beta2 decode steps take no time; add one")
-    starts = 8 if options.starts is None else options.starts
-    if not 1 <= starts <= 1000:
-        raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
-    ordered = tuple(term for term in ALL_TERMS if term in terms)
-    return CalibrationPlan(
-        ordered, options.fit_first, starts, options.random_state or 0, options.explore is not False
-    )
-
-
-def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
-    from blis_jax.traces.measured.run import AS_VLLM, cluster_values
-
-    return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
-
-
-def _server(options: CalibrateOptions) -> dict[str, Any]:
-    """Return the options that say how the server was set, by name."""
-    return _Server.of(options.given()).given()
-
-
-def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> None:
-    from blis_jax.calibrate.calibration import to_document
-    from blis_jax.calibrate.report import draw, text
-
-    written = write_files(
-        [
-            (paths.result, lambda path: write_json(path, to_document(found, stated))),
-            (paths.figure, lambda path: draw(found, path)),
-        ]
-    )
-    print(text(found))
-    print(f"Written: {', '.join(map(str, written))}")
+    return fit_or_predict(options, Path(options.trace))
 
 
 if __name__ == "__main__":

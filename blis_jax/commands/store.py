@@ -16,6 +16,7 @@ from blis_jax.commands import cli
 from blis_jax.errors import ConfigError, refusing_unwritable
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import ADVICE, refuse_other_work
+from blis_jax.lazy import zarr
 from blis_jax.results import dataset as datasets
 from blis_jax.results.schema import NOT_RUN
 
@@ -107,8 +108,6 @@ class Store:
 
     def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
         """Fill rows from `first` on, the outcomes last; then the manifest counts them in."""
-        import zarr
-
         with refusing_unwritable(self.path):
             self._write(zarr.open_group(self.path, mode="r+"), first, part)
 
@@ -137,8 +136,6 @@ class Store:
 
     def _rows_of(self, found: Sequence[manifest.Damage]) -> list[tuple[str, slice]]:
         """The arrays and rows of the parts that damaged pieces are of."""
-        import zarr
-
         group: Any = zarr.open_group(self.path, mode="r")
         rows = []
         for array, place in {(p[0], int(p[2])) for p in (one.piece.split("/") for one in found)}:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax import lazy
 from blis_jax.files.atomic_write import replacing
 
 if TYPE_CHECKING:
@@ -150,11 +151,8 @@ def figure(
 
     Width and height are inches, the height without words.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(RULES):
-        made = Figure(figsize=(width, height))
+    with lazy.matplotlib.rc_context(RULES):
+        made = lazy.figure.Figure(figsize=(width, height))
         yield made, made.subplots(rows, columns, squeeze=False, **subplots)
 
 
@@ -245,25 +243,17 @@ def class_words(slo_class: str) -> str:
 
 def class_handles(classes: Iterable[str], **further: Any) -> list[Any]:
     """Return one line with its mark per class, for a legend."""
-    from matplotlib.lines import Line2D
-
-    return [
-        Line2D([], [], **(class_style(name) | further), label=class_words(name)) for name in classes
-    ]
+    return [line_handle(class_words(name), **(class_style(name) | further)) for name in classes]
 
 
 def line_handle(label: str, **style: Any) -> Any:
     """Return an entry of a legend: a line, or a marker alone with linestyle `none`."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=label, **style)
+    return lazy.lines.Line2D([], [], label=label, **style)
 
 
 def area_handle(label: str, **style: Any) -> Any:
     """Return an entry of a legend: a filled area."""
-    from matplotlib.patches import Patch
-
-    return Patch(label=label, **style)
+    return lazy.patches.Patch(label=label, **style)
 
 
 def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes, str]]:
@@ -276,8 +266,6 @@ def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes,
 
 def plain_log(panel: Axes, axis: str, ticks: Sequence[float] | None = None) -> None:
     """Make an axis (`x` or `y`) logarithmic, with plain numbers at its ticks."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
     getattr(panel, f"set_{axis}scale")("log")
     ruler = getattr(panel, f"{axis}axis")
     if ticks is not None:
@@ -286,8 +274,8 @@ def plain_log(panel: Axes, axis: str, ticks: Sequence[float] | None = None) -> N
         return
     low, high = getattr(panel, f"get_{axis}lim")()
     is_long = high > LONG_AXIS * low
-    ruler.set_major_locator(LogLocator(subs=(1.0,) if is_long else (1.0, 2.0, 5.0)))
-    plain = ScalarFormatter()
+    ruler.set_major_locator(lazy.ticker.LogLocator(subs=(1.0,) if is_long else (1.0, 2.0, 5.0)))
+    plain = lazy.ticker.ScalarFormatter()
     plain.set_scientific(False)
     ruler.set_major_formatter(plain)
-    ruler.set_minor_formatter(NullFormatter())
+    ruler.set_minor_formatter(lazy.ticker.NullFormatter())

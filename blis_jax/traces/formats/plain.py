@@ -25,7 +25,7 @@ from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import open_text
-from blis_jax.lazy import pandas
+from blis_jax.lazy import pandas, parquet, pyarrow
 from blis_jax.traces import times
 from blis_jax.traces.columns import (
     Check,
@@ -366,9 +366,6 @@ def _need_pyarrow(path: Path) -> None:
 
 def _parquet_names(path: Path) -> tuple[str, ...]:
     _need_pyarrow(path)
-    import pyarrow
-    from pyarrow import parquet
-
     try:
         return tuple(parquet.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
@@ -377,8 +374,6 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
 
 def _parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:
     """Chunks as the CSV reader makes them, rows counted from 1."""
-    from pyarrow import parquet
-
     file = parquet.ParquetFile(path)
     used = sorted(set(places.values()))
     row = 1

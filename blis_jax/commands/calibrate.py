@@ -1,0 +1,145 @@
+"""Fit coefficients, or judge a prediction, as options of `blis_jax.calibrate` say; and write the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.calibrate import report
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
+from blis_jax.calibrate.posterior import ALL_TERMS, load
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
+from blis_jax.errors import ConfigError, closest
+from blis_jax.files.atomic_write import write_json
+from blis_jax.traces.measured.recorded import read_result
+from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
+from blis_jax.traces.measured.sent import Summary, no_requests
+
+if TYPE_CHECKING:
+    from blis_jax.calibrate.__main__ import CalibrateOptions
+    from blis_jax.calibrate.calibration import Calibration
+    from blis_jax.traces.measured.run import MeasuredRun
+
+
+def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
+    """Fit coefficients to a measured run, or hold a prediction against it; return the exit code."""
+    if options.coefficients_from is not None or options.predicted is not None:
+        return _predict(options, trace)
+    paths = outputs_of(options, options.usual_output)
+    notes = Notes(options.command, options.log)
+    plan = _plan(options)
+    run = _run(options, trace, plan.num_fitted)
+    server = options.server()
+    config = _config(run, server)
+    stated = silent(run.settings, server, run.notes)
+    with progress.phase("fitting", plan.num_starts, "starts") as work:
+        found = calibrate(
+            run,
+            config,
+            plan,
+            lambda number, cost: work.show(
+                number + 1, f"start {number + 1} ended at cost {cost:.2f}"
+            ),
+        )
+    _write(found, stated, paths)
+    for remark in dict.fromkeys([*stated, *found.remarks]):
+        notes.warn(remark)
+    return 0
+
+
+def _run(options: CalibrateOptions, trace: Path, num_fitted: int | None = None) -> MeasuredRun:
+    found = _read(options, trace, num_fitted)
+    if isinstance(found, Summary):
+        raise ConfigError(f"{no_requests(str(trace), found)}; {report.how_to_predict(found.load)}")
+    return found
+
+
+def _read(
+    options: CalibrateOptions, trace: Path, num_fitted: int | None = None
+) -> MeasuredRun | Summary:
+    found = read_result(trace, options.format, num_fitted, options.stage)
+    if isinstance(found, Summary):
+        if options.warm_up:
+            raise ConfigError(
+                f"--warm-up: {trace} has no requests to leave out; leave the option out"
+            )
+        return found
+    return found.warmed_up(options.warm_up)
+
+
+def _predict(options: CalibrateOptions, trace: Path) -> int:
+    """Errors of a prediction; a result file only where one was asked for, and no figure."""
+    _refuse_beside_prediction(options)
+    output = None
+    if options.output is not None:
+        output = output_path(options.output, "--output", (".json",), options.overwrite)
+    if options.predicted is not None:
+        found = report.by_run(_read(options, trace), Path(options.predicted), str(trace))
+    else:
+        run = _run(options, trace)
+        fit = load(Path(str(options.coefficients_from)))
+        found = report.by_fit(run, fit, options.server(), str(trace))
+    print(found.text())
+    if output is not None:
+        with cli.writing(output):
+            write_json(output, found.document())
+        print(f"Written: {output}")
+    notes = Notes(options.command, options.log)
+    for remark in dict.fromkeys(found.remarks):
+        notes.warn(remark)
+    return 0
+
+
+def _refuse_beside_prediction(options: CalibrateOptions) -> None:
+    given_options = options.given()
+    idle = {"figure", *options.of_fit()}
+    if options.predicted is not None:
+        idle |= {"coefficients_from", *options.server()}
+    first = "coefficients-from" if options.predicted is None else "predicted"
+    for name in sorted(idle):
+        if name in given_options:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} has no meaning beside --{first}; leave one of them out"
+            )
+
+
+def _plan(options: CalibrateOptions) -> CalibrationPlan:
+    text = options.usual_terms if options.terms is None else options.terms
+    terms = [part.strip() for part in text.split(",") if part.strip()]
+    if options.context_term and "beta3" not in terms:
+        terms.append("beta3")
+    for term in terms:
+        if term not in ALL_TERMS:
+            known = ", ".join(ALL_TERMS)
+            raise ConfigError(
+                f"--terms: {term!r} is unknown; use some of {known}{closest(term, ALL_TERMS)}"
+            )
+    if "beta0" not in terms and "beta2" not in terms:
+        raise ConfigError("--terms: without beta0 or beta2 decode steps take no time; add one")
+    starts = 8 if options.starts is None else options.starts
+    if not 1 <= starts <= 1000:
+        raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
+    ordered = tuple(term for term in ALL_TERMS if term in terms)
+    return CalibrationPlan(
+        ordered, options.fit_first, starts, options.random_state or 0, options.explore is not False
+    )
+
+
+def _config(run: MeasuredRun, server: Mapping[str, Any]) -> ClusterConfig:
+    return ClusterConfig(**cluster_values(run.settings, server), **AS_VLLM)
+
+
+def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> None:
+    written = write_files(
+        [
+            (paths.result, lambda path: write_json(path, to_document(found, stated))),
+            (paths.figure, lambda path: report.draw(found, path)),
+        ]
+    )
+    print(report.text(found))
+    print(f"Written: {', '.join(map(str, written))}")
