@@ -150,7 +150,9 @@ def _said(error: Exception) -> str:
     if isinstance(error, AttributeError) and error.name is not None and error.obj is not None:
         known = [name for name in dir(error.obj) if not name.startswith("_")]
         owner = type(error.obj).__name__
-        return f"{owner} has nothing called {error.name!r}{closest(error.name, known)}"
+        inside = [name for name in known if error.name in dir(getattr(error.obj, name, None))]
+        near = f"; write {inside[0]}.{error.name}" if inside else closest(error.name, known)
+        return f"{owner} has nothing called {error.name!r}{near}"
     return f"{kind}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
 
 

@@ -221,7 +221,7 @@ class MakesPolicy:
 
     def __call__(
         self,
-        params: type = NoParams,
+        params: type | DecideFn = NoParams,
         start: StartFn = no_state,
         observe: ObserveFn | None = None,
         **declared: Unpack[PolicyParts],
@@ -232,6 +232,10 @@ class MakesPolicy:
             ConfigError: a field of `params` is not declared with `number`, the kind needs a part that is not given or
                 does not have one that is, or it has no memory.
         """
+        if not isinstance(params, type):
+            raise ConfigError(
+                f"{self.__name__} decorates {getattr(params, '__name__', params)} without parentheses; write @{self.__name__}()"
+            )
         numbers_of(params)
         declared = _without_readings(declared, self.__name__)
         kind, said = self.kind, {name for name, value in declared.items() if value is not None}

@@ -1,8 +1,13 @@
-"""Mistakes in policies of users' files that no tracing shows: classes compared with texts, scores outside 0 to 1."""
+"""Mistakes in policies of users' files that no tracing shows.
+
+Classes compared with texts, wrong numbers of arguments, what changes outside the policy, scores outside 0 to 1.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,31 +34,78 @@ def check(policy: Policy) -> None:
     """Look at a policy before it is run.
 
     Raises:
-        ConfigError: it compares a request's class, which is a number, with a text; that is false without a word.
+        ConfigError: it compares a request's class, which is a number, with a text; that is false without a word. It
+            takes other arguments, draws with Python's or numpy's `random`, changes a global, or scores NaN.
     """
     function: Any = policy.decide
     code = getattr(function, "__code__", None)
     if code is None:
         return
     source = Path(code.co_filename)
+    _check_arguments(policy, f"{source.name}, line {code.co_firstlineno}")
     if source.is_file():
-        _check_classes(policy, source, code.co_firstlineno)
+        made = _function_at(source, code.co_firstlineno)
+        if made is not None:
+            _check_classes(policy, made, source)
+            _check_memory(policy, made, source)
     if policy.kind == "scorer":
         _check_scores(policy, f"{source.name}, line {code.co_firstlineno}")
 
 
-def _check_classes(policy: Policy, source: Path, first_line: int) -> None:
+_ARGUMENTS = {"decide": 3, "start": 2, "observe": 3}  # how many, of each function of a policy
+_FORMS = {
+    "decide": "the function takes (params, state, context)",
+    "start": "start= takes (params, shape)",
+    "observe": "observe= takes (params, state, completion)",
+}
+
+
+def _check_arguments(policy: Policy, place: str) -> None:
+    for name, count in _ARGUMENTS.items():
+        function = getattr(policy, name)
+        if function is None:
+            continue
+        try:
+            inspect.signature(function).bind(*range(count))
+        except TypeError as error:
+            raise ConfigError(f"{policy.words} ({place}): {_FORMS[name]}; {error}") from None
+
+
+def _function_at(source: Path, first_line: int) -> ast.FunctionDef | None:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     for made in ast.walk(tree):
-        if not isinstance(made, ast.FunctionDef):
-            continue
-        lines = [made.lineno, *(one.lineno for one in made.decorator_list)]
-        if first_line not in lines:
-            continue
-        for line, text in _compared_texts(made):
+        if isinstance(made, ast.FunctionDef):
+            lines = [made.lineno, *(one.lineno for one in made.decorator_list)]
+            if first_line in lines:
+                return made
+    return None
+
+
+def _check_classes(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
+    for line, text in _compared_texts(made):
+        raise ConfigError(
+            f"{policy.words} ({source.name}, line {line}) compares the class of a request with the text {text!r}, "
+            f"but classes are numbers; write == {text.upper()} or is_sheddable(…), both from blis_jax.policies"
+        )
+
+
+_DRAWS = re.compile(r"(random|np\.random|numpy\.random)\.\w+")
+
+
+def _check_memory(policy: Policy, made: ast.FunctionDef, source: Path) -> None:
+    """Refuse what happens once, when the program is made, and never in a run: draws of Python, global values."""
+    for one in ast.walk(made):
+        said = None
+        if isinstance(one, ast.Global | ast.Nonlocal):
+            said = f"changes {', '.join(one.names)} outside of it"
+            instead = "keep what it remembers in `state`, which start= begins"
+        elif isinstance(one, ast.Call) and _DRAWS.fullmatch(ast.unparse(one.func)):
+            said = f"calls {ast.unparse(one.func)}"
+            instead = "declare is_random=True and draw with jax.random from context.key"
+        if said is not None:
             raise ConfigError(
-                f"{policy.words} ({source.name}, line {line}) compares the class of a request with the text {text!r}, "
-                f"but classes are numbers; write == {text.upper()} or is_sheddable(…), both from blis_jax.policies"
+                f"{policy.words} ({source.name}, line {one.lineno}) {said}, which happens once, before the run; "  # type: ignore[attr-defined]
+                f"{instead}"
             )
 
 
@@ -80,6 +132,10 @@ def _check_scores(policy: Policy, place: str) -> None:
     """Warn where a score of an example is outside 0 to 1."""
     for first in EXAMPLES:
         values = _scores(policy, first)
+        if np.isnan(values).any():
+            raise ConfigError(
+                f"{policy.words} ({place}) gives NaN on an example; no instance can be chosen by it, so look for 0 ÷ 0"
+            )
         wrong = values[(values < 0) | (values > 1)]
         if wrong.size:
             said = f"{policy.words} ({place}) gives {wrong[0]:g} on an example"

@@ -109,6 +109,7 @@ def _stage(name: str) -> Callable[[list[str]], int]:
                 "give --reports DIR with benchmark reports, or --dry-run to make them by simulation"
             )
         prepare_backend(use_cache=not asked.no_cache)
+        from sweeps.promote.maps.rows import in_words
         from sweeps.promote.running import run_stage
         from sweeps.promote.store import PromotionStore
 
@@ -119,8 +120,11 @@ def _stage(name: str) -> Callable[[list[str]], int]:
         paths = [str(folder / path) for path in made if not path.startswith("evidence/reports/")]
         render.show_answer(
             Answer.of(
-                f"Is the stage {name} made?",
-                f"Yes: {len(made)} files in {folder}.",
+                f"Is the stage {name} of {promotion.given} for {promotion.target} made?",
+                [
+                    f"Yes: {len(made)} files in {folder}.",
+                    *([in_words(promotion)] if name == "maps" else []),
+                ],
                 "made of the stages before it, whose hashes it keeps.",
                 "this stage alone was made.",
                 f"status --output {folder} says which gate comes next.",

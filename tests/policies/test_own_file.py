@@ -76,8 +76,39 @@ def test_scores_from_0_to_1_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("@routing_policy()\ndef mine(params, context):\n    return 0, None\n",
+         r"routing policy mine \(mine.py, line 3\): the function takes \(params, state, context\); too many"),
+        ("@routing_policy(start=lambda: 0)\ndef mine(params, state, context):\n    return 0, state\n",
+         r"start= takes \(params, shape\); too many"),
+        ("import random\n@routing_policy()\ndef mine(params, state, context):\n    return random.randrange(2), state\n",
+         r"mine.py, line 6\) calls random.randrange, which happens once, before the run; declare is_random=True"),
+        ("@routing_policy()\ndef mine(params, state, context):\n    global N\n    N = 1\n    return N, state\n",
+         r"line 5\) changes N outside of it, which happens once, before the run; keep what it remembers in `state`"),
+        ("@routing_policy\ndef mine(params, state, context):\n    return 0, state\n",
+         r"routing_policy decorates mine without parentheses; write @routing_policy\(\)"),
+    ],
+    ids=["two arguments", "a start without arguments", "Python's random", "a global", "a bare decorator"],
+)  # fmt: skip
+def test_what_no_run_would_show_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + text)
+    with pytest.raises(ConfigError, match=says):
+        registry.find("routing", f"{path}:mine")
+
+
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    score = "return context.snapshots.queue_depth * jnp.nan, state"
+    with pytest.raises(ConfigError, match=r"scorer mine \(mine.py, line 3\) gives NaN"):
+        registry.find("scorer", written(tmp_path, "scorer", score))
+
+
+@pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("return jnp.argmin(context.queue_depth), state",
+         "GatewayContext has nothing called 'queue_depth'; write snapshots.queue_depth"),
         ("return jnp.argmin(context.snapshots.queue_depht), state",
          "Snapshots has nothing called 'queue_depht'; did you mean 'queue_depth'?"),
         ("return (0 if context.snapshots.queue_depth[0] > 3 else 1), state",
@@ -86,7 +117,7 @@ def test_scores_from_0_to_1_are_not(tmp_path: Path) -> None:
         ("return float(context.snapshots.queue_depth[0]), state", "a Python number is needed before the run"),
         ("return jnp.zeros((2, 3)) @ jnp.zeros(5), state", "TypeError: "),
     ],
-    ids=["a misspelt signal", "a Python if", "an index", "a number", "another error"],
+    ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "another error"],
 )  # fmt: skip
 def test_what_tracing_shows_is_one_sentence(
     tmp_path: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]

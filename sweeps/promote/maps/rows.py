@@ -278,6 +278,30 @@ def dictionary(promotion: Promotion) -> dict[str, Any]:
     }
 
 
+_ENDS = {  # what becomes of a policy, by its status
+    "exact": "is there with equal results",
+    "approximate": "is there with results nearly equal",
+    "code": "needs a plugin that is generated",
+    "none": "has no place there",
+}
+
+
+def in_words(promotion: Promotion) -> str:
+    """Return what becomes of each policy of the strategy at the target, in a sentence."""
+    policies: dict[str, list[str]] = {}
+    for row in dictionary(promotion)["map_a"]["policies"]:
+        if row["used"]:
+            policies.setdefault(row["status"], []).append(row["policy"])
+    parts = [
+        f"{end}: {', '.join(policies[status])}"
+        for status, end in _ENDS.items()
+        if status in policies
+    ]
+    own = [f"{kind}/{name}" for kind, name in dictionary(promotion)["policies_from_files"]]
+    parts += [f"is a policy of a file, which is compiled: {', '.join(own)}"] if own else []
+    return f"of {promotion.given}, what {'; what '.join(parts)}."
+
+
 def named_policies(promotion: Promotion) -> set[tuple[str, str]]:
     """Return kind and name of every policy that the strategy's configuration names."""
     config = promotion.arm.config
