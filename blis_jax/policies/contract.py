@@ -233,8 +233,9 @@ class MakesPolicy:
                 does not have one that is, or it has no memory.
         """
         if not isinstance(params, type):
+            name = getattr(params, "__name__", params)
             raise ConfigError(
-                f"{self.__name__} decorates {getattr(params, '__name__', params)} without parentheses; write @{self.__name__}()"
+                f"{self.__name__} decorates {name} without parentheses; write @{self.__name__}()"
             )
         numbers_of(params)
         declared = _without_readings(declared, self.__name__)
