@@ -45,7 +45,10 @@ REGISTRATION = (
     f"{GO}registration.patch"  # changes a file of the target, so it is in the patch alone
 )
 TREATMENT_CONFIG = f"configs/arms/treatment/{CONFIG}"
-SAMPLES = "deploy/config"  # of the target's repository
+SAMPLES, DOCUMENTS = "deploy/config", "docs/promotions"  # of the target's repository
+_BESIDE = (
+    "profiles/", "experiments/", "tests/", "evidence/", "documents/", "hypotheses.", "configs/translation-report",
+)  # fmt: skip
 
 
 def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
@@ -57,12 +60,31 @@ def branch_files(promotion: Promotion, files: Files) -> dict[str, str]:
     }
     if TREATMENT_CONFIG in files:
         found[f"{SAMPLES}/{change_name(promotion)}-epp-config.yaml"] = files[TREATMENT_CONFIG]
+    folder = f"{DOCUMENTS}/{change_name(promotion)}"
+    for path, text in files.items():
+        if path.startswith(_BESIDE) and not path.startswith("evidence/reports/"):
+            found[f"{folder}/{path}"] = text
     return found
 
 
 def change_patch(promotion: Promotion, files: Files) -> str:
-    """Return the whole change for `git apply`: the new files, and the lines that register the plugins."""
-    return patch_of(branch_files(promotion, files)) + _with_head(files.get(REGISTRATION, ""))
+    """Return the change for `git apply`: code, configuration, and the lines that register the plugins."""
+    code = {
+        path: text
+        for path, text in branch_files(promotion, files).items()
+        if not _is_evidence(path)
+    }
+    return patch_of(code) + _with_head(files.get(REGISTRATION, ""))
+
+
+def evidence_patch(promotion: Promotion, files: Files) -> str:
+    """Return what stands beside the change: vectors of its tests, and the documents of the promotion."""
+    branch = branch_files(promotion, files)
+    return patch_of({path: text for path, text in branch.items() if _is_evidence(path)})
+
+
+def _is_evidence(path: str) -> bool:
+    return path.endswith("/testdata/vectors.json") or path.startswith(f"{DOCUMENTS}/")
 
 
 def change_name(promotion: Promotion) -> str:
@@ -84,10 +106,12 @@ def _with_head(text: str) -> str:
 
 FOLDER = "bundle"
 BRANCH = f"{FOLDER}/branch"
-BODY, MESSAGE, PATCH, MANIFEST = (
+BODY, MESSAGE, PATCH, BESIDE_PATCH, MANIFEST = (
     f"{FOLDER}/{name}"
-    for name in ("pr-body.md", "commit-message.txt", "change.patch", "manifest.yaml")
-)
+    for name in (
+        "pr-body.md", "commit-message.txt", "change.patch", "evidence.patch", "manifest.yaml",
+    )
+)  # fmt: skip
 _WIDTH = 72  # of a commit message
 
 
@@ -99,6 +123,7 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
     made = {f"{BRANCH}/{path}": text for path, text in branch.items()}
     made |= {
         PATCH: change_patch(promotion, files),
+        BESIDE_PATCH: evidence_patch(promotion, files) or "\n",
         MESSAGE: _message(content, branch),
         BODY: _body(content, branch, sets),
     }
@@ -124,13 +149,15 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
     counts = content.counts()
     confirmed = [one for one in content.verdicts if one["verdict"] == CONFIRMED]
     by_track = ", ".join(
-        f"{row[CONFIRMED]} of {row['total']} of track {row['track']} ({row['about']})"
+        f"{row[CONFIRMED]} of {row['total']} of track {row['track']} ({row['about']}; {row['different']} different "
+        f"{'simulations' if content.evidence == 'simulated' else 'sets of runs'})"
         for row in counts
     )
     return render(
         "pr-body.md.j2",
         what=_what(content, branch),
-        paths=sorted(branch),
+        paths=sorted(path for path in branch if not _is_evidence(path)),
+        release_note=f"Alpha strategy {change_name(content.promotion)}; without it in a configuration nothing changes.",
         gains=[_gain(one, sets) for one in confirmed if one["track"] == "A"],
         evidence=content.evidence,
         num_confirmed=len(confirmed),

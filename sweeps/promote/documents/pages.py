@@ -77,7 +77,20 @@ class PromotionContent:
         for track, about in TRACKS.items():
             mine = [one["verdict"] for one in self.verdicts if one["track"] == track]
             words = {word: mine.count(word) for word in (CONFIRMED, REFUTED, INCONCLUSIVE)}
-            rows.append({"track": track, "about": about, "total": len(mine), **words})
+            sets = {
+                tuple(one["run_ids"])
+                for one in self.verdicts
+                if one["track"] == track and one["verdict"] == CONFIRMED
+            }
+            rows.append(
+                {
+                    "track": track,
+                    "about": about,
+                    "total": len(mine),
+                    "different": len(sets),
+                    **words,
+                }
+            )
         return rows
 
     def gates(self) -> list[dict[str, Any]]:

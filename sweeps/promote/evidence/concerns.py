@@ -30,6 +30,11 @@ TARGET_BLOCK_TOKENS = 64  # least block of the router's approximate prefix index
 
 _SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCRAPE_US}
 
+TARGET_PROFILE = "llm-d-router-0.10"  # the signals of the target's own scheduler
+_SEEN = {
+    "queue-depth": "waiting-requests"
+}  # what a scorer of the target reads in place of the simulated one
+
 Change = Callable[["ClusterConfig", "WorkloadSpec"], "ClusterConfig"]
 ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
 
@@ -185,6 +190,19 @@ def _heavy(mean: float) -> dict[str, float]:
     }  # fmt: skip
 
 
+def _own_signals(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Let the router decide by what the target's scheduler sees; how it counts what is in flight is the same."""
+    scorers = ",".join(
+        f"{_SEEN.get(name, name)}:{weight:.17g}" for name, weight in config.scorers()
+    )
+    picker = "random-best" if config.routing_picker == "first-best" else config.routing_picker
+    is_weighted = {"routing_scorers": scorers, "routing_picker": picker}
+    return config.replace(
+        **_SCRAPES, snapshot_phases="drawn", in_flight_counts=True,
+        **(is_weighted if config.routing_policy == "weighted" else {}),
+    )  # fmt: skip
+
+
 # --- by row of Map C ------------------------------------------------------------------------------
 
 _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
@@ -254,7 +272,13 @@ _VARIANTS = (
 def concerns() -> tuple[Concern, ...]:
     """Return a concern for each row of Map C, with what varies a row further behind it."""
 
-    found: list[Concern] = []
+    found = [
+        Concern(
+            TARGET_PROFILE, "", "The signals of the target's own scheduler",
+            "metrics up to 50 ms old, each endpoint scraped at times of its own; requests in flight counted at once; "
+            "queue-depth sees waiting requests alone; ties fall at random", _own_signals,
+        )
+    ]  # fmt: skip
     for row in gap_rows():
         if row.id in _IN_CODE:
             about, change, of_workload = _IN_CODE[row.id]
@@ -363,6 +387,8 @@ def scene_of(
             f"{NOT_YET}: no row of Map C brings {entry.get('origin')} into a simulation"
         )
     concern = concern_named(gap) if gap else None
+    if entry.get("track") == "A":  # what is promoted is judged by the signals that it will have
+        concern = concern_named(TARGET_PROFILE)
     if concern is not None:
         for config in (promotion.baseline.config, promotion.arm.config):
             concern.applied(config, spec)

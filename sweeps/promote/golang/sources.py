@@ -191,6 +191,7 @@ def test_text(plugin: Plugin) -> str:
         made=made,
         called=called,
         time_of=time_of,
+        name_field=manifest["metadata_of"].partition("{")[2].partition(":")[0],
         has_request=bool(plugin.of("request")),
         request="requestOf(v)" if plugin.of("request") else "&fwksched.InferenceRequest{}",
         request_of=_request_of(plugin),
@@ -228,8 +229,18 @@ def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
 
 def with_imports(target: TargetVersion, text: str) -> str:
     """Return a text of Go in its form, with the block of imports that it needs."""
-    text = re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
+    text = _plain(re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n")
     return text.replace("{imports}", imports(target, text))
+
+
+_WRITTEN = str.maketrans(
+    {"µ": "u", "÷": "/", "−": "-", "×": "x", "…": "...", "≥": ">=", "≤": "<=", "²": "^2", "→": "->"}
+)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the symbols that the target's style leaves out."""
+    return text.translate(_WRITTEN)
 
 
 def imports(target: TargetVersion, text: str) -> str:

@@ -192,6 +192,7 @@ def hypotheses_of(files: Files) -> tuple[TransferHypothesis, ...]:
     return parse_hypotheses(files[path], path).hypotheses
 
 
+@functools.lru_cache(maxsize=8)  # every rule of a gate reads the same text
 def parse_hypotheses(text: str, source: str = HYPOTHESES) -> HypothesisDocument:
     """Return the checked document.
 

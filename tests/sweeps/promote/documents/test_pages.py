@@ -11,7 +11,14 @@ import pytest
 import yaml
 
 from blis_jax.metrics.scalars import lookup
-from sweeps.promote.documents.bundle import BODY, MANIFEST, MESSAGE, PATCH, bundle_files
+from sweeps.promote.documents.bundle import (
+    BESIDE_PATCH,
+    BODY,
+    MANIFEST,
+    MESSAGE,
+    PATCH,
+    bundle_files,
+)
 from sweeps.promote.documents.pages import REPORT, document_files, resolution_of
 from sweeps.promote.evidence.verdicts import VERDICTS, evidence_findings, hypothesis_findings
 from sweeps.promote.promotion import Files
@@ -175,7 +182,11 @@ def test_the_patch_applies_to_a_minimal_tree(bundle: Files, tmp_path: Path) -> N
         for path, text in bundle.items()
         if "/branch/" in path
     }
-    assert branch == {"pkg/epp/framework/plugins/a/a.go": "package a\n"}
+    code = {path for path in branch if not path.startswith("docs/promotions/class-lead/")}
+    assert code == {"pkg/epp/framework/plugins/a/a.go"}
+    assert not (tree / "docs").exists()
+    (tmp_path / "evidence.patch").write_text(bundle[BESIDE_PATCH])
+    subprocess.run(["git", "apply", "../evidence.patch"], cwd=tree, check=True)
     for path, text in branch.items():
         assert (tree / path).read_text() == text
 

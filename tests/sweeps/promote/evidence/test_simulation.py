@@ -10,7 +10,12 @@ import pytest
 import yaml
 
 from blis_jax.errors import ConfigError
-from sweeps.promote.evidence.concerns import concern_named, concerns, scene_of
+from sweeps.promote.evidence.concerns import (
+    TARGET_PROFILE,
+    concern_named,
+    concerns,
+    scene_of,
+)
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.simulation import simulate
@@ -43,7 +48,7 @@ def promotion(treatment: str) -> Promotion:
 
 def simulated(treatment: str, num_requests: int = 120) -> dict[str, str]:
     one = promotion(treatment)
-    scene = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, num_requests)
+    scene = scene_of({"workload": {"name": "mixed"}}, "mixed", one, num_requests)  # as it was found
     arms = dict.fromkeys(ARMS, one.baseline.config) | {"treatment": one.arm.config}
     return simulate(scene, arms, SEEDS, "translation")
 
@@ -96,7 +101,8 @@ def test_a_strategy_against_itself_confirms_nothing() -> None:
     ],
 )
 def test_a_known_better_strategy_is_confirmed(treatment: str) -> None:
-    (found,) = judge([FASTER], scenes_of(simulated(treatment, 1000)), TARGETS)
+    reports = simulated(treatment, 1000)
+    (found,) = judge([FASTER], scenes_of(reports), TARGETS)
     assert (found.verdict.word, found.evidence) == ("confirmed", "simulated")
     assert found.changes["treatment - baseline"].reading.mean.high < -50
 
@@ -129,7 +135,7 @@ def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_row_of_map_c_is_a_concern() -> None:
     named = [one.gap for one in concerns()]
-    assert {row.id for row in gap_rows()} == set(named)
+    assert {row.id for row in gap_rows()} == set(named) - {""}  # the target's profile is of no row
     reasons = {one.name: one.about for one in concerns() if not one.is_simulated}
     assert reasons == {
         "lora-affinity": "the engine has no adapters",
@@ -141,6 +147,21 @@ def test_every_row_of_map_c_is_a_concern() -> None:
     }
     for one in concerns():
         assert one.about and one.title
+
+
+def test_the_target_s_profile_has_its_signals() -> None:
+    """Scrapes, the count in flight, ties at random, and the queue that queue-scorer sees."""
+    one = promotion("iter13_class_lead@found")
+    spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 100).spec
+    profile = concern_named(TARGET_PROFILE)
+    config, _ = profile.applied(one.baseline.config, spec)
+    assert (config.load_refresh_interval, config.snapshot_phases) == (50_000, "drawn")
+    assert config.in_flight_counts and config.routing_picker == "random-best"
+    assert config.scorers() == [
+        ("prefix-affinity", 3.0), ("waiting-requests", 2.0), ("kv-utilization", 2.0),
+    ]  # fmt: skip
+    judged = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, 100)
+    assert judged.concern is not None and judged.concern.name == TARGET_PROFILE
 
 
 def test_concerns_change_what_they_say() -> None:

@@ -95,7 +95,7 @@ def test_name_tag_and_commit_agree(name: str) -> None:
 def test_stubs_declare_what_the_commit_declares(name: str) -> None:
     recorded = target_file(name, "signatures.yaml")
     manifest = targets.load(name).manifest
-    assert set(recorded) == set(manifest["packages"])
+    assert {path for path, of in recorded.items() if of} == set(manifest["packages"])
     for path, text in manifest["packages"].items():
         stub = go_declarations(text.replace("{key_type}", manifest["key_type"]))
         assert stub == recorded[path], path

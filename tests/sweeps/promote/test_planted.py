@@ -1,0 +1,313 @@
+"""Defects planted in the files of a promotion: each is a finding at its gate, under a rule that says what it is."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import yaml
+
+from sweeps.promote import gates
+from sweeps.promote.evidence.judging import judge
+from sweeps.promote.evidence.runs import FOLDER, scenes_of
+from sweeps.promote.evidence.verdicts import (
+    VERDICTS,
+    ended,
+    translation_of,
+    ttft_targets,
+    verdicts_document,
+)
+from sweeps.promote.gates import findings_at
+from sweeps.promote.hypotheses.document import hypotheses_of
+from sweeps.promote.hypotheses.files import document_of
+from sweeps.promote.promotion import Files
+from sweeps.promote.stages import STAGES, StageWork, before
+from sweeps.promote.texts import wide_yaml
+from tests.sweeps.promote.made_reports import by_class, row
+from tests.sweeps.promote.promotions import promotion
+
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.slow]
+GIVEN = "iter16_class_gate@found"
+ARM = "configs/arms/treatment"
+PICKER, OVERLAY = f"{ARM}/endpoint-picker-config.yaml", f"{ARM}/scenario-overlay.yaml"
+PLUGINS = "go/pkg/epp/framework/plugins"
+SCORER = f"{PLUGINS}/scheduling/scorer/loadbalance/load_balance.go"
+VECTORS = f"{PLUGINS}/scheduling/scorer/loadbalance/testdata/vectors.json"
+BASE = "configs/arms/baseline/scenario-overlay.yaml"
+GATE = f"{PLUGINS}/requestcontrol/admitter/classgated/class_gated.go"
+Edit = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saturation and Go have tests of their own, and what a stage makes of the same files is made once."""
+    monkeypatch.setattr("sweeps.promote.hypotheses.tracks.saturation_rate", lambda *given: 863.0)
+    monkeypatch.setattr(gates, "check_go", lambda *given: [])
+    monkeypatch.setattr(gates, "_again", lambda name, *given: of_stage(name).items())
+    monkeypatch.setattr("sweeps.promote.hypotheses.files.document_of", document_once)
+
+
+_DOCUMENT_OF = document_of
+
+
+def document_once(given: Any, files: Files, *more: Any, **named: Any) -> Any:
+    made = {path: files[path] for name in ("maps", "translate") for path in of_stage(name)}
+    return _once(tuple(sorted(made.items())), more, tuple(named.items()))
+
+
+@functools.cache
+def _once(made: tuple[tuple[str, str], ...], more: tuple[Any, ...], named: Any) -> Any:
+    return _DOCUMENT_OF(promotion(GIVEN), dict(made), *more, **dict(named))
+
+
+@functools.cache
+def of_stage(name: str) -> Files:
+    """What a stage makes, once."""
+    files: dict[str, str] = {}
+    for earlier in before(name):
+        files |= of_stage(earlier)
+    return dict(STAGES[name].make(StageWork(promotion(GIVEN), files)))
+
+
+@functools.cache
+def sound() -> Files:
+    """All files up to gate 3; the verdicts are those of made reports of one scene."""
+    given = promotion(GIVEN)
+    files: dict[str, str] = {}
+    for name in ("maps", "translate", "hypothesise", "tests"):
+        files |= of_stage(name)
+    one = next(each for each in hypotheses_of(files) if each.track == "A")
+    for arm in ("baseline", "control", "treatment"):
+        for run in range(4):
+            ttft = (20.0 if arm == "treatment" else 90.0) + run
+            document = by_class(f"{arm}-{run}", [row(ttft_ms=ttft)] * 100, ttft)
+            document["summary"]["offered"] = {"requests": 100, "seconds": 0.01}
+            path = f"{FOLDER}/{one.scene}/{arm}/run-{run}/results.json"
+            files[path] = ended(json.dumps(document))
+    scenes = scenes_of(files)
+    found = judge(hypotheses_of(files), scenes, ttft_targets(given))
+    files[VERDICTS] = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
+    return MappingProxyType(files)
+
+
+def replaced(path: str, old: str, new: str) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        assert re.search(old, files[path]), (path, old)
+        files[path] = re.sub(old, new, files[path], count=1)
+
+    return edit
+
+
+def in_hypothesis(name: str, change: Callable[[dict[str, Any]], Any]) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        document = yaml.safe_load(files["hypotheses.yaml"])
+        change(next(each for each in document["hypotheses"] if each["id"].startswith(name)))
+        files["hypotheses.yaml"] = yaml.safe_dump(document)
+
+    return edit
+
+
+def in_profile(change: Callable[[dict[str, Any]], Any]) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        path = next(one for one in files if one.startswith("profiles/priority-mix/workload"))
+        document = yaml.safe_load(files[path])
+        change(document)
+        files[path] = yaml.safe_dump(document)
+
+    return edit
+
+
+def in_verdicts(change: Callable[[dict[str, Any]], Any]) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        document = yaml.safe_load(files[VERDICTS])
+        change(next(one for one in document["verdicts"] if one["run_ids"]))
+        files[VERDICTS] = wide_yaml(document)
+
+    return edit
+
+
+PLANTED: Mapping[str, tuple[int, str, Edit]] = {
+    # gate 1
+    "a weight": (1, "not-the-strategy", replaced(PICKER, r"weight: 3\.\d*", "weight: 0.3")),
+    "a weight below zero": (1, "not-allowed", replaced(PICKER, r"weight: 3\.\d*", "weight: -3.0")),
+    "a threshold": (
+        1,
+        "not-the-strategy",
+        replaced(PICKER, "probability: 0.4", "probability: 0.9"),
+    ),
+    "a lead": (1, "not-the-strategy", replaced(PICKER, r"slo-critical: \d+", "slo-critical: 1")),
+    "a comment on freshness": (
+        1,
+        "freshness-comment",
+        replaced(SCORER, r"\t+// Freshness here: .*\n", ""),
+    ),
+    "a freshness that is another": (
+        1,
+        "freshness-comment",
+        replaced(GATE, "at once", "in an hour"),
+    ),
+    "the copy in an overlay": (
+        1,
+        "not-the-strategy",
+        replaced(OVERLAY, r"weight: 3\.\d*", "weight: 4.0"),
+    ),
+    "a flag of the engine": (
+        1,
+        "not-the-strategy",
+        replaced(f"{ARM}/vllm-flags.yaml", r"max-num-seqs: \d+", "max-num-seqs: 64"),
+    ),
+    "memory of the pods": (1, "pod-memory", replaced(BASE, "memory: 150Gi", "memory: 80Gi")),
+    "the model that is loaded": (
+        1,
+        "not-the-strategy",
+        replaced(BASE, "path: models/.*", "path: models/Qwen/Qwen3-32B"),
+    ),
+    "no image": (1, "image-unset", replaced(OVERLAY, "tag: promoted", "tag: SET-ME")),
+    "a row of Map C": (
+        1,
+        "not-the-strategy",
+        replaced("translation-dictionary.yaml", "id: pod-failure", "id: pod-failures"),
+    ),
+    "a registration": (
+        1,
+        "not-the-strategy",
+        replaced("go/registration.patch", r"\+\tfwkplugin.*\n", ""),
+    ),
+    "a test vector": (1, "not-the-strategy", replaced(VECTORS, r'"size": 4', '"size": 1')),
+    "a priority's sign": (
+        1,
+        "priority-sign",
+        replaced(OVERLAY, r"(name: slo-critical\n\s+priority:) 4", r"\1 -4"),
+    ),
+    # gate 2
+    "a hypothesis less": (
+        2,
+        "not-of-its-origin",
+        lambda files: files.update({"hypotheses.yaml": without(files, "B-pod-failure")}),
+    ),
+    "a tolerance": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("C-", lambda one: one["expected"].update(tolerance=50.0)),
+    ),
+    "a direction": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("A-", lambda one: one["expected"].update(direction="higher")),
+    ),
+    "a diagnostic": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("B-", lambda one: one.update(diagnostic="It is nothing.")),
+    ),
+    "the load": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("A-", lambda one: one["workload"].update(rate=2.0)),
+    ),
+    "a stress": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("B-metric-staleness", lambda one: one.update(setup={})),
+    ),
+    "a metric's name": (
+        2,
+        "metric-not-in-reports",
+        in_hypothesis("A-", lambda one: one["metric"].update(path=one["metric"]["path"] + "ec")),
+    ),
+    "a statistic": (
+        2,
+        "metric-not-in-reports",
+        in_hypothesis("A-", lambda one: one["metric"].update(statistic="p98")),
+    ),
+    "a unit": (
+        2,
+        "metric-not-in-reports",
+        in_hypothesis("A-", lambda one: one["metric"].update(unit="tokens/s")),
+    ),
+    "a harness without classes": (
+        2,
+        "mechanism-not-sent",
+        in_hypothesis("A-", lambda one: one.update(profile={"harness": "inference-perf"})),
+    ),
+    "an engine's order that nobody sends": (
+        2,
+        "mechanism-not-sent",
+        replaced(PICKER, r"- type: engine-priority\n  parameters:\n(    .*\n)+", ""),
+    ),
+    # gate 3
+    "a verdict": (
+        3,
+        "verdict-not-of-reports",
+        in_verdicts(
+            lambda one: one.update(
+                verdict="refuted" if one["verdict"] == "confirmed" else "confirmed"
+            )
+        ),
+    ),
+    "a reason": (
+        3,
+        "verdict-not-of-reports",
+        in_verdicts(lambda one: one.update(reason="4 of 4 runs")),
+    ),
+    "a figure": (
+        3,
+        "verdict-not-of-reports",
+        in_verdicts(lambda one: one["changes"].update(other={})),
+    ),
+    "evidence that is measured": (
+        3,
+        "verdict-not-of-reports",
+        lambda files: files.update(
+            {VERDICTS: files[VERDICTS].replace("evidence: measured", "evidence: simulated", 1)}
+        ),
+    ),
+    "a field of a profile": (
+        3,
+        "unknown-field",
+        in_profile(lambda one: one["load"].update(rate_per_sec=one["load"].pop("rate_per_second"))),
+    ),
+    "a header": (
+        3,
+        "not-allowed",
+        in_profile(
+            lambda one: one["trafficClasses"][0].update(headers={"x-llm-d-slo-tttf-ms": "1"})
+        ),
+    ),
+    "an objective": (
+        3,
+        "wrong-reference",
+        in_profile(lambda one: one["trafficClasses"][0].update(objective="slo-crit")),
+    ),
+    "a load": (
+        3,
+        "not-of-its-hypothesis",
+        in_profile(lambda one: one["load"].update(rate_per_second=6.0)),
+    ),
+}
+
+
+def without(files: Mapping[str, str], name: str) -> str:
+    document = yaml.safe_load(files["hypotheses.yaml"])
+    document["hypotheses"] = [one for one in document["hypotheses"] if one["id"] != name]
+    return yaml.safe_dump(document)
+
+
+@pytest.mark.parametrize("gate", [1, 2, 3])
+def test_sound_files_are_not_called_other_than_they_are(gate: int) -> None:
+    found = {one.rule for one in findings_at(promotion(GIVEN), gate, sound())}
+    assert not found & {rule for _, rule, _ in PLANTED.values()}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_found(name: str) -> None:
+    gate, rule, plant = PLANTED[name]
+    files = dict(sound())
+    plant(files)
+    assert files != dict(sound())
+    assert rule in {one.rule for one in findings_at(promotion(GIVEN), gate, files)}
