@@ -4,6 +4,8 @@ EXTRAS ?= dev,docs,export,parquet,surrogate,notebooks
 WORKERS ?= 2
 # K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.
 SLOW_SHARD ?=
+# Picks the Python of `make newest`.
+TURN ?= 0
 # REVISION: run the slow tests nearest to what differs from it as well.
 SLOW_SINCE ?=
 
@@ -11,7 +13,7 @@ venv_python := .venv/bin/python
 # One stamp per choice of extras: asking for others installs them.
 installed := .venv/.installed-$(EXTRAS)
 
-.PHONY: .venv sweep test test-all turn lint types site bench clean
+.PHONY: .venv sweep test test-all turn newest lint types site bench clean
 
 .venv: $(installed)
 
@@ -39,6 +41,10 @@ test-all: $(installed)
 # Once for each landing: the next part of the slow tests, and how long those took that ran here.
 turn: $(installed)
 	$(venv_python) -m tests.support.rotation
+
+# Golden runs on the newest versions that pyproject.toml allows, for one of the Pythons that it names; TURN picks it.
+newest: $(installed)
+	WORKERS=$(WORKERS) $(venv_python) -m tests.support.newest $(TURN)
 
 lint: $(installed)
 	$(venv_python) -m ruff check .

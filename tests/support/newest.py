@@ -1,0 +1,85 @@
+"""Golden runs on the newest versions that pyproject.toml allows, for one of the Pythons that it names.
+
+python -m tests.support.newest TURN    the Python of this turn, in an environment of its own under build/
+
+Where that Python or a package index is missing, nothing is shown; that is said and is no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CLASSIFIER = "Programming Language :: Python :: "
+TESTS = ("tests/test_golden.py", "tests/test_golden_2026_08.py", "tests/workload/drawing")
+MOST_S = 900  # of installing: CI has an end
+# of the versions that are told
+TOLD = ("jax", "numpy", "scipy", "pandas", "xarray", "zarr", "pydantic")
+
+
+def pythons(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+    """The versions of Python that the project says it runs on, such as 3.12."""
+    classifiers = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["classifiers"]
+    found = [each.removeprefix(CLASSIFIER) for each in classifiers if each.startswith(CLASSIFIER)]
+    return [version for version in found if "." in version]
+
+
+def interpreter(version: str) -> str | None:
+    """The path of a Python of this version; None without one."""
+    ask = [f"python{version}", "-c", "import sys; print(sys.executable)"]
+    env = os.environ | {"PYENV_VERSION": version}  # for who keeps several with pyenv
+    try:
+        return subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def failed(words: Sequence[str]) -> str:
+    """What a command printed if it failed; empty if it did not."""
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=MOST_S
+    )
+    return (done.stdout + done.stderr or "it failed") if done.returncode else ""
+
+
+def nothing_shown(why: str) -> int:
+    """Say that nothing is shown; the exit code."""
+    print(f"newest: {why}; nothing is shown about newer versions", flush=True)
+    return 0
+
+
+def main(turn: int, folder: Path = ROOT / "build" / "newest") -> int:
+    """Install the newest versions for this turn's Python and run the tests; the exit code is theirs."""
+    version = pythons()[turn % len(pythons())]
+    if (found := interpreter(version)) is None:
+        return nothing_shown(f"Python {version} is not on this machine")
+    place = folder / version
+    if said := failed([found, "-m", "venv", str(place)]):
+        return nothing_shown(f"Python {version} makes no environment ({said.splitlines()[-1]})")
+    python = str(place / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet"]
+    try:
+        if failed([*pip, "--dry-run", "--no-deps", "--ignore-installed", "jax"]):
+            return nothing_shown("no package index can be reached")
+        said = failed([*pip, "--upgrade", "--upgrade-strategy", "eager", "-e", ".[dev]"])
+    except subprocess.TimeoutExpired:
+        return nothing_shown(f"the package index takes more than {MOST_S} s")
+    if said:
+        print(f"newest: the dependencies do not install on Python {version}:\n{said[-2000:]}")
+        return 1
+    versions = f"from importlib.metadata import version as v; print(*(f'{{n}} {{v(n)}}' for n in {TOLD}), sep=', ')"
+    print(f"newest: Python {version}", flush=True)
+    subprocess.run([python, "-c", versions], check=True)
+    env = os.environ | {"BLIS_JAX_TEST_PROGRAMS": "quick", "PYTHONPATH": str(ROOT)}
+    workers = os.environ.get("WORKERS", "2")
+    tests = [python, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", *TESTS]
+    return subprocess.run(tests, cwd=ROOT, env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
