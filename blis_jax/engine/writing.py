@@ -166,6 +166,7 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
         record=no_record(ctx),
+        takes=ctx.memory.no_takes(ctx),
     )
 
 

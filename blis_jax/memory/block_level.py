@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import as_int, choose
+from blis_jax.core.columns import as_int, branch, choose
 from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST
@@ -38,6 +38,13 @@ from blis_jax.memory.block_tables.contents import (
     registered_blocks,
     without_own,
 )
+from blis_jax.memory.decode_takes import (
+    DecodeTakes,
+    no_takes,
+    steps_at_once,
+    taken,
+    takes_of,
+)
 from blis_jax.memory.memory import (
     Choice,
     Demand,
@@ -45,6 +52,7 @@ from blis_jax.memory.memory import (
     Memory,
     Plan,
     Visit,
+    blocks_of_decode,
 )
 from blis_jax.memory.victims import Victims
 from blis_jax.tables.blocks import (
@@ -192,6 +200,30 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Return the state with all blocks free and without content, as at the start."""
         return state.having(emptied(ctx.shape, ctx.params, state[Blocks], is_it))
 
+    def takes_at_once(self, ctx: Context) -> bool:
+        """Return whether members of a batch that only decodes take blocks without a visit: if nobody hears of each."""
+        used, shape = ctx.mechanism, ctx.shape
+        is_heard = used.is_precise or used.moves_requests or used.offload is not None
+        return ctx.when is branch and not (shape.tracks_outputs or shape.is_continuous or is_heard)
+
+    def no_takes(self, ctx: Context) -> DecodeTakes | None:
+        """Return that no member takes a block without a visit; None where none ever does."""
+        return no_takes() if self.takes_at_once(ctx) else None
+
+    def takes_of(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> DecodeTakes | None:
+        """Return what members take so in the next steps."""
+        return takes_of(ctx, slots, step_index, num_steps) if self.takes_at_once(ctx) else None
+
+    def decode_blocks(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the blocks that members take without a visit; none where they are visited for each."""
+        if not self.takes_at_once(ctx):
+            return super().decode_blocks(ctx, slots, step_index, num_steps)
+        return blocks_of_decode(ctx, slots, step_index, num_steps)
+
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
     ) -> State:
@@ -200,7 +232,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def write(self, ctx: Context, state: State, done: Writes) -> State:
         """Return the state with the rows of block-level memory; the blocks themselves move in the operations."""
-        return written(ctx, state, done, self.victims)
+        state = written(ctx, state, done, self.victims)
+        takes = self.takes_at_once(ctx)
+        return state.having(taken(ctx, state, done.instance, done.takes)) if takes else state
 
     # --- who is visited -------------------------------------------------------------------------
 
@@ -242,8 +276,21 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         in_last = in_last_block(index + slots.alloc_offset, ctx.shape.block_size)
         most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
         most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
-        is_pure = is_pure & ~jnp.any(due) & (work.pool.pending_reloads == 0)
-        return Plan(visit_all, counted, is_pure, most_steps)
+        is_pure = is_pure & (work.pool.pending_reloads == 0)
+        is_quiet = is_pure & ~jnp.any(due)
+        if not self.takes_at_once(ctx):
+            return Plan(visit_all, counted, is_quiet, most_steps, jnp.array(False))
+        at_once = ctx.when(
+            is_pure, lambda: steps_at_once(ctx, slots, work, due), lambda: jnp.int32(0)
+        )
+        takes = at_once > 0
+        return Plan(
+            visit_all,
+            jnp.where(takes, work.inst.num_decode, counted),
+            is_quiet | takes,
+            jnp.where(takes, at_once, most_steps),
+            takes,
+        )
 
     @property
     def keeps_priority(self) -> bool:

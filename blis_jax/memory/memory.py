@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
+from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
 from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.tables.blocks import Asker, Do, InstanceMemory, MemoryTask
@@ -170,12 +171,35 @@ class Plan:
 
     visit_all: jax.Array  # every member by itself, in order: the budget might not reach them all
     num_counted: jax.Array  # decode members that are counted and not visited
-    is_pure: jax.Array  # equal steps may be made at once
+    is_pure: jax.Array  # the steps of an unchanged batch may be made at once
     most_steps: jax.Array
+    takes_blocks: (
+        jax.Array
+    )  # members that are counted take the blocks that follow from the tokens held
 
 
 S = TypeVar("S", bound=Subject)
 R = TypeVar("R")
+
+
+MAX_TAKES = 32  # blocks that decode members take without a visit in one scan step
+
+
+def blocks_of_decode(
+    ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the blocks that follow from the tokens held, see `Memory.decode_blocks`."""
+    size, is_decode = ctx.shape.block_size, slots.finish != LAST
+    held = step_index + slots.alloc_offset
+    in_last = in_last_block(held, size)
+    room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
+    beyond = jnp.maximum(num_steps - room, 0)
+    full, part = full_blocks(beyond, size), in_last_block(beyond, size)
+    summed = jnp.int32(size) * full_blocks(full * (full + 1), 2) + part * (full + 1)
+    return (
+        jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
+        jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
+    )
 
 
 @dataclass(frozen=True)
@@ -263,6 +287,20 @@ class Memory(ABC, Generic[S, R]):
     @abstractmethod
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
         """Plan who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
+
+    def takes_at_once(self, ctx: Context) -> bool:
+        """Return whether a change of used blocks ends a run of equal steps, which goes on nevertheless."""
+        return False
+
+    def no_takes(self, ctx: Context) -> Any:
+        """Return that no member takes a block then; None where none ever does."""
+        return None
+
+    def takes_of(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> Any:
+        """Return which blocks members take then, for `write`."""
+        return None
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array

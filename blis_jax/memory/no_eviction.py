@@ -23,7 +23,16 @@ from blis_jax.core.exact import ceil_div, exact_quotient, full_blocks, in_last_b
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST, pytree
 from blis_jax.memory.block_tables.contents import Found, nothing_found
-from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
+from blis_jax.memory.memory import (
+    Choice,
+    Demand,
+    Grant,
+    Memory,
+    Plan,
+    Subject,
+    Visit,
+    blocks_of_decode,
+)
 from blis_jax.tables.blocks import InstanceMemory
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, failing
 from blis_jax.tables.requests import Requests, nodes_of
@@ -327,23 +336,13 @@ class NoEviction(Memory[OnPath, PathRows]):
         is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & ~jnp.any(due)
         visit_all = (sequential > 0) & ~is_pure
         counted = jnp.where(visit_all, 0, work.inst.num_decode - count_of(due))
-        return Plan(visit_all, counted, is_pure, jnp.min(left))
+        return Plan(visit_all, counted, is_pure, jnp.min(left), ~visit_all)
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Return the blocks that follow from the tokens held: members that are counted take theirs all at once."""
-        size, is_decode = ctx.shape.block_size, slots.finish != LAST
-        held = step_index + slots.alloc_offset
-        in_last = in_last_block(held, size)
-        room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
-        beyond = jnp.maximum(num_steps - room, 0)
-        full, part = full_blocks(beyond, size), in_last_block(beyond, size)
-        summed = jnp.int32(size) * full_blocks(full * (full + 1), 2) + part * (full + 1)
-        return (
-            jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
-            jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
-        )
+        return blocks_of_decode(ctx, slots, step_index, num_steps)
 
     def after_step(
         self,

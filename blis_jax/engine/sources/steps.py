@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +90,12 @@ def advance(
     instance: jax.Array,
     until: jax.Array,
     hooks: Sequence[StepHooks],
-) -> tuple[Work, SlotWrite, RecordWrite, tuple[NewsWrite, ...]]:
+) -> tuple[Work, SlotWrite, RecordWrite, Any, tuple[NewsWrite, ...]]:
     """Return the instance after its next phases, as far as they touch one slot.
 
     Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
-    when none is left the step ends, its members complete one by one, and the next step is scheduled.
+    when none is left the step ends, its members complete one by one, and the next step is scheduled. The second last
+    of what is returned is what decode members take without a visit.
     """
     when, does = ctx.when, ctx.memory.does
     is_new = work.lane.mode == Mode.BETWEEN
@@ -141,7 +142,7 @@ def advance(
     closed = when(is_over, lambda: close(ctx, state, left, instance, hooks), lambda: left)
     for hook in hooks:
         closed = hook.closed(ctx, state, left, closed, is_over)
-    return closed, written, record, news
+    return closed, written, record, None if stretch is None else stretch.takes, news
 
 
 class StepSource(InstanceSource):
@@ -166,7 +167,9 @@ class StepSource(InstanceSource):
         gateway = nothing.gateway if any(hook.carries_gateway for hook in self.others) else ()
         carried = nothing.own.only(*(kind for hook in self.others for kind in hook.carries))
         begun = dataclasses.replace(nothing.work, gateway=gateway, own=carried)
-        work, slot, record, news = advance(ctx, state, begun, due.instance, until, self.others)
+        work, slot, record, takes, news = advance(
+            ctx, state, begun, due.instance, until, self.others
+        )
         further = (hook.rows(ctx, state, work, due.instance, nothing.inst) for hook in self.others)
         return dataclasses.replace(
             nothing.having(*news, *(part for parts in further for part in parts)),
@@ -177,6 +180,7 @@ class StepSource(InstanceSource):
             pool=work.pool,
             slot=slot,
             record=record,
+            takes=takes,
             local=work.local,
             gateway=work.gateway or nothing.gateway,
         )

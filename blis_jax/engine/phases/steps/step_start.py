@@ -77,7 +77,7 @@ def begin(
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
     used = inst.used_blocks
     blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps)
-    blocks, summed = jnp.where(visits.visit_all, 0, blocks), used * num_steps + more
+    blocks, summed = jnp.where(visits.takes_blocks, blocks, 0), used * num_steps + more
     counted = visits.num_counted
     lane, ties = work.lane, (unverified > 0) & ~is_simple
     changes = _fresh_step(visits, num_waiting) | {

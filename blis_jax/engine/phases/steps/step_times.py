@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import branch, together
-from blis_jax.core.exact import truncate
+from blis_jax.core.exact import in_last_block, truncate
 from blis_jax.core.types import LAST, pytree
 from blis_jax.core.views import Members, StepBatch
-from blis_jax.tables.context import Context, SlotRows, Work, row
+from blis_jax.memory.memory import MAX_TAKES
+from blis_jax.tables.context import Context, SlotRows, Work, count_of, row
 from blis_jax.tables.state import Past, State, StepRecord
 from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int, Real
 
 MAX_FAST_STEPS = 2048
-MAX_RUNS = 32  # of equal steps in a stretch; each has a record
+MAX_RUNS = 16  # of equal steps in a stretch; each has a record
+BITS = 62  # of a number of 64 bits, for the steps to the next block
 
 
 @pytree
@@ -37,11 +39,13 @@ class DecodeSteps:
     num_steps: Int[Array, "run"]
     durations: Real[Array, "run"]  # on the clock
     unlimited: jax.Array  # µs of the last step, float64, which no clock limits
+    takes: Any  # of blocks in these steps, see `Memory.takes_of`
 
 
 def _has_stretches(ctx: Context) -> bool:
-    """Whether decode steps of one batch differ; on the continuous clock each has a record of its own."""
-    return not ctx.mechanism.latency.has_equal_decode_steps and not ctx.shape.is_continuous
+    """Whether decode steps of one batch differ, in time or in what they record; not on the continuous clock."""
+    is_equal = ctx.mechanism.latency.has_equal_decode_steps and not ctx.memory.takes_at_once(ctx)
+    return not is_equal and not ctx.shape.is_continuous
 
 
 def most_runs(ctx: Context) -> int:
@@ -55,7 +59,8 @@ def no_stretch(ctx: Context) -> DecodeSteps | None:
         return None
     runs = most_runs(ctx)
     nothing = jnp.zeros((runs,), jnp.int32)
-    return DecodeSteps(jnp.int32(0), nothing, jnp.zeros((runs,), ctx.clock), jnp.float64(0.0))
+    durations, takes = jnp.zeros((runs,), ctx.clock), ctx.memory.no_takes(ctx)
+    return DecodeSteps(jnp.int32(0), nothing, durations, jnp.float64(0.0), takes)
 
 
 def no_earlier(ctx: Context) -> EarlierRecords | None:
@@ -92,18 +97,18 @@ def fast_steps(
     latency, cluster = ctx.mechanism.latency, ctx.params.cluster
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
-    if latency.has_equal_decode_steps:
-        members = decoding_alike(ctx) if latency.needs_members else None
-        batch = StepBatch(jnp.int32(0), work.inst.num_decode, members)
-        raw = step_time(ctx, state, instance, batch)
+    if latency.has_equal_decode_steps and not _has_stretches(ctx):
+        raw = _equal_time(ctx, state, work, instance)
         limit = jnp.minimum(jnp.minimum(_steps_before(ctx, work, until, raw), by_finish), by_sum)
         return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32), None
     if not _has_stretches(ctx):
         return jnp.int32(1), None
     limit = jnp.minimum(jnp.minimum(by_finish, by_sum), MAX_FAST_STEPS).astype(jnp.int32)
     limit = jnp.minimum(jnp.maximum(limit, 1), most)
-    stretch = _stretch(ctx, work, _decode_times(ctx, state, work, instance), until, limit)
-    return jnp.maximum(jnp.sum(stretch.num_steps, dtype=jnp.int32), 1), stretch
+    stretch = _stretch(ctx, state, work, instance, until, limit)
+    count, slots = jnp.sum(stretch.num_steps, dtype=jnp.int32), SlotRows(state, instance)
+    takes = ctx.memory.takes_of(ctx, slots, work.inst.step_index, count)
+    return jnp.maximum(count, 1), dataclasses.replace(stretch, takes=takes)
 
 
 @pytree
@@ -113,14 +118,16 @@ class _Progress:
     count: jax.Array
     start: jax.Array  # of the step behind it
     last: jax.Array  # duration of its last step
+    taken: jax.Array  # blocks, where members take them without a visit
     goes_on: jax.Array
     stretch: DecodeSteps
 
 
 def _stretch(
     ctx: Context,
+    state: State,
     work: Work,
-    time_of: Callable[[jax.Array], jax.Array],
+    instance: jax.Array,
     until: jax.Array,
     most: jax.Array,
 ) -> DecodeSteps:
@@ -130,7 +137,10 @@ def _stretch(
     before = until.astype(jnp.int64)
     before = jnp.where(horizon < before, horizon + 1, before).astype(wide)
     rule, decode = ctx.mechanism.rules.step_time, work.inst.num_decode
-    runs = most_runs(ctx)
+    runs, takes_after = most_runs(ctx), None
+    if ctx.memory.takes_at_once(ctx):
+        takes_after = _takes_after(ctx, SlotRows(state, instance), work.inst.step_index)
+    time_of = _decode_times(ctx, state, work, instance)
 
     def put(values: jax.Array, at: jax.Array, value: jax.Array) -> jax.Array:
         value = value.astype(values.dtype)[None]
@@ -143,8 +153,12 @@ def _stretch(
         raw = rule(time_of(now.count), jnp.int32(0), decode)
         duration = truncate(raw, wide)
         is_new = (now.count == 0) | (duration != now.last)
+        fits, taken = jnp.array(True), now.taken
+        if takes_after is not None:
+            taken = taken + takes_after(now.count)
+            is_new, fits = is_new | (taken > now.taken), taken <= MAX_TAKES
         old = now.stretch
-        fits = ~is_new | (old.num_runs < runs)
+        fits = fits & (~is_new | (old.num_runs < runs))
         num_runs = old.num_runs + (is_new & fits).astype(jnp.int32)
         at = num_runs - 1
         # a step that has no room is the first one of the next scan step
@@ -153,17 +167,45 @@ def _stretch(
             put(old.num_steps, at, old.num_steps[at] + fits.astype(jnp.int32)),
             put(old.durations, at, jnp.where(fits, duration, now.last)),
             jnp.where(fits, raw, old.unlimited),
+            None,
         )
         start = now.start + duration
         # behind a step without a duration another one would start at the same time
         goes_on = fits & (duration > 0) & (start < before) & (raw < ctx.never.astype(raw.dtype))
-        return _Progress(now.count + fits.astype(jnp.int32), start, duration, goes_on, made)
+        return _Progress(now.count + fits.astype(jnp.int32), start, duration, taken, goes_on, made)
 
     nothing = no_stretch(ctx)
     assert nothing is not None
+    nothing = dataclasses.replace(nothing, takes=None)
     start = work.lane.now.astype(wide)
-    first = _Progress(jnp.int32(0), start, jnp.asarray(-1, wide), jnp.array(True), nothing)
+    zero = jnp.int32(0)
+    first = _Progress(zero, start, jnp.asarray(-1, wide), zero, jnp.array(True), nothing)
     return lax.while_loop(is_next, step, first).stretch
+
+
+def _takes_after(
+    ctx: Context, slots: SlotRows, index: jax.Array
+) -> Callable[[jax.Array], jax.Array]:
+    """What says how many members whose last block is full take one in the step that comes after so many."""
+    size = ctx.shape.block_size
+    in_last, is_decode = in_last_block(index + slots.alloc_offset, size), slots.finish != LAST
+
+    def counted(count: jax.Array) -> jax.Array:
+        return count_of((in_last_block(in_last + count, size) == 0) & is_decode)
+
+    if size > BITS:
+        return counted
+    # one bit for each number of steps after which somebody takes, again after each block
+    due = in_last_block(jnp.int32(size) - in_last, size).astype(jnp.int64)
+    bits = jnp.where(is_decode, lax.shift_left(jnp.ones_like(due), due), jnp.int64(0))
+    taken = lax.reduce(bits, jnp.int64(0), lax.bitwise_or, (0,))
+
+    def takes(count: jax.Array) -> jax.Array:
+        bit = in_last_block(count, size).astype(jnp.int64)
+        is_any = lax.shift_right_logical(taken, bit) & 1 == 1
+        return ctx.when(is_any, lambda: counted(count), lambda: jnp.int32(0))
+
+    return takes
 
 
 def _decode_times(
@@ -171,6 +213,9 @@ def _decode_times(
 ) -> Callable[[jax.Array], jax.Array]:
     """What says how long the step takes that comes after so many of the batch, which only decodes; float64 µs."""
     latency, decode = ctx.mechanism.latency, work.inst.num_decode
+    if latency.has_equal_decode_steps:
+        time = _equal_time(ctx, state, work, instance)
+        return lambda count: time
     members = members_of(ctx, state, work, instance, no_slot(ctx))
 
     def by_members(count: jax.Array) -> jax.Array:
@@ -193,6 +238,12 @@ def _decode_times(
         return _with_source(ctx, state, instance, time)
 
     return by_totals
+
+
+def _equal_time(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:
+    """The time of a step in which every member decodes, where all such steps are equal, float64 µs."""
+    members = decoding_alike(ctx) if ctx.mechanism.latency.needs_members else None
+    return step_time(ctx, state, instance, StepBatch(jnp.int32(0), work.inst.num_decode, members))
 
 
 def _steps_before(ctx: Context, work: Work, until: jax.Array, step_time: jax.Array) -> jax.Array:

@@ -1,0 +1,54 @@
+"""Blocks that members of a batch take while it only decodes, on hand-made rows."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from blis_jax.memory.decode_takes import taken, takes_of
+from blis_jax.tables.blocks import Blocks, Pool
+from blis_jax.tables.context import SlotRows
+from tests.engine.phases.made import Made
+
+ONE = jnp.int32(1)
+
+
+@pytest.fixture(autouse=True)
+def in_64_bits() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def decoding() -> Made:
+    """After 4 steps of instance 1 requests 2, 0 and 1 have 48, 31 and 32 tokens, in this order of the batch."""
+    made = Made(at_block_level=True)
+    for slot, (request, held) in enumerate(((1, 32), (0, 31), (2, 48))):
+        order, finish = 2 - slot, 100 + slot
+        made.resident(1, slot, request=request, order=order, finish=finish, alloc_offset=held - 4)
+    made.instance(1, load=3, num_decode=3, next_order=3, step_index=4, is_idle=0, chains=(500,))
+    return made
+
+
+def test_blocks_are_taken_step_by_step_and_in_batch_order() -> None:
+    made = decoding()
+    slots = SlotRows(made.state, ONE)
+    takes = takes_of(made.ctx, slots, jnp.int32(4), jnp.int32(18))
+    # steps 0: slots 2 and 0; step 1: slot 1; steps 16 and 17: the same again
+    assert int(takes.count) == 6
+    assert takes.slot[:6].tolist() == [2, 0, 1, 2, 0, 1]
+    assert takes.position[:6].tolist() == [3, 2, 2, 4, 3, 3]
+    assert int(takes_of(made.ctx, slots, jnp.int32(4), jnp.int32(1)).count) == 2
+
+
+def test_the_next_free_blocks_are_listed_and_holes_are_passed_over() -> None:
+    made = decoding()
+    blocks = made.state[Blocks]
+    hole = blocks.ring.at[1, 1].set(-1)
+    made.state = made.state.having(dataclasses.replace(blocks, ring=hole))
+    takes = takes_of(made.ctx, SlotRows(made.state, ONE), jnp.int32(4), jnp.int32(2))
+    after = taken(made.ctx, made.state, ONE, takes)
+    assert [int(after.lists[1, slot, at]) for slot, at in ((2, 3), (0, 2), (1, 2))] == [0, 2, 3]
+    assert after.hold[1, :5].tolist() == [1, -2, 1, 1, -5]
+    assert int(after.pool[1, Pool.HEAD]) == 4
