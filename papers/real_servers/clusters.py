@@ -103,8 +103,8 @@ def halves(runs: Sequence[ClusterRun]) -> list[str]:
 def _pools_alike(run: ClusterRun) -> str:
     """Return the layout; pools of equal TP are one, because three of them measured nearly the same."""
     pools = run.scene.server.pools
-    if pools and len({one.tp for one in pools}) == 1:
-        return f"{sum(one.count for one in pools)} instances in pools, TP {pools[0].tp}"
+    if pools and len({pool.tp for pool in pools}) == 1:
+        return f"{sum(pool.count for pool in pools)} instances in pools, TP {pools[0].tp}"
     return run.layout
 
 
@@ -172,15 +172,15 @@ def _fitted(
 def _other_half(runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None) -> list[Error]:
     """Return each half of the concurrencies predicted by a fit to the other."""
     names = halves(runs)
-    found = []
+    errors = []
     for side in ("first", "second"):
         known = [run for run, name in zip(runs, names, strict=True) if name == side]
         fit, posterior, _ = _fitted(known, view, start)
         learned = _learned(known, fit, posterior, {})
         for run, name in zip(runs, names, strict=True):
             if name != side:
-                found += _predicted(run, learned)
-    return found
+                errors += _predicted(run, learned)
+    return errors
 
 
 def _predicted(run: ClusterRun, learned: Learned) -> list[Error]:
@@ -200,13 +200,13 @@ def _errors(
     runs: Sequence[ClusterRun], requests: Sequence[SimulatedRequests], logs: np.ndarray
 ) -> list[Error]:
     ttft, itl = np.exp(logs).reshape(2, -1).tolist()
-    found = []
+    errors = []
     for place, run in enumerate(runs):
         client = replace(NOTHING, ttft_factor=ttft[place], itl_factor=itl[place])
         for name, cell in run.cells.items():
             value = predicted(run.scene, requests[place], cell, client)
-            found.append(Error(run.name, name, None, value, run.measured[name]))
-    return found
+            errors.append(Error(run.name, name, None, value, run.measured[name]))
+    return errors
 
 
 def _learned(

@@ -113,7 +113,7 @@ RANKED = ("req_s", "e2e_mean", "ttft_mean", "tpot_mean")
 
 def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[str, Learned]]]:
     """Tables of the collections of closed loops, and their fits; llm-d starts from what vLLM alone says."""
-    found: dict[str, tuple[str, dict[str, Learned]]] = {}
+    fits_by_cluster: dict[str, tuple[str, dict[str, Learned]]] = {}
     alone: Learned | None = None
     for name, file in CLUSTERS.items():
         if name not in parts:
@@ -138,12 +138,12 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
             effects={},
             layouts=frozenset(),
         )
-        found[name] = text, {FITTED: done.learned, PUBLISHED: bare}
-    return found
+        fits_by_cluster[name] = text, {FITTED: done.learned, PUBLISHED: bare}
+    return fits_by_cluster
 
 
 def design_table(
-    found: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
+    study: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
 ) -> str:
     """Make the table of errors on runs left out, by design and figure, and how much intervals hold of new layouts.
 
@@ -156,7 +156,7 @@ def design_table(
     head = ["figure", "runs", "median error, % [95 %]", "worst, %", "interval, ± %", "holds"]
     rows = [[words, *head]]
     rows.append(["---"] * len(rows[0]))
-    for design, everything in found.errors.items():
+    for design, everything in study.errors.items():
         errors = [error for error in everything if is_split is None or is_split[error.run] == side]
         half, held = widths(errors), coverage(errors)
         for name, cells in _figures(errors).items():
@@ -167,21 +167,21 @@ def design_table(
     return _markdown(rows)
 
 
-def llmd_tables(found: ClusterStudy, as_labelled: ClusterStudy) -> str:
+def llmd_tables(study: ClusterStudy, as_labelled: ClusterStudy) -> str:
     """Make the tables of errors by design, of pools under two readings of their labels, and of which layout wins."""
-    is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
+    is_split = {run.name: bool(run.scene.server.pools) for run in study.runs}
     rows = [["one layout left out", "figure", "runs", "median error, % [95 %]", "worst, %"]]
     rows.append(["---"] * len(rows[0]))
     for words, done, wanted in (
-        ("equal instances", found, False),
-        ("pools, every instance serves whole requests", found, True),
+        ("equal instances", study, False),
+        ("pools, every instance serves whole requests", study, True),
         ("pools, as labelled", as_labelled, True),
     ):
         errors = [error for error in done.errors["one layout"] if is_split[error.run] == wanted]
         number = len({error.run for error in errors})
         rows += [[words, name, str(number), *cells] for name, cells in _figures(errors).items()]
-    parts = [design_table(found, is_split, side) for side in (False, True)]
-    return "\n\n".join([*parts, _markdown(rows), rank_table(found)])
+    parts = [design_table(study, is_split, side) for side in (False, True)]
+    return "\n\n".join([*parts, _markdown(rows), rank_table(study)])
 
 
 def rank_table(found: ClusterStudy) -> str:
@@ -235,12 +235,12 @@ def num_gpus(run: ClusterRun) -> int:
     return server.num_instances * server.tp
 
 
-def _shares(one: LayoutAgreement) -> list[str]:
-    if not one.pairs:
+def _shares(layouts: LayoutAgreement) -> list[str]:
+    if not layouts.pairs:
         return ["0", "", "", ""]
-    right = f"{100 * one.right:.0f} [{100 * one.low:.0f}, {100 * one.high:.0f}]"
-    of_decided = "" if one.decided == 0 else f"{100 * one.decided_right:.0f}"
-    return [str(one.pairs), right, f"{100 * one.decided:.0f}", of_decided]
+    right = f"{100 * layouts.right:.0f} [{100 * layouts.low:.0f}, {100 * layouts.high:.0f}]"
+    of_decided = "" if layouts.decided == 0 else f"{100 * layouts.decided_right:.0f}"
+    return [str(layouts.pairs), right, f"{100 * layouts.decided:.0f}", of_decided]
 
 
 def _percent(share: float | None) -> str:
@@ -248,15 +248,15 @@ def _percent(share: float | None) -> str:
 
 
 def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
-    found = {}
+    cells = {}
     for name in sorted(
-        {one.figure for one in errors} - {"tok_s"}
+        {error.figure for error in errors} - {"tok_s"}
     ):  # that of requests/s, times tokens
-        mine = [one for one in errors if one.figure == name]
+        mine = [error for error in errors if error.figure == name]
         median, low, high = median_interval(mine)
-        worst = max(one.percent for one in mine)
-        found[name] = [f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"]
-    return found
+        worst = max(error.percent for error in mine)
+        cells[name] = [f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"]
+    return cells
 
 
 def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
@@ -279,7 +279,9 @@ def _cell(errors: Sequence[Error], bar: float) -> str:
         return ""
     median, low, high = median_interval(errors)
     met = " ✓" if median <= bar else ""
-    return f"{median:.1f} [{low:.1f}, {high:.1f}], {max(one.percent for one in errors):.0f}{met}"
+    return (
+        f"{median:.1f} [{low:.1f}, {high:.1f}], {max(error.percent for error in errors):.0f}{met}"
+    )
 
 
 def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:

@@ -91,11 +91,11 @@ def _finding(claim: AnyClaim, samples: Samples, missing: Mapping[str, str]) -> S
 
 def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalFinding:
     runs = runs_of(claim, samples)
-    found, spread = interval(runs), three_seed_range(runs)
+    estimated, spread = interval(runs), three_seed_range(runs)
     lost = _lost(runs.samples)
-    if found.num_seeds < LEAST_SHARE * len(runs.at.seeds):
-        return SurvivalFinding(claim, ClaimVerdict(None, NO_FIGURES, lost), found.num_seeds)
-    verdict = judge_reading(claim.claim, AsPublished(claim), ClaimReading((), found))
+    if estimated.num_seeds < LEAST_SHARE * len(runs.at.seeds):
+        return SurvivalFinding(claim, ClaimVerdict(None, NO_FIGURES, lost), estimated.num_seeds)
+    verdict = judge_reading(claim.claim, AsPublished(claim), ClaimReading((), estimated))
     further = ""
     if math.isfinite(spread[0]) and not math.isnan(claim.published.value):
         is_usual = spread[0] <= claim.published.value <= spread[1]
@@ -103,7 +103,7 @@ def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalFinding:
     further += f"; but {claim.unlike}" if claim.unlike else ""
     further += f"; {lost}" if lost else ""
     verdict = replace(verdict, reason=verdict.reason + further)
-    return SurvivalFinding(claim, verdict, found.num_seeds, spread)
+    return SurvivalFinding(claim, verdict, estimated.num_seeds, spread)
 
 
 @dataclass(frozen=True)
@@ -117,40 +117,40 @@ class AsPublished:
         word, reason = self._weighed(claim, reading.mean)
         return word, word, reason
 
-    def _weighed(self, claim: Claim, found: Estimate) -> tuple[str, str]:
+    def _weighed(self, claim: Claim, estimated: Estimate) -> tuple[str, str]:
         published, is_change = self.published.published, self.published.is_change
         if math.isnan(published.value):
             return UNPUBLISHED, "the record has no number"
         unit = "points" if published.unit == "%" else published.unit
-        off = found.mean - published.value
+        off = estimated.mean - published.value
         tolerance = self.published.tolerance
         words = f"{off:+.{published.decimals + 1 if published.decimals < 2 else 2}f} {unit}"
         far = f"{words}, more than the tolerance of {tolerance:g}"
-        is_on_side = _same_side(found, published.value)
+        is_on_side = _same_side(estimated, published.value)
         if published.is_range:
-            if claim.truth(found):
+            if claim.truth(estimated):
                 return SURVIVES, f"the interval is within ±{tolerance:g}"
             if is_change and is_on_side:
                 return DIRECTION, far
             return SURVIVES_NOT, f"the interval is not within ±{tolerance:g}"
-        is_close = claim.holds(found.mean) or found.low <= published.value <= found.high
+        is_close = claim.holds(estimated.mean) or estimated.low <= published.value <= estimated.high
         has_direction = not is_change or is_on_side
         if is_close and has_direction:
             return SURVIVES, f"{words} from the published number"
         return (DIRECTION if is_change and has_direction else SURVIVES_NOT), far
 
 
-def _same_side(found: Estimate, published: float) -> bool:
-    return found.high < 0 if published < 0 else published > 0 and found.low > 0
+def _same_side(estimated: Estimate, published: float) -> bool:
+    return estimated.high < 0 if published < 0 else published > 0 and estimated.low > 0
 
 
 def _statement(claim: Statement, samples: Samples) -> SurvivalFinding:
-    found = [_condition(condition, samples) for condition in claim.conditions]
-    num_seeds = min(num for _, _, num in found)
+    conditions = [_condition(condition, samples) for condition in claim.conditions]
+    num_seeds = min(num for _, _, num in conditions)
     lost = _lost([samples[name] for name in claim.settings])
-    truths = {is_true for is_true, _, _ in found}
+    truths = {is_true for is_true, _, _ in conditions}
     truth = False if False in truths else None if None in truths else True
-    words = [text for is_true, text, _ in found if is_true is truth and num_seeds]
+    words = [text for is_true, text, _ in conditions if is_true is truth and num_seeds]
     reason = "; ".join([*words, *([lost] if lost else [])])
     word = {True: SURVIVES, False: SURVIVES_NOT, None: UNDECIDED}[truth]
     verdict = ClaimVerdict(None, word if num_seeds else NO_FIGURES, reason)

@@ -82,8 +82,8 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     used = np.unique(at)
     of_baseline = own.seeds.baseline[used][:, learned] - blank.baseline_mean
     scale = np.maximum(of_baseline.std(axis=0), 1e-12)
-    one = np.ones((len(used), 1))
-    bare, bare_left = regress(one, every[used], of_baseline / scale, used % FOLDS)
+    constant = np.ones((len(used), 1))
+    bare, bare_left = regress(constant, every[used], of_baseline / scale, used % FOLDS)
     place = np.searchsorted(used, at)
     total = of_baseline - of_baseline.mean(axis=0)
     noise = {
@@ -99,8 +99,8 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
 
 def _by_point(target: np.ndarray, phi: np.ndarray) -> np.ndarray:
     """Return what of the targets the points' features explain, without the seeds."""
-    found = np.linalg.lstsq(phi, target, rcond=None)[0]
-    return np.asarray(phi @ found)
+    coefficients = np.linalg.lstsq(phi, target, rcond=None)[0]
+    return np.asarray(phi @ coefficients)
 
 
 def _noise(own: np.ndarray, baseline: np.ndarray) -> Noise:
@@ -120,14 +120,14 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
     levels, part = surrogate.levels, own.calibration
     assert levels is not None
     parts = LevelParts(surrogate, part.inputs)
-    found = {}
+    scores_by_key = {}
     for mode in MODES:
         for rung in (rung for rung in RUNGS if rung <= part.at.shape[1]):
             off = residuals(surrogate, parts, part, own, mode, rung)
             for kind in KINDS if mode != SIMULATED else (LEVEL,):
                 sigma = levels.sigma(mode, kind, parts.fixed, parts.run_sd, rung)
-                found[key(mode, kind, rung)] = scores(off[kind], sigma)
-    return dataclasses.replace(levels, scores=found, region=parts.region.astype(np.int32))
+                scores_by_key[key(mode, kind, rung)] = scores(off[kind], sigma)
+    return dataclasses.replace(levels, scores=scores_by_key, region=parts.region.astype(np.int32))
 
 
 def residuals(

@@ -166,8 +166,8 @@ class Levels:
 
 def _in_units(values: np.ndarray, center: np.ndarray, spread: np.ndarray) -> np.ndarray:
     is_varying = spread > LEAST_SPREAD
-    found = (values - center) / np.where(is_varying, spread, 1.0)
-    return np.asarray(np.where(is_varying, found, 0.0))
+    standard = (values - center) / np.where(is_varying, spread, 1.0)
+    return np.asarray(np.where(is_varying, standard, 0.0))
 
 
 def key(mode: str, kind: str, rung: int) -> str:
@@ -195,9 +195,9 @@ def regress(
     own_turn = fold if point is None else point % FOLDS
     if not (own_turn == fold).any():  # a handful of runs
         own_turn = fold
-    is_tried = [(fold == one) & (own_turn == one) for one in range(FOLDS)]
-    fitted = [design[(fold != one) & (own_turn != one)] for one in range(FOLDS)]
-    sides = [rows.T @ target[(fold != one) & (own_turn != one)] for one, rows in enumerate(fitted)]
+    is_tried = [(fold == out) & (own_turn == out) for out in range(FOLDS)]
+    fitted = [design[(fold != out) & (own_turn != out)] for out in range(FOLDS)]
+    sides = [rows.T @ target[(fold != out) & (own_turn != out)] for out, rows in enumerate(fitted)]
     grams = [rows.T @ rows for rows in fitted]
     gram, side = design.T @ design, design.T @ target
     groups = np.arange(len(level)) if point is None else point
@@ -210,9 +210,9 @@ def regress(
         penalty[0, 0] = 1.0
         ridge = np.diag(penalty.ravel())
         left = np.full(target.shape, np.nan)
-        for one, tried in enumerate(is_tried):
-            found = np.linalg.solve(grams[one] + ridge, sides[one])
-            left[tried] = target[tried] - design[tried] @ found
+        for out, tried in enumerate(is_tried):
+            coefficients = np.linalg.solve(grams[out] + ridge, sides[out])
+            left[tried] = target[tried] - design[tried] @ coefficients
         error = np.square(_by_group(left, groups)).mean(axis=0)
         is_better = error < best
         if is_better.any():

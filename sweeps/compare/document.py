@@ -98,11 +98,11 @@ def default_metrics(
     by_class = names_in(names, classes)
     is_elastic = any(config.cluster_policy != NONE for config in configs) and not is_one_trace
     sources = (numbered(config).source for config in configs)
-    own = dict.fromkeys(
+    counters = dict.fromkeys(
         name for source in sources if source is not None for name in source.figure_names
     )
     gaps = () if is_one_trace else ("itl_mean_ms",)
-    return (*names, *OF_RUN, *gaps, *(COST if is_elastic else ()), *own, *by_class)
+    return (*names, *OF_RUN, *gaps, *(COST if is_elastic else ()), *counters, *by_class)
 
 
 def _ranked_by(setting: CommonSetting, num_pairs: int) -> str:
@@ -117,7 +117,7 @@ def to_document(
     """Write a comparison as plain data; the others are compared with the first arm."""
     distinct = one_of_each(compared) if is_ranked else compared
     distinct = distinct if len(distinct) > 1 else compared
-    judge = judge_of(setting, [one.runs for one in compared])
+    judge = judge_of(setting, [arm.runs for arm in compared])
     pairs = list(combinations(range(len(distinct)), 2)) if is_ranked else []
     ranked = _ranked_by(setting, len(pairs)) if is_ranked else None
     names = [name for name in setting.metrics if name != ranked]
@@ -125,9 +125,11 @@ def to_document(
     if ranked is not None:
         families += [[(*pair, ranked) for pair in pairs]]
     differences: dict[tuple[int, int, str], Difference] = {}
-    for asked in families:
-        each = [(distinct[one].runs, distinct[other].runs, name) for one, other, name in asked]
-        differences |= zip(asked, judge.differences(each), strict=True)
+    for family in families:
+        each = [
+            (distinct[first].runs, distinct[second].runs, name) for first, second, name in family
+        ]
+        differences |= zip(family, judge.differences(each), strict=True)
     reference, *others = distinct
     return plain(
         {
@@ -136,9 +138,9 @@ def to_document(
             "versions": versions(),
             **setting_json(setting),
             "inference": _inference(setting, differences, judge, ranked),
-            "cluster": cluster_line({one.arm.name: one.arm.config for one in compared}),
+            "cluster": cluster_line({arm.arm.name: arm.arm.config for arm in compared}),
             "reference": reference.arm.name,
-            "arms": [_arm(setting, one, compared, judge) for one in compared],
+            "arms": [_arm(setting, arm, compared, judge) for arm in compared],
             "ranking": ranking(ranked, distinct, judge, differences) if ranked else None,
             "comparisons": [
                 _comparison(reference, distinct[other], name, differences[0, other, name])
@@ -149,10 +151,10 @@ def to_document(
                 change for other in others for change in _part_changes(setting, reference, other)
             ],
             "criteria": [
-                _judged(one.arm.name, entry)
-                for one in others
+                _judged(arm.arm.name, entry)
+                for arm in others
                 for entry in judge_success(
-                    one.criteria, setting.classes, one.runs, reference.runs, setting.inference
+                    arm.criteria, setting.classes, arm.runs, reference.runs, setting.inference
                 )
             ],
         }
@@ -178,11 +180,11 @@ def _inference(
     judge: Judge,
     ranked: str | None,
 ) -> dict[str, Any]:
-    found = list(differences.values())
-    most = max((one.num_pairs for one in found), default=0)
-    are_exact = most > 0 and all(one.is_exact for one in found if one.num_pairs)
+    made = list(differences.values())
+    most = max((difference.num_pairs for difference in made), default=0)
+    are_exact = most > 0 and all(difference.is_exact for difference in made if difference.num_pairs)
     num_ranked = sum(name == ranked for _, _, name in differences)
-    others = f"{len(found) - num_ranked} comparisons: every metric and class of every arm against the reference"
+    others = f"{len(made) - num_ranked} comparisons: every metric and class of every arm against the reference"
     pairs = f"{num_ranked} comparisons: every two arms in {ranked}; beside it, a family of {others}"
     is_resampled = isinstance(judge, OneTrace)
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
@@ -191,7 +193,7 @@ def _inference(
     return {
         **dataclasses.asdict(setting.inference),
         "family": pairs if num_ranked else others,
-        "family_size": num_ranked or len(found),
+        "family_size": num_ranked or len(made),
         "test": test,
         "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
         "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
@@ -207,13 +209,13 @@ def _inference(
 
 
 def _arm(
-    setting: CommonSetting, one: Compared, compared: Sequence[Compared], judge: Judge
+    setting: CommonSetting, arm: Compared, compared: Sequence[Compared], judge: Judge
 ) -> dict[str, Any]:
-    config, runs = one.arm.config, one.runs
+    config, runs = arm.arm.config, arm.runs
     failure = failure_of(setting.seeds, runs)
     return {
-        "name": one.arm.name,
-        "strategy": one.arm.strategy.name if one.arm.strategy is not None else None,
+        "name": arm.arm.name,
+        "strategy": arm.arm.strategy.name if arm.arm.strategy is not None else None,
         "profile": config.profile,
         "settings": settings_of(config),
         "cli_args": arguments(config),
@@ -226,11 +228,11 @@ def _arm(
         "figures": _figures(setting, runs, judge),
         "ttft_parts": {name: _parts(runs, name) for name in (ALL, *setting.classes)},
         "crossovers": [_crossover(entry, runs) for entry in crossovers(config)],
-        "mechanisms": [dataclasses.asdict(finding) for finding in one.mechanisms],
+        "mechanisms": [dataclasses.asdict(finding) for finding in arm.mechanisms],
         "same_as": [
             other.arm.name
             for other in compared
-            if other is not one and same_lives(runs, other.runs)
+            if other is not arm and same_lives(runs, other.runs)
         ],
     }
 
@@ -304,7 +306,7 @@ def _crossover(entry: Crossover, runs: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def _comparison(
-    reference: Compared, other: Compared, name: str, found: Difference
+    reference: Compared, other: Compared, name: str, difference: Difference
 ) -> dict[str, Any]:
     metric, slo_class = lookup(name)
     return {
@@ -314,7 +316,7 @@ def _comparison(
         "metric": metric.name,
         "unit": metric.unit,
         "better": metric.direction,
-        **found.to_json(),
+        **difference.to_json(),
     }
 
 

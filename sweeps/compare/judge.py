@@ -62,10 +62,12 @@ class OneTrace:
     ) -> None:
         """The runs of every arm, the reference first; their blocks follow from what differs."""
         self.arms, self.inference = arms, inference
-        runs = [one.requests for arm in arms for one in arm]
+        requests = [run.requests for arm in arms for run in arm]
         self._kept: dict[tuple[int, Ingredient], Resampled] = {}
         self.is_short = False  # against the time over which differences stay alike
-        self.num_requests = max((len(one) for one in runs if one is not None), default=0)
+        self.num_requests = max(
+            (len(of_run) for of_run in requests if of_run is not None), default=0
+        )
         self.resamplings: list[BlockResampling] = []
         self.chosen = np.ones((inference.num_resamples, 1), np.int64)
         if self.num_requests >= blocks.LEAST_REQUESTS:
@@ -74,10 +76,12 @@ class OneTrace:
     def _lay_blocks(self, arms: Sequence[Sequence[RunSummary]], block_s: float | None) -> None:
         by_seed = list(zip(*arms, strict=True))
         present = [next((run.requests for run in runs if run.requests), None) for runs in by_seed]
-        bins = [blocks.time_bins(one.arrivals()) for one in present if one is not None]
+        bins = [
+            blocks.time_bins(outcomes.arrivals()) for outcomes in present if outcomes is not None
+        ]
         if len(bins) < len(present):
             return
-        num_bins = min(one.num_bins for one in bins)
+        num_bins = min(outcomes.num_bins for outcomes in bins)
         if block_s is None:
             series = _series(arms[0][0].requests, arms, num_bins)
             length = blocks.usual_length(series)
@@ -88,9 +92,9 @@ class OneTrace:
             )
         weights = blocks.block_weights(num_bins, length, self.inference)
         self.resamplings = [
-            BlockResampling(blocks.time_bins(one.arrivals(), num_bins), length, weights)
-            for one in present
-            if one is not None
+            BlockResampling(blocks.time_bins(outcomes.arrivals(), num_bins), length, weights)
+            for outcomes in present
+            if outcomes is not None
         ]
         self.chosen = blocks.seed_counts(len(by_seed), self.inference)
 
@@ -105,14 +109,14 @@ class OneTrace:
         return self.resamplings[0].block_s if self.resamplings else None
 
     def differences(
-        self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
+        self, compared: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
         """Return second minus first of every entry (first, second, metric), judged together."""
         pairs = [
             ResampledPair(
                 self.resampled(first, name), self.resampled(second, name), lookup(name)[0].direction
             )
-            for first, second, name in asked
+            for first, second, name in compared
         ]
         return blocks.differences(pairs, self.num_blocks, self.inference)
 
@@ -142,13 +146,15 @@ class OneTrace:
         if key not in self._kept:
             column, least = requests.column(how.column, how.slo_class), LEAST_OF_CLASS
             if how.level is None:
-                one = resampling.mean(column)
+                resampled = resampling.mean(column)
             else:
-                one = resampling.quantile(column, how.level)
+                resampled = resampling.quantile(column, how.level)
                 least = max(least, round(1 / (1 - how.level)))
             if np.isfinite(column).sum() < least:  # a percentile of so few is one of them
-                one = blocks.only_a_value(one.value, self.inference.num_resamples)
-            self._kept[key] = one if how.sign > 0 else Resampled(1 - one.value, 1 - one.draws)
+                resampled = blocks.only_a_value(resampled.value, self.inference.num_resamples)
+            self._kept[key] = (
+                resampled if how.sign > 0 else Resampled(1 - resampled.value, 1 - resampled.draws)
+            )
         return self._kept[key]
 
     def sentence(self) -> str:
@@ -159,14 +165,14 @@ class OneTrace:
                 f"none: {self.num_requests} requests are too few for an interval from one trace, which "
                 f"needs {blocks.LEAST_REQUESTS}"
             )
-        one = self.resamplings[0]
+        resampling = self.resamplings[0]
         warning = (
             "; neighbouring requests are alike for longer than a block, so these intervals are too narrow; "
             "a longer trace has better ones"
         ) * self.is_short
         return (
-            f"bootstrap of the trace in blocks of {one.block_s:.3g} s of arrivals, the same for all arms "
-            f"({one.num_blocks} blocks, {self.inference.num_resamples} resamples), {level}{warning}"
+            f"bootstrap of the trace in blocks of {resampling.block_s:.3g} s of arrivals, the same for all arms "
+            f"({resampling.num_blocks} blocks, {self.inference.num_resamples} resamples), {level}{warning}"
         )
 
 
@@ -226,10 +232,10 @@ class BySeeds:
     inference: Inference
 
     def differences(
-        self, asked: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
+        self, compared: Sequence[tuple[Sequence[RunSummary], Sequence[RunSummary], str]]
     ) -> list[Difference]:
         """Return second minus first of every entry (first, second, metric), judged together."""
-        pairs = [pair_of(first, second, name) for first, second, name in asked]
+        pairs = [pair_of(first, second, name) for first, second, name in compared]
         return paired.differences(pairs, self.inference)
 
     def interval(self, runs: Sequence[RunSummary], name: str) -> Estimate:

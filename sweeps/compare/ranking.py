@@ -111,7 +111,7 @@ def verdict(document: Document) -> Sentence | None:
     if not ranking or len(ranking["order"]) < 2:
         return None
     best, *others = ranking["order"]
-    level = [one["arm"] for one in others if one["arm"] not in best["surely_ahead_of"]]
+    level = [arm["arm"] for arm in others if arm["arm"] not in best["surely_ahead_of"]]
     figure = (
         f"{metric_name(ranking['metric'])} of {ranking['class']} requests {number(best['value'])}"
     )
@@ -134,7 +134,7 @@ def sure(document: Document) -> Sentence | None:
     ranking, inference = document.get("ranking"), document["inference"]
     if not ranking or inference.get("are_exact"):
         return None
-    told = sum(len(one["surely_ahead_of"]) for one in ranking["order"])
+    told = sum(len(arm["surely_ahead_of"]) for arm in ranking["order"])
     pairs = ranking["num_pairs"]
     level = f"{100 * inference['confidence']:g} % for "
     level += f"all {pairs} pairs of routers at once: " if pairs > 1 else "the one pair of routers: "
@@ -185,8 +185,10 @@ def ranking_lines(document: Document) -> list[str]:
     alike = {arm["name"]: arm["same_as"] for arm in document["arms"] if arm["same_as"]}
     lines = [f"As {name}: {', '.join(alike[name])}." for name in shown if name in alike]
     settings = [arm["settings"] for arm in document["arms"]]
-    scorers = {one.get("routing_scorers") for one in settings} - {None}
-    if scorers and any(one.get("routing_policy") == "weighted" for one in settings):
+    scorers = {arm_settings.get("routing_scorers") for arm_settings in settings} - {None}
+    if scorers and any(
+        arm_settings.get("routing_policy") == "weighted" for arm_settings in settings
+    ):
         lines.append(f"weighted adds up the scores {', '.join(sorted(scorers))}.")
     return lines
 

@@ -212,8 +212,8 @@ def _status(row: LedgerRow, result: Record) -> str:
     parts += _failures(result)
     published = result.get("published", ())
     if published:
-        num_good = sum(one["basis"] != NO_BASIS for one in published)
-        num_mean = sum(one["basis"] in (MEAN, ROUNDED) for one in published)
+        num_good = sum(entry["basis"] != NO_BASIS for entry in published)
+        num_mean = sum(entry["basis"] in (MEAN, ROUNDED) for entry in published)
         words = f"{num_good} of {len(published)} published figures reproduce"
         if num_mean < num_good:
             words += f", {num_mean} as means of the seeds"
@@ -239,15 +239,15 @@ def _measured(result: Record) -> str:
     return "; ".join(parts)
 
 
-def _prediction(one: Mapping[str, Any]) -> str:
-    mean, low, high = one["interval"]
+def _prediction(prediction: Mapping[str, Any]) -> str:
+    mean, low, high = prediction["interval"]
     figure = "" if mean is None else f"{_short(mean)} [{_short(low)}, {_short(high)}], "
-    return f"`{one['claim']}`: {one['status']} ({figure}{one['reason']})"
+    return f"`{prediction['claim']}`: {prediction['status']} ({figure}{prediction['reason']})"
 
 
-def _published(one: Mapping[str, Any]) -> str:
-    measured = "no figure" if one["measured"] is None else _short(one["measured"])
-    return f"`{one['claim']}`: measured {measured}, {one['basis']}"
+def _published(claim: Mapping[str, Any]) -> str:
+    measured = "no figure" if claim["measured"] is None else _short(claim["measured"])
+    return f"`{claim['claim']}`: measured {measured}, {claim['basis']}"
 
 
 def _short(value: float | None) -> str:
@@ -260,9 +260,9 @@ def _criteria(result: Record) -> str:
     words = []
     for verdict in (MET, MISSED, UNCLEAR, NOT_MEASURED, FOR_PEOPLE):
         classes: dict[str, list[str]] = {}
-        for one in judged:
-            if one["verdict"] == verdict:
-                classes.setdefault(one["criterion"], []).append(one["class"])
+        for judgement in judged:
+            if judgement["verdict"] == verdict:
+                classes.setdefault(judgement["criterion"], []).append(judgement["class"])
         names = [f"{name} ({', '.join(of)})" for name, of in classes.items()]
         words += [f"{verdict}: {', '.join(names).replace(' (all)', '')}"] if names else []
     return "; ".join(words)

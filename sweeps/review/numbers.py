@@ -38,14 +38,14 @@ def look_at_numbers(exhibit: Exhibit) -> Looked:
         SLO_CLASSES.index(name) if name in SLO_CLASSES else 0 for name in exhibit.candidate.classes
     ]
     narrow = exhibit.decisions.narrow(NEARLY) if exhibit.decisions is not None else 0.0
-    found = [*_on_priority(config, codes), *_on_scorers(config)]
+    parts = [*_on_priority(config, codes), *_on_scorers(config)]
     if narrow > 0.01:
         words = f"{narrow:.1%} of the routing decisions hang on the last bits of the scores"
-        found.append((CONCERN, words, {}))
+        parts.append((CONCERN, words, {}))
     evidence: dict[str, Any] = {"decisions within rounding": narrow}
-    for _, _, figures in found:
+    for _, _, figures in parts:
         evidence |= figures
-    return [(verdict, words) for verdict, words, _ in found], evidence
+    return [(verdict, words) for verdict, words, _ in parts], evidence
 
 
 Part = tuple[str, str, dict[str, Any]]  # verdict, words, figures
@@ -81,9 +81,9 @@ def priority_function(config: ClusterConfig) -> Priority:
 
     def priorities(ages: Any, slo_class: int, depth: int) -> Float[np.ndarray, age]:
         with jax.enable_x64(True):
-            given = np.asarray(ages, np.int64)
+            ages_us = np.asarray(ages, np.int64)
             return np.asarray(
-                compiled(given, np.int32(slo_class), np.int32(depth), np.float64(np.inf))
+                compiled(ages_us, np.int32(slo_class), np.int32(depth), np.float64(np.inf))
             )
 
     return priorities
@@ -149,12 +149,12 @@ def _steepest(
             low, high = int(ages[place]), int(ages[place + 1])
             while high - low > 1:
                 middle = (low + high) // 2
-                one, half, other = priorities(np.array([low, middle, high]), code, depth)
-                steep = abs(half - one) * (high - middle) > abs(other - half) * (middle - low)
+                first, half, other = priorities(np.array([low, middle, high]), code, depth)
+                steep = abs(half - first) * (high - middle) > abs(other - half) * (middle - low)
                 low, high = (low, middle) if steep else (middle, high)
-            one, other = priorities(np.array([low, high, high]), code, depth)[:2]
-            if abs(other - one) > best:
-                best, where = float(abs(other - one)), float(low)
+            first, other = priorities(np.array([low, high, high]), code, depth)[:2]
+            if abs(other - first) > best:
+                best, where = float(abs(other - first)), float(low)
     return best, where
 
 
@@ -163,7 +163,7 @@ def _steepest(
 
 def _on_scorers(config: ClusterConfig) -> list[Part]:
     functions, numbers = mechanism(config), params(config).policy
-    found: list[Part] = []
+    parts: list[Part] = []
     for place, (name, _) in enumerate(config.scorers()):
         values = []
         with jax.enable_x64(True):
@@ -178,13 +178,13 @@ def _on_scorers(config: ClusterConfig) -> list[Part]:
         if not np.isfinite(flat).all():
             count = int((~np.isfinite(flat)).sum())
             words = f"scorer {name} is infinite or NaN in {count} of {len(flat)} extreme cases"
-            found.append((REJECT, words, {f"{name}, not finite": count}))
+            parts.append((REJECT, words, {f"{name}, not finite": count}))
         elif flat.min() < 0 or flat.max() > 1:
             words = (
                 f"scorer {name} leaves 0 to 1 ({flat.min():.3g} to {flat.max():.3g}) and is cut off"
             )
-            found.append((CONCERN, words, {f"{name}, least and most": [flat.min(), flat.max()]}))
-    return found
+            parts.append((CONCERN, words, {f"{name}, least and most": [flat.min(), flat.max()]}))
+    return parts
 
 
 def _extremes() -> list[tuple[Any, Any, Any, int]]:
@@ -215,7 +215,7 @@ def look_at_bounds(exhibit: Exhibit) -> Looked:
     """Name the parameters whose best value may lie beyond their range."""
     space = exhibit.candidate.space()
     dimensions = space.dimensions if space is not None else ()
-    evidence, found = {}, []
+    evidence, verdicts = {}, []
     for dimension in dimensions:
         value = value_of(dimension, exhibit.candidate.config)
         place = position(dimension, value)
@@ -227,15 +227,15 @@ def look_at_bounds(exhibit: Exhibit) -> Looked:
                 f"{dimension.name} = {value:g} lies outside of its range ({dimension.low:g} to "
                 f"{dimension.high:g}), so no search has looked at it"
             )
-            found.append((CONCERN, words))
+            verdicts.append((CONCERN, words))
         elif place <= CLOSE or place >= 1 - CLOSE:
             end, limit = ("low", dimension.low) if place <= CLOSE else ("high", dimension.high)
             words = (
                 f"{dimension.name} = {value:g} lies at the {end} end of its range ({limit:g}); search "
                 "further, or say why it ends there"
             )
-            found.append((CONCERN, words))
-    return found if evidence else [(PASS, "there are no ranges")], evidence
+            verdicts.append((CONCERN, words))
+    return verdicts if evidence else [(PASS, "there are no ranges")], evidence
 
 
 def position(dimension: Dimension, value: float) -> float | None:

@@ -57,16 +57,16 @@ class MapRunner:
         self.group: tuple[Any, ...] | None = None
         self.runner: Runner | None = None
         self.summaries = {
-            name: RunFigures(plan.names, one.slo_targets(), one)
-            for name, one in plan.measures.items()
+            name: RunFigures(plan.names, measure.slo_targets(), measure)
+            for name, measure in plan.measures.items()
         }
 
     def run(self, cells: Sequence[Place]) -> list[list[list[RunSummary]]]:
         """Return the runs of some cells in order, by cell, strategy and seed."""
-        found: list[list[list[RunSummary]]] = []
+        runs_by_cell: list[list[list[RunSummary]]] = []
         for _, alike in itertools.groupby(cells, self._kind):
-            found += self._run_alike(list(alike))
-        return found
+            runs_by_cell += self._run_alike(list(alike))
+        return runs_by_cell
 
     def _kind(self, place: Place) -> tuple[Any, ...]:
         """Return what must be equal in cells for their runs to be made in one go."""
@@ -78,27 +78,29 @@ class MapRunner:
         runner = self._runner_for(cells[0])
         before = runner.timing.compile_s
         entries = [(place, arm) for place in cells for arm in range(len(self.plan.arms))]
-        found = self._first_seeds(runner, entries)
-        self._go_on(runner, entries, found, range(len(entries)), len(self.plan.first_stage))
+        runs_of_entries = self._first_seeds(runner, entries)
+        self._go_on(
+            runner, entries, runs_of_entries, range(len(entries)), len(self.plan.first_stage)
+        )
         if self.plan.stopping is not None:
-            self._add_seeds(self.plan.stopping, runner, entries, found)
+            self._add_seeds(self.plan.stopping, runner, entries, runs_of_entries)
         self.timing.run_s += time.perf_counter() - began
         self.timing.compile_s += runner.timing.compile_s - before
         each = len(self.plan.arms)
-        return [found[at : at + each] for at in range(0, len(found), each)]
+        return [runs_of_entries[at : at + each] for at in range(0, len(runs_of_entries), each)]
 
     def _go_on(
         self,
         runner: Runner,
         entries: Sequence[tuple[Place, int]],
-        found: Sequence[list[RunSummary]],
-        asked: Iterable[int],
+        runs_of_entries: Sequence[list[RunSummary]],
+        wanted: Iterable[int],
         count: int,
     ) -> None:
         """Run strategies in cells on further seeds, up to so many; those that livelocked are skipped."""
         by_begin: dict[int, list[int]] = {}
-        for at in asked:
-            runs = found[at]
+        for at in wanted:
+            runs = runs_of_entries[at]
             if self._is_skipped(runs):
                 runs += [RunSummary(Unrun.SKIPPED)] * (count - len(runs))
             elif len(runs) < count:
@@ -107,7 +109,7 @@ class MapRunner:
             seeds = self.plan.seeds[begin:count]
             results = self._results(runner, [entries[at] for at in places], seeds)
             for at, more in zip(places, results, strict=True):
-                found[at] += more
+                runs_of_entries[at] += more
 
     def _is_skipped(self, runs: Sequence[RunSummary]) -> bool:
         is_first_told = bool(runs) and not self.plan.is_every_seed_run
@@ -118,7 +120,7 @@ class MapRunner:
         rule: StoppingRule,
         runner: Runner,
         entries: Sequence[tuple[Place, int]],
-        found: Sequence[list[RunSummary]],
+        runs_of_entries: Sequence[list[RunSummary]],
     ) -> None:
         """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
         each, most = len(self.plan.arms), len(self.plan.seeds)
@@ -127,17 +129,17 @@ class MapRunner:
             looks: dict[int, Look[None]] = {}
             for count in sorted(set(counts.values())):
                 cells = [cell for cell in counts if counts[cell] == count]
-                asked = [cell * each + arm for cell in cells for arm in range(each)]
-                self._go_on(runner, entries, found, asked, count)
-                runs = [found[cell * each : (cell + 1) * each] for cell in cells]
+                wanted = [cell * each + arm for cell in cells for arm in range(each)]
+                self._go_on(runner, entries, runs_of_entries, wanted, count)
+                runs = [runs_of_entries[cell * each : (cell + 1) * each] for cell in cells]
                 places = [entries[cell * each][0] for cell in cells]
                 looks |= zip(cells, look_at(self.plan, places, runs), strict=True)
             return looks
 
         first = dict.fromkeys(range(len(entries) // each), len(self.plan.first_stage))
         look_until_all_end(rule, first, looks_at)
-        for one in found:
-            one += [RunSummary(Unrun.SPARED)] * (most - len(one))
+        for kept_runs in runs_of_entries:
+            kept_runs += [RunSummary(Unrun.SPARED)] * (most - len(kept_runs))
 
     def _first_seeds(
         self, runner: Runner, entries: Sequence[tuple[Place, int]]
@@ -209,7 +211,7 @@ def look_at(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list
     """Return what the rule says of cells that were run on the same seeds."""
     assert plan.stopping is not None
     count, end = len(runs[0][0]), plan.stopping.end
-    return [Look(count, None, (one,), end(count, [one])) for one in _seen_in(plan, cells, runs)]
+    return [Look(count, None, (seen,), end(count, [seen])) for seen in _seen_in(plan, cells, runs)]
 
 
 def _seen_in(plan: MapPlan, cells: Sequence[Place], runs: Sequence[Runs]) -> list[Seen]:

@@ -116,10 +116,10 @@ def inference_of(dataset: xr.Dataset) -> Inference:
 def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
     """Return the verdicts on cells that were run on the same seeds."""
     objective = values_of(dataset, question.objective)
-    bounded = [values_of(dataset, one.metric) for one in question.constraints]
+    bounded = [values_of(dataset, constraint.metric) for constraint in question.constraints]
     kept_coords = {name: dataset[name] for name in dataset.coords if name != "slo_class"}
     verdicts = xr.Dataset(coords=kept_coords, attrs=_attributes(dataset, question))
-    verdicts.coords["constraint"] = [str(one) for one in question.constraints]
+    verdicts.coords["constraint"] = [str(constraint) for constraint in question.constraints]
     _add_endings(verdicts, dataset, objective)
     has_failed = verdicts["has_failed"].values
     sign = 1.0 if question.metric.direction == LOWER else -1.0
@@ -130,7 +130,9 @@ def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
     verdicts["objective"].attrs["units"] = question.metric.unit
     bound_dims = ("cell", "strategy", "constraint")
     means = (
-        np.stack([one.mean(axis=2) for one in bounded], -1) if bounded else kept[0].astype(float)
+        np.stack([values.mean(axis=2) for values in bounded], -1)
+        if bounded
+        else kept[0].astype(float)
     )
     verdicts["constraint_value"] = (bound_dims, means)
     verdicts["is_kept"] = (bound_dims, kept[0])
@@ -144,7 +146,9 @@ def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarra
     """Add how the runs ended, and which strategies fail where."""
     outcome = dataset["outcome"].values
     is_whole = np.isin(outcome, [int(code) for code in WHOLE])
-    endings = {one.name.lower(): outcome == one for one in Outcome if (outcome == one).any()}
+    endings = {
+        ending.name.lower(): outcome == ending for ending in Outcome if (outcome == ending).any()
+    }
     if (outcome == Unrun.SKIPPED).any():
         endings["skipped"] = outcome == Unrun.SKIPPED
     if "num_dropped" in dataset:
@@ -222,21 +226,21 @@ def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) 
     surely = np.zeros((num_cells, num_arms, len(question.constraints)), np.int8)
     for cell in range(num_cells):
         running = np.flatnonzero(~failed[cell]).tolist()
-        asked = list(itertools.combinations(running, 2))
+        pairs_of_arms = list(itertools.combinations(running, 2))
         pairs = [
             Pair(values[cell, first], values[cell, second], question.metric.direction)
-            for first, second in asked
+            for first, second in pairs_of_arms
         ]
-        limits = [bounds.pair(cell, *one) for one in bounds.asked(running)] if bounds else []
+        limits = [bounds.pair(cell, *places) for places in bounds.asked(running)] if bounds else []
         judged = differences([*pairs, *limits], inference)
         if bounds:
-            for at, found in zip(bounds.asked(running), judged[len(pairs) :], strict=True):
-                surely[cell, *at] = _KEPT.get(found.verdict, found.num_pairs == 0)
-        for (first, second), found in zip(asked, judged[: len(pairs)], strict=True):
-            order[cell, first, second] = _ORDER.get(found.verdict, 0)
+            for at, difference in zip(bounds.asked(running), judged[len(pairs) :], strict=True):
+                surely[cell, *at] = _KEPT.get(difference.verdict, difference.num_pairs == 0)
+        for (first, second), difference in zip(pairs_of_arms, judged[: len(pairs)], strict=True):
+            order[cell, first, second] = _ORDER.get(difference.verdict, 0)
             order[cell, second, first] = -order[cell, first, second]
             if first == 0:
-                change = found.percent
+                change = difference.percent
                 percent[cell, second] = change.mean, change.low, change.high
     for place, name in enumerate(CHANGE):
         verdicts[name] = (("cell", "strategy"), percent[..., place], {"units": "%"})
@@ -261,7 +265,7 @@ class _Bounds:
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> _Bounds:
         """Return the bounds of a map."""
-        values = [values_of(dataset, one.metric) for one in question.constraints]
+        values = [values_of(dataset, constraint.metric) for constraint in question.constraints]
         return cls(values, question.constraints)
 
     def asked(self, running: Sequence[int]) -> list[tuple[int, int]]:

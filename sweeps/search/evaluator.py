@@ -63,25 +63,27 @@ class Evaluator:
 
     def answers(self, documents: Sequence[Any], wheres: Sequence[str]) -> list[dict[str, Any]]:
         """Return an answer for each request, in order; `wheres` name the requests in errors."""
-        found: dict[int, dict[str, Any]] = {}
+        answer_by_place: dict[int, dict[str, Any]] = {}
         groups: dict[str, list[tuple[int, _Job]]] = {}
         for place, (document, where) in enumerate(zip(documents, wheres, strict=True)):
             try:
                 job = _job(document, where)
                 groups.setdefault(_key(job), []).append((place, job))
             except ConfigError as error:
-                found[place] = refusal(document, str(error))
+                answer_by_place[place] = refusal(document, str(error))
         for key, members in groups.items():
             try:
                 experiment = self._experiment(key, members[0][1], len(members))
                 for at in range(0, len(members), MOST_CONFIGS):
                     part = members[at : at + MOST_CONFIGS]
                     for (place, job), runs in zip(part, _run(experiment, part), strict=True):
-                        found[place] = _answer(job, runs)
+                        answer_by_place[place] = _answer(job, runs)
             except ConfigError as error:  # requests that cannot be drawn
                 for place, _ in members:
-                    found.setdefault(place, refusal(documents[place], f"{wheres[place]}: {error}"))
-        return [found[place] for place in range(len(documents))]
+                    answer_by_place.setdefault(
+                        place, refusal(documents[place], f"{wheres[place]}: {error}")
+                    )
+        return [answer_by_place[place] for place in range(len(documents))]
 
     def _experiment(self, key: str, job: _Job, count: int) -> Experiment:
         experiment = self.experiments.pop(key, None)
@@ -140,8 +142,8 @@ def _requests_of(
 
 def _trace(keys: str) -> TraceSource:
     """Return the trace of the keys of a request, as JSON."""
-    given = json.loads(keys)
-    file = Path(given["trace"])
+    options = json.loads(keys)
+    file = Path(options["trace"])
     changed = file.stat().st_mtime_ns if file.exists() else 0  # a file may be written anew
     return _trace_once(keys, changed)
 
@@ -171,11 +173,13 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
     return served(config, is_real=False), space, _out_of_range(request, space)
 
 
-def _space(given: object) -> Space:
+def _space(strategy: object) -> Space:
     """Return the space of a strategy by name, in a file, or inline; read files again, as they may have changed."""
-    if not isinstance(given, str):
-        return _inline(yaml.safe_dump(given, sort_keys=False))
-    return _of_library(given) if given in list_library() else space_of(load_strategy(given))
+    if not isinstance(strategy, str):
+        return _inline(yaml.safe_dump(strategy, sort_keys=False))
+    return (
+        _of_library(strategy) if strategy in list_library() else space_of(load_strategy(strategy))
+    )
 
 
 @functools.lru_cache(64)
@@ -210,18 +214,20 @@ def _out_of_range(request: Request, space: Space) -> list[str]:
 def _workload(request: Request, space: Space | None, where: str) -> tuple[WorkloadSpec, str]:
     strategy = space.strategy if space is not None else None
     count = request.num_requests or (space.num_requests if space is not None else None)
-    own = strategy if request.workload is None else None
-    given = own.workload if own is not None else request.workload or "mixed"
+    its_strategy = strategy if request.workload is None else None
+    workload = its_strategy.workload if its_strategy is not None else request.workload or "mixed"
     try:
-        if isinstance(given, str) and given in list_workloads():
-            spec = _built_in(given, count)
-        elif own is not None:
-            spec = workload_from(given, f"{own.source}: workload", own.folder, count)
+        if isinstance(workload, str) and workload in list_workloads():
+            spec = _built_in(workload, count)
+        elif its_strategy is not None:
+            spec = workload_from(
+                workload, f"{its_strategy.source}: workload", its_strategy.folder, count
+            )
         else:
-            spec = workload_from(given, num_requests=count)
+            spec = workload_from(workload, num_requests=count)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return spec, given if isinstance(given, str) else "inline"
+    return spec, workload if isinstance(workload, str) else "inline"
 
 
 def _metrics(request: Request, where: str) -> tuple[str, ...]:
@@ -243,7 +249,7 @@ def _targets(
             class_code(name)
         except ConfigError as error:
             raise ConfigError(f"{where}: targets.{name}: {error}") from None
-    return {name: one.model_dump(exclude_none=True) for name, one in request.targets.items()}
+    return {name: limits.model_dump(exclude_none=True) for name, limits in request.targets.items()}
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -251,8 +257,12 @@ def _targets(
 
 def refusal(document: object, error: str) -> dict[str, Any]:
     """Return the answer to a request that cannot be used."""
-    given = document.get("id") if isinstance(document, dict) else None
-    known = given if isinstance(given, str | int) and not isinstance(given, bool) else None
+    request_id = document.get("id") if isinstance(document, dict) else None
+    known = (
+        request_id
+        if isinstance(request_id, str | int) and not isinstance(request_id, bool)
+        else None
+    )
     return Answer.model_validate({"id": known, "error": error}).model_dump(mode="json")
 
 

@@ -104,7 +104,7 @@ class Race:
         engine's points.
         """
         count = min(self.budget.batch, self._num_for_new(recommends(engine)) // self.rungs[0])
-        points = engine.ask([one.told() for one in tried], count) if count > 0 else []
+        points = engine.ask([point.told() for point in tried], count) if count > 0 else []
         return NextRuns(points, range(self.rungs[0])) if points else None
 
     def tried(self) -> list[Tried]:
@@ -129,7 +129,7 @@ class Race:
             return self._hopeful(tried)
         if len(self.rungs) == 1 or len(tried) < self.budget.initial:
             return None
-        call = recommended(engine, [one.told() for one in tried])
+        call = recommended(engine, [point.told() for point in tried])
         if call is None or self.rung[call] == len(self.rungs) - 1:
             return None
         rung = self.rung[call]
@@ -142,7 +142,7 @@ class Race:
 
     def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
         """Return, without new points, all runs that the recommended point lacks, as far as the budget goes."""
-        call = recommended(engine, [one.told() for one in tried])
+        call = recommended(engine, [point.told() for point in tried])
         if call is None:
             return None
         done = self.rungs[self.rung[call]]
@@ -164,7 +164,7 @@ class Race:
 
     def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
         """Return points whose scores are hardly worse than the best one's."""
-        worths = [one.worth for one in tried]
+        worths = [point.worth for point in tried]
         order = _best(worths, range(len(tried)))
         if len(self.rungs) == 1 or not order:
             return None

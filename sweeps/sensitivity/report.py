@@ -183,17 +183,17 @@ def _interaction_words(study: SensitivityStudy, model: str, metric: str) -> str:
     alone = float(np.clip(indices.first[:, 0].sum(), 0, 1))
     words = f"single parameters explain {100 * alone:.0f} % of the variance"
     pairs = [
-        (float(indices.second[one, other, 0]), one, other)
-        for one in range(len(study.names))
-        for other in range(one + 1, len(study.names))
-        if indices.second[one, other, 1] > max(float(indices.dummy[2]), 0.0)
+        (float(indices.second[first, second, 0]), first, second)
+        for first in range(len(study.names))
+        for second in range(first + 1, len(study.names))
+        if indices.second[first, second, 1] > max(float(indices.dummy[2]), 0.0)
     ]
     if not pairs:
         rows = indices.num_rows
         return f"{words}; {rows} rows show no pair that acts together beyond noise."
     shares = [
-        f"{study.names[one]} with {study.names[other]} {interval_words(indices.second[one, other])}"
-        for _, one, other in sorted(pairs, reverse=True)[:3]
+        f"{study.names[first]} with {study.names[second]} {interval_words(indices.second[first, second])}"
+        for _, first, second in sorted(pairs, reverse=True)[:3]
     ]
     return f"{words}; together act {', '.join(shares)}."
 
@@ -227,64 +227,71 @@ def _ranges(study: SensitivityStudy) -> Iterator[Table | Remarks]:
     )
     yield Remarks((about,), "Best ranges")
     rows = []
-    for dimension, one in zip(study.dimensions, study.ranges, strict=True):
+    for dimension, best_range in zip(study.dimensions, study.ranges, strict=True):
         if dimension.kind == "categorical":
             shares = [
                 f"{100 * share:.0f} % have {value_words(value)}"
-                for value, share in zip(dimension.categories, one.shares, strict=True)
+                for value, share in zip(dimension.categories, best_range.shares, strict=True)
             ]
             searched = ", ".join(map(value_words, dimension.categories))
-            cells = (one.parameter, searched, ", ".join(shares), "", value_words(one.best), "")
+            cells = (
+                best_range.parameter,
+                searched,
+                ", ".join(shares),
+                "",
+                value_words(best_range.best),
+                "",
+            )
         else:
             low, high = (
                 f"{value_words(end[0])} [{value_words(end[1])}, {value_words(end[2])}]"
-                for end in (one.low, one.high)
+                for end in (best_range.low, best_range.high)
             )
             searched = f"{value_words(dimension.low)} to {value_words(dimension.high)}"
-            best = value_words(one.best)
-            cells = (one.parameter, searched, low, high, best, _where_words(one))
+            best = value_words(best_range.best)
+            cells = (best_range.parameter, searched, low, high, best, _where_words(best_range))
         rows.append(Row(cells, is_brief=False))
     columns = ("parameter", "searched", "best points between", "and", "best point", "where")
     yield Table(columns, tuple(rows))
 
 
-def _where_words(one: BestRange) -> str:
-    if one.where == ANYWHERE:
+def _where_words(best_range: BestRange) -> str:
+    if best_range.where == ANYWHERE:
         return "anywhere: no preference seen"
-    return "inside" if one.where == INSIDE else f"reaches the {one.where}"
+    return "inside" if best_range.where == INSIDE else f"reaches the {best_range.where}"
 
 
 def _agreement(study: SensitivityStudy) -> Iterator[Table | Remarks]:
     """Yield total indices of both models, and how many have a value in common, tested both ways."""
-    title, found = "Simulator and surrogate", agreements(study, SIMULATOR, SURROGATE)
-    if not found:
+    title, by_pair = "Simulator and surrogate", agreements(study, SIMULATOR, SURROGATE)
+    if not by_pair:
         yield Remarks(("The two models have no metric with indices in common.",), title)
         return
     about = (
-        f"Of {len(found)} pairs of metric and parameter the bootstrap intervals of both models' total "
-        f"indices meet for {sum(one.do_meet for one in found.values())}. The bootstrap does not know of "
+        f"Of {len(by_pair)} pairs of metric and parameter the bootstrap intervals of both models' total "
+        f"indices meet for {sum(agreement.do_meet for agreement in by_pair.values())}. The bootstrap does not know of "
         "other seeds in the simulator and other members in the surrogate; with the lower ends lowered "
         "by what a dummy gets from these, the intervals meet for "
-        f"{sum(one.do_meet_with_noise for one in found.values())}."
+        f"{sum(agreement.do_meet_with_noise for agreement in by_pair.values())}."
     )
     yield Remarks((about,), title)
     columns = (
         "metric", "parameter", "simulator", "surrogate", "meet", "simulator, lowered", "surrogate, lowered", "meet",
     )  # fmt: skip
     rows = [
-        Row((metric, name, *agreement_cells(one)), is_brief=False)
-        for (metric, name), one in found.items()
+        Row((metric, name, *agreement_cells(agreement)), is_brief=False)
+        for (metric, name), agreement in by_pair.items()
     ]
     yield Table(columns, tuple(rows), num_keys=2)
 
 
-def agreement_cells(one: Agreement) -> list[str]:
+def agreement_cells(agreement: Agreement) -> list[str]:
     """Write both indices with the bootstrap's intervals, whether these meet; the lowered ones, and the same."""
     return [
-        *(interval_words(figures) for figures in one.bootstrap),
-        YES_NO[one.do_meet],
-        *(ends_words(figures) for figures in one.with_noise),
-        YES_NO[one.do_meet_with_noise],
+        *(interval_words(figures) for figures in agreement.bootstrap),
+        YES_NO[agreement.do_meet],
+        *(ends_words(figures) for figures in agreement.with_noise),
+        YES_NO[agreement.do_meet_with_noise],
     ]
 
 
@@ -338,8 +345,8 @@ def region_lines(study: SensitivityStudy, model: str) -> list[str]:
         "from 50 to 100 ms like one from 5 to 10 s; a region says what is left to tune there. An index "
         f"with {MARK} matters in its column beyond seed noise.",
         *(
-            f"{one.region.name}: {one.region.words(study.dimensions)}"
-            for one in study.findings[model].regions[1:]
+            f"{view.region.name}: {view.region.words(study.dimensions)}"
+            for view in study.findings[model].regions[1:]
         ),
     ]
 
@@ -347,22 +354,24 @@ def region_lines(study: SensitivityStudy, model: str) -> list[str]:
 def region_table(study: SensitivityStudy, model: str) -> Table:
     """Return total indices by metric and parameter, a column for every region and scale."""
     views = study.findings[model].regions
-    heads = [head for one in views for head in (one.region.name, f"{one.region.name}, logarithm")]
+    heads = [
+        head for view in views for head in (view.region.name, f"{view.region.name}, logarithm")
+    ]
     rows = []
     for metric in study.metrics:
-        columns = [by.get(metric) for one in views for by in (one.plain, one.log)]
+        columns = [by.get(metric) for view in views for by in (view.plain, view.log)]
         for place, name in enumerate(study.names):
-            cells = [_cell(one, place) for one in columns]
+            cells = [_cell(indices, place) for indices in columns]
             if any(cell.endswith(MARK) for cell in cells):
                 rows.append(Row((metric_words(metric), name, *cells), is_brief=False))
     return Table(("metric", "parameter", *heads), tuple(rows), num_keys=2)
 
 
-def _cell(found: TotalIndices | None, place: int) -> str:
-    if found is None:
+def _cell(indices: TotalIndices | None, place: int) -> str:
+    if indices is None:
         return NOTHING
-    words = interval_words(found.total[place])
-    return f"{words} {MARK}" if verdict(found.total[place], found.dummy) == MATTERS else words
+    words = interval_words(indices.total[place])
+    return f"{words} {MARK}" if verdict(indices.total[place], indices.dummy) == MATTERS else words
 
 
 def interval_words(figures: Sequence[float] | np.ndarray) -> str:

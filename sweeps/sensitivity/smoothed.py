@@ -219,7 +219,7 @@ def _draws(num_parameters: int, num_pairs: int, random_state: int, law: str) -> 
 
 def _check_whole(results: Sequence[Sequence[RunSummary]]) -> None:
     failed = sorted(
-        {one.outcome.name for of_point in results for one in of_point if not one.is_whole}
+        {run.outcome.name for of_point in results for run in of_point if not run.is_whole}
     )
     if failed:
         raise ConfigError(
@@ -234,7 +234,7 @@ def _values(results: Sequence[Sequence[RunSummary]], name: str) -> np.ndarray:
     def value(metrics: Mapping[str, float]) -> float:
         return float(metrics[name])
 
-    values = np.array([[value(one.metrics) for one in of_point] for of_point in results])
+    values = np.array([[value(run.metrics) for run in of_point] for of_point in results])
     return values[:, np.isfinite(values).all(axis=0)]
 
 
@@ -243,7 +243,7 @@ def _fitted(
 ) -> SmoothedGradient:
     if not values.shape[1]:
         raise ConfigError(f"{name}: no seed has it at every perturbed point")
-    widths = np.array([one.width for one in parameters])
+    widths = np.array([parameter.width for parameter in parameters])
     gradient, of_seeds, of_draws = fit_pairs(draws, widths, values[::2] - values[1::2])
     return SmoothedGradient(
         metric=name,
@@ -267,8 +267,8 @@ def take_gradients(
     """Estimate the gradients that the options ask for, and print and write them; return the exit code."""
     (arm,) = as_served([arm_of(arm_text)], is_real=False)
     parameters = [Perturbed(*width) for width in widths]
-    for one in parameters:
-        one.centre(arm.config)
+    for parameter in parameters:
+        parameter.centre(arm.config)
     metrics = options.metrics.split(",")
     for metric in metrics:
         lookup(metric)
@@ -300,7 +300,7 @@ def _unit(parameter: Perturbed) -> str:
     return f"log {parameter.target}" if parameter.is_log else parameter.target
 
 
-def table(found: Mapping[str, SmoothedGradient]) -> Table:
+def table(gradients: Mapping[str, SmoothedGradient]) -> Table:
     """Return a row for each metric and setting: the slope in the metric's unit per unit of the setting."""
     columns = (
         "metric", "per unit of", "unit", "gradient [95 %]", "s.e. by seeds", "s.e. by draws", "σ", "runs changed",
@@ -318,22 +318,22 @@ def table(found: Mapping[str, SmoothedGradient]) -> Table:
                 Quantity(100 * slope.share_changed, unit=" %"),
             )
         )
-        for name, slope in found.items()
+        for name, slope in gradients.items()
         for low, high in [slope.interval()]
         for at, parameter in enumerate(slope.parameters)
     ]
     return Table(columns, tuple(rows), num_keys=3, name="gradients", brief_columns=(0, 1, 2, 3, 7))
 
 
-def answer(arm: str, seeds: Sequence[int], found: Mapping[str, SmoothedGradient]) -> Answer:
+def answer(arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradient]) -> Answer:
     """Return which slopes are told from 0, and by how many runs."""
     slopes = [
-        (f"{name} per {_unit(one)}", slope.gradient[at], slope.standard_error[at])
-        for name, slope in found.items()
-        for at, one in enumerate(slope.parameters)
+        (f"{name} per {_unit(parameter)}", slope.gradient[at], slope.standard_error[at])
+        for name, slope in gradients.items()
+        for at, parameter in enumerate(slope.parameters)
     ]
     told = [f"{name} {value:.4g}" for name, value, error in slopes if abs(value) > 2 * error]
-    pairs = max((slope.num_pairs for slope in found.values()), default=0)
+    pairs = max((slope.num_pairs for slope in gradients.values()), default=0)
     return Answer.of(
         f"How do metrics of {arm} change with its settings?",
         "; ".join(told) if told else "no slope is told from 0.",
@@ -346,7 +346,7 @@ def answer(arm: str, seeds: Sequence[int], found: Mapping[str, SmoothedGradient]
 
 
 def document(
-    arm: str, seeds: Sequence[int], found: Mapping[str, SmoothedGradient]
+    arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradient]
 ) -> dict[str, Any]:
     """Return everything, for other programs."""
     return {
@@ -367,7 +367,7 @@ def document(
                 "num_seeds": slope.num_seeds,
                 "share_changed": slope.share_changed,
             }
-            for name, slope in found.items()
+            for name, slope in gradients.items()
             for place, parameter in enumerate(slope.parameters)
         ],
     }

@@ -67,9 +67,9 @@ def to_dataset(
         _add_effects(dataset, study, name)
     first = next(iter(study.findings.values()))
     _put(dataset, "share", ("point", "parameter"), first.shares)
-    for name, found in study.findings.items():
+    for name, findings in study.findings.items():
         dims = ("point", f"{name}_seed", "metric")
-        _put(dataset, f"response_{name}", dims, found.values)
+        _put(dataset, f"response_{name}", dims, findings.values)
     _add_best(dataset, study)
     return dataset
 
@@ -204,9 +204,9 @@ def _add_best(dataset: xr.Dataset, study: SensitivityStudy) -> None:
         return
     _put(dataset, "score", ("point",), study.scores)
     for name in ("low", "high"):
-        rows = [getattr(one, name) or (np.nan,) * 3 for one in study.ranges]
+        rows = [getattr(best_range, name) or (np.nan,) * 3 for best_range in study.ranges]
         dims = "parameter", "figure"
         _put(dataset, f"best_{name}", dims, np.array(rows, float), "of the parameter")
-    dataset["best_place"] = ("parameter", [one.where for one in study.ranges])
+    dataset["best_place"] = ("parameter", [best_range.where for best_range in study.ranges])
     percent = " to ".join(f"{value:g}" for value in RANGE_PERCENT)
     dataset["best_place"].attrs["long_name"] = f"place of the range (percentiles {percent})"

@@ -148,9 +148,9 @@ def converted(key: str, value: object) -> Any:
     return value
 
 
-def with_instances(strategy: Strategy, given: str) -> Strategy:
+def with_instances(strategy: Strategy, text: str) -> Strategy:
     """Replace the strategy's instances by the groups of instances of a file."""
-    groups = [group.plain() for group in groups_of(given)]
+    groups = [group.plain() for group in groups_of(text)]
     if strategy.fixed_args:
         words = (*strategy.fixed_args, "--instances", json.dumps(groups))
         return strategy.model_copy(update={"fixed_args": words})
@@ -168,11 +168,11 @@ _EXTENDS = "extends"  # a strategy whose mechanism the file changes, and of whic
 _INHERITED = {"on_gpus", "objectives", "workload", "seeds", "targets"}
 
 
-def _parameter_paths(given: object) -> tuple[str, ...]:
+def _parameter_paths(parameters: object) -> tuple[str, ...]:
     """Return where the file has each parameter."""
-    if isinstance(given, dict):
-        return tuple(f"parameters.{name}" for name in given)
-    count = len(given) if isinstance(given, list) else 0
+    if isinstance(parameters, dict):
+        return tuple(f"parameters.{name}" for name in parameters)
+    count = len(parameters) if isinstance(parameters, list) else 0
     return tuple(f"parameters[{place}]" for place in range(count))
 
 
@@ -193,12 +193,14 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     document = _extended(
         {key: value for key, value in data.items() if key not in _THEIR_KEYS}, source
     )
-    for theirs, own in (("workload_spec", "workload"), ("objective", "objectives")):
-        if theirs in data:
-            if own in data:
-                raise ConfigError(f"{source}: {theirs}: {own} is given too; keep one of them")
-            value = data[theirs]
-            document[own] = [value] if own == "objectives" else value
+    for their_key, our_key in (("workload_spec", "workload"), ("objective", "objectives")):
+        if their_key in data:
+            if our_key in data:
+                raise ConfigError(
+                    f"{source}: {their_key}: {our_key} is given too; keep one of them"
+                )
+            value = data[their_key]
+            document[our_key] = [value] if our_key == "objectives" else value
     if "fixed_args" in data:
         if "mechanism" in data:
             raise ConfigError(f"{source}: fixed_args: mechanism is given too; keep one of them")
@@ -225,19 +227,21 @@ def _extended(document: dict[str, Any], source: str) -> dict[str, Any]:
     return {**parent.model_dump(include=_INHERITED, exclude_unset=True), **document}
 
 
-def _parameters(given: object, source: str) -> Any:
+def _parameters(parameters: object, source: str) -> Any:
     """Parameters as a list of mappings; the short form `name: [low, high]` names a setting."""
-    if given is None:
+    if parameters is None:
         return []
-    if isinstance(given, dict):
-        return [_named(str(name), body, f"{source}: parameters") for name, body in given.items()]
-    if not isinstance(given, list):
+    if isinstance(parameters, dict):
+        return [
+            _named(str(name), body, f"{source}: parameters") for name, body in parameters.items()
+        ]
+    if not isinstance(parameters, list):
         raise ConfigError(
-            f"{source}: parameters: got {given!r}, allowed is a list, or a mapping of "
+            f"{source}: parameters: got {parameters!r}, allowed is a list, or a mapping of "
             "name: [low, high]"
         )
     entries = []
-    for place, entry in enumerate(given):
+    for place, entry in enumerate(parameters):
         if isinstance(entry, dict) and len(entry) == 1 and "name" not in entry:
             ((name, body),) = entry.items()
             entry = _named(str(name), body, f"{source}: parameters[{place}]")

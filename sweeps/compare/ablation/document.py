@@ -110,7 +110,9 @@ def to_document(setting: CommonSetting, ablation: Ablation) -> dict[str, Any]:
             "components": [
                 _component(ablation, place) for place in range(len(ablation.components))
             ],
-            "combinations": [_combination(setting, ablation, one) for one in ablation.combinations],
+            "combinations": [
+                _combination(setting, ablation, entry) for entry in ablation.combinations
+            ],
             "total": _total(setting, ablation, values),
             "contributions": contributions,
             "interactions": interactions,
@@ -119,28 +121,34 @@ def to_document(setting: CommonSetting, ablation: Ablation) -> dict[str, Any]:
 
 
 def _values(setting: CommonSetting, ablation: Ablation, name: str) -> Values:
-    by_mask = {one.mask: metric_values(one.runs, name) for one in ablation.combinations if one.runs}
+    by_mask = {
+        combination.mask: metric_values(combination.runs, name)
+        for combination in ablation.combinations
+        if combination.runs
+    }
     return Values(len(ablation.components), len(setting.seeds), by_mask)
 
 
 # --- what was run ---------------------------------------------------------------------------------
 
 
-def _combination(setting: CommonSetting, ablation: Ablation, one: Combination) -> dict[str, Any]:
-    failure = failure_of(setting.seeds, one.runs) if one.runs else None
+def _combination(
+    setting: CommonSetting, ablation: Ablation, combination: Combination
+) -> dict[str, Any]:
+    failure = failure_of(setting.seeds, combination.runs) if combination.runs else None
     figures: dict[str, dict[str, Any]] = {}
-    for name in setting.metrics if one.runs else ():
+    for name in setting.metrics if combination.runs else ():
         metric, slo_class = lookup(name)
-        values = metric_values(one.runs, name)
+        values = metric_values(combination.runs, name)
         interval = interval_of(seed_mean, [values[np.isfinite(values)]], setting.inference)
         entry = {**interval.to_json(), "unit": metric.unit, "per_seed": values.tolist()}
         figures.setdefault(slo_class or ALL, {})[metric.name] = entry
     return {
-        "on": [component.name for component in on(ablation.components, one.mask)],
-        "error": one.error,
-        "outcomes": [run.outcome.name for run in one.runs],
+        "on": [component.name for component in on(ablation.components, combination.mask)],
+        "error": combination.error,
+        "outcomes": [run.outcome.name for run in combination.runs],
         "failure": failure.to_json() if failure is not None else None,
-        "num_broken_invariants": sum(run.num_broken_invariants for run in one.runs),
+        "num_broken_invariants": sum(run.num_broken_invariants for run in combination.runs),
         "figures": figures,
     }
 
@@ -164,16 +172,16 @@ def _component(ablation: Ablation, place: int) -> dict[str, Any]:
 def _contexts(ablation: Ablation, place: int) -> tuple[list[int], list[int]]:
     """Combinations of the others in which a component changes no request's life, and in which it does."""
     same, other = [], []
-    for one in ablation.combinations:
-        if one.mask >> place & 1:
+    for combination in ablation.combinations:
+        if combination.mask >> place & 1:
             continue
-        without, with_it = one.runs, ablation.runs(one.mask | 1 << place)
+        without, with_it = combination.runs, ablation.runs(combination.mask | 1 << place)
         if not without or not with_it:
             continue
         if same_lives(without, with_it):
-            same.append(one.mask)
+            same.append(combination.mask)
         elif any(a.fingerprint != b.fingerprint for a, b in zip(without, with_it, strict=True)):
-            other.append(one.mask)
+            other.append(combination.mask)
     return same, other
 
 
@@ -201,7 +209,8 @@ def _total(
     ]
     totals = differences(pairs, setting.inference)
     return [
-        {**_named(name), **one.to_json()} for name, one in zip(setting.metrics, totals, strict=True)
+        {**_named(name), **difference.to_json()}
+        for name, difference in zip(setting.metrics, totals, strict=True)
     ]
 
 
@@ -293,10 +302,10 @@ def _averaged(
     setting: CommonSetting,
     ablation: Ablation,
     values: Mapping[str, Values],
-    asked: Sequence[tuple[str, int, int]],
+    wanted: Sequence[tuple[str, int, int]],
 ) -> Iterator[dict[str, Any]]:
     """Yield the interaction averaged over all combinations of the other components."""
-    for name, first, second in asked:
+    for name, first, second in wanted:
         if not ablation.is_full:
             yield {}
             continue

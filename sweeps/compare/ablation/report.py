@@ -69,7 +69,7 @@ def _value(value: object) -> str:
 
 def combination_table(document: Mapping[str, Any]) -> Table:
     """Return the means of every combination, one column a metric and class."""
-    names, of = [one["name"] for one in document["components"]], metrics_of(document)
+    names, of = [component["name"] for component in document["components"]], metrics_of(document)
     rows = []
     for entry in document["combinations"]:
         cells: list[Cell] = ["×" if name in entry["on"] else "" for name in names]
@@ -123,7 +123,9 @@ def _contribution(document: Mapping[str, Any], entry: Mapping[str, Any]) -> tupl
 
 def interaction_table(document: Mapping[str, Any]) -> Table:
     """Return AB − A − B + base of every two components that do something, in the unit and as ratios."""
-    inert = {one["name"] for one in document["components"] if one["status"] == "inert"}
+    inert = {
+        component["name"] for component in document["components"] if component["status"] == "inert"
+    }
     rows = []
     for entry in document["interactions"]:
         if not entry["num_pairs"] or inert & set(entry["components"]):
@@ -190,7 +192,7 @@ def picture(document: Mapping[str, Any]) -> Picture:
 
 
 def _class_panel(document: Mapping[str, Any], slo_class: str, metric: str, is_first: bool) -> Panel:
-    components = [one["name"] for one in document["components"]]
+    components = [component["name"] for component in document["components"]]
     present = {entry["kind"] for entry in document["contributions"]}
     kinds = [kind for kind in KINDS if kind in present]
     marks: list[Mark] = [
@@ -214,7 +216,7 @@ def _class_panel(document: Mapping[str, Any], slo_class: str, metric: str, is_fi
         Axis(
             ticks=[(float(at), name) for at, name in enumerate(names)],
             limits=(len(components) + 0.5, -0.5), has_grid=False,
-            colours=["0.55" if one["status"] == "inert" else BLACK for one in document["components"]],
+            colours=["0.55" if component["status"] == "inert" else BLACK for component in document["components"]],
         ),
         class_words(slo_class),
     )  # fmt: skip

@@ -131,21 +131,22 @@ def findings_of(document: Document, seconds: float | None = None) -> Findings:
 def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
     """Return the change as a whole by class, then which component does most of it."""
     metric, arm = deciding(study), document["arm"]
-    whole = [one for one in study.differences if one.strategy == arm]
+    whole = [difference for difference in study.differences if difference.strategy == arm]
     sentences = [Sentence.of("in all ", *by_class(whole, metric), ".")]
     kinds = dict.fromkeys(entry["kind"] for entry in document["contributions"])
     kind = SHAPLEY if SHAPLEY in kinds else ADDED
     parts: list[str | Quantity] = []
     for slo_class in document["classes"] or [ALL]:
         clear = [
-            one
-            for one in study.differences
-            if (one.place, one.metric, one.slo_class) == (kind, metric, slo_class)
-            and one.strategy != arm
-            and one.verdict in words.CLEAR
+            difference
+            for difference in study.differences
+            if (difference.place, difference.metric, difference.slo_class)
+            == (kind, metric, slo_class)
+            and difference.strategy != arm
+            and difference.verdict in words.CLEAR
         ]
         if clear:
-            most = max(clear, key=lambda one: abs(one.absolute.mean or 0))
+            most = max(clear, key=lambda difference: abs(difference.absolute.mean or 0))
             parts += [
                 ", " * bool(parts),
                 f"{slo_class} {most.strategy} ",
@@ -160,9 +161,9 @@ def study_of(document: Document, command: str = "") -> Study:
     """Return an ablation as a report, without what only its runs know."""
     base, arm = document["base"], document["arm"]
     differences = [difference_of(entry, arm, base) for entry in document["total"]]
-    differences = [replace(one, place=ADDED) for one in differences]
+    differences = [replace(difference, place=ADDED) for difference in differences]
     differences += [_contribution(entry, base, arm) for entry in document["contributions"]]
-    components = [one["name"] for one in document["components"]]
+    components = [component["name"] for component in document["components"]]
     runs_are = words_of(document)
     source = "trace" if document.get("trace") else "workload"
     runs = runs_are.counted(len(document["seeds"]))
@@ -172,7 +173,7 @@ def study_of(document: Document, command: str = "") -> Study:
         cluster=document["cluster"],
         strategies=(base, arm, *components),
         title=f"What makes {arm} differ from {base} on the {source} {document['workload']}",
-        places=tuple(dict.fromkeys(one.place for one in differences)),
+        places=tuple(dict.fromkeys(difference.place for difference in differences)),
         place_title="Kind of contribution",
         own=(words.picture(document),) if document["contributions"] else (),
         descriptions={},
@@ -196,7 +197,9 @@ def study_of(document: Document, command: str = "") -> Study:
         more={"The components": words.component_lines(document)},
         provenance={
             **provenance_of(document, runs_are),
-            "components": {one["name"]: one["settings"] for one in document["components"]},
+            "components": {
+                component["name"]: component["settings"] for component in document["components"]
+            },
         },
     )
     of = in_words(deciding(study))
@@ -218,7 +221,7 @@ def _with_ends(
     study = with_runs(study, runs, records, seed)
     return replace(
         study,
-        curves=tuple(replace(one, place=EVERYWHERE) for one in study.curves),
+        curves=tuple(replace(curve, place=EVERYWHERE) for curve in study.curves),
         parts=tuple(_parts(runs, study.classes)),
     )
 
@@ -231,8 +234,8 @@ def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> ShownDiffere
 
 def _values(document: Document) -> Iterator[SeedValues]:
     """Yield every combination's seeds under the names and kinds that the differences use."""
-    components = [one["name"] for one in document["components"]]
-    by_parts = {frozenset(one["on"]): one["figures"] for one in document["combinations"]}
+    components = [component["name"] for component in document["components"]]
+    by_parts = {frozenset(entry["on"]): entry["figures"] for entry in document["combinations"]}
     base, arm, whole = document["base"], document["arm"], frozenset(components)
     named = {(ADDED, base): frozenset[str](), (ADDED, arm): whole}
     for component in components:
@@ -287,7 +290,7 @@ def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: s
         def write_more() -> None:
             write_reports(document, ablation, experiment, paths, command)
 
-        has_figures = any(one["num_pairs"] for one in document["contributions"])
+        has_figures = any(contribution["num_pairs"] for contribution in document["contributions"])
         lacking = None if has_figures else "on no seed did two combinations finish"
         seconds = time.monotonic() - began
         return write_result(document, paths, options, findings_of, write_more, seconds, lacking)
@@ -303,12 +306,12 @@ def _run(
     masks: Sequence[int],
 ) -> tuple[Combination, ...]:
     """Run every combination on every seed; one that is no configuration says why."""
-    base, arm = (one.config for one in arms)
+    base, arm = (end.config for end in arms)
     findings = []
     classes, is_one = setting.classes, setting.is_one_trace
     with experiment.kept_runs(command, journal, len(masks), classes, is_one) as kept:
         for mask in masks:
-            name = " + ".join(one.name for one in on(components, mask)) or arms[0].name
+            name = " + ".join(component.name for component in on(components, mask)) or arms[0].name
             try:
                 config = config_at(base, arm, components, mask)
             except ConfigError as error:

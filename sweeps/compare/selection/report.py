@@ -80,8 +80,8 @@ def document_of(
 def findings_of(document: Mapping[str, Any]) -> Findings:
     """Return what a selection came to, for every output."""
     arms = tuple(
-        Row((one["name"], Quantity(one["mean"]), Quantity.whole(one["num_seeds"]), _state(one)))
-        for one in document["arms"]
+        Row((arm["name"], Quantity(arm["mean"]), Quantity.whole(arm["num_seeds"]), _state(arm)))
+        for arm in document["arms"]
     )
     sections: list[Table | Remarks] = [
         Table(("arm", metric_words(document["metric"]), "seeds", "state"), arms, name="arms")
@@ -97,7 +97,7 @@ def findings_of(document: Mapping[str, Any]) -> Findings:
             verdict=(Sentence.of(_verdict(document)),),
             sure=Sentence.of(f"at least {level} for the choice, {document['procedure']}."),
             price=Sentence.of(
-                Quantity.whole(sum(one["num_seeds"] for one in document["arms"])),
+                Quantity.whole(sum(arm["num_seeds"] for arm in document["arms"])),
                 " runs to choose",
                 *_fresh_price(document),
                 ".",
@@ -124,15 +124,15 @@ def _fresh(document: Mapping[str, Any]) -> tuple[Table, Remarks]:
     rows = tuple(
         Row(
             (
-                metric_words(one["metric"]),
-                Quantity(one["reference_mean"]),
-                Quantity(one["mean"]),
-                quantity(one["simultaneous"]),
-                quantity(one["simultaneous_percent"]),
-                one["verdict"],
+                metric_words(difference["metric"]),
+                Quantity(difference["reference_mean"]),
+                Quantity(difference["mean"]),
+                quantity(difference["simultaneous"]),
+                quantity(difference["simultaneous_percent"]),
+                difference["verdict"],
             )
         )
-        for one in fresh["differences"]
+        for difference in fresh["differences"]
     )
     heading = (
         f"On {len(fresh['seeds'])} fresh seeds ({first} to {last}), {document['winner']} against "
@@ -149,17 +149,17 @@ def _verdict(document: Mapping[str, Any]) -> str:
     kept = " of those that keep the constraints" if document["constraints"] else ""
     if document["winner"] is not None:
         return f"{document['winner']} is the best{kept}, or within {zone} of the best."
-    left = [one["name"] for one in document["arms"] if one["is_left"]]
+    left = [arm["name"] for arm in document["arms"] if arm["is_left"]]
     if not left:
         return "no arm keeps all constraints."
     return f"{', '.join(left)} are not told apart; the best is among them."
 
 
-def _state(one: Mapping[str, Any]) -> str:
-    if one["failed"]:
+def _state(arm: Mapping[str, Any]) -> str:
+    if arm["failed"]:
         return "out: a run did not come to its end"
-    if one["constraints"] == MISSED:
+    if arm["constraints"] == MISSED:
         return "out: misses a constraint"
-    if one["worse_than"] is not None:
-        return f"out: worse than {one['worse_than']}"
+    if arm["worse_than"] is not None:
+        return f"out: worse than {arm['worse_than']}"
     return "left"
