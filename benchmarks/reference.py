@@ -86,7 +86,7 @@ def metrics_table() -> str:
 
 def promoted_go() -> str:
     """Write primitives and policies that compile to Go, and an example."""
-    from sweeps.promote.golang.page import page
+    from sweeps.promote.golang.plugins import page
 
     return page()
 

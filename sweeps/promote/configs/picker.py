@@ -26,9 +26,8 @@ FILE = "custom-plugins.yaml"  # name of the configuration inside the router's ch
 DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"
 LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # nothing is shed
 CEILING = "static-usage-limit-policy"
-PRECISE, TOKENS, EVENTS = (
-    "precise-prefix-cache-producer", "token-producer", "endpoint-notification-source",
-)  # fmt: skip
+PRECISE, TOKENS = "precise-prefix-cache-producer", "token-producer"
+EVENTS = "endpoint-notification-source"
 TOKENISER = (
     "http://localhost:8000"  # the render endpoint beside the picker, as in the target's sample
 )
@@ -59,10 +58,8 @@ class RouterQueue:
 
 def queue_of_settings(config: ClusterConfig, priorities: Sequence[int]) -> RouterQueue:
     """Return the flow control that a configuration sets; a limit of 0 is none, which is written out."""
-    by_load = {
-        "queueDepthThreshold": max(1, round(config.queue_depth_threshold)),
-        "kvCacheUtilThreshold": config.kv_cache_util_threshold,
-    }
+    depth = max(1, round(config.queue_depth_threshold))
+    by_load = {"queueDepthThreshold": depth, "kvCacheUtilThreshold": config.kv_cache_util_threshold}
     in_flight = {"concurrencyMode": "requests", "maxConcurrency": config.max_concurrency}
     detectors: dict[str, tuple[str, Mapping[str, Any]]] = {
         "utilization": (DETECTOR, by_load),

@@ -325,3 +325,7 @@ def _filled(row: Any) -> dict[str, Any]:
 def without_folders(text: str) -> str:
     """Return a text in which policies of files have no folders, so that it is the same on every machine."""
     return re.sub(r"[^,\s]*/([^/,]+\.py:)", r"\1", text)
+
+
+if __name__ == "__main__":
+    print(reference_page(), end="")

@@ -9,7 +9,6 @@ import pytest
 from blis_jax.policies.numbers import numbers_of
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.golang import target as targets
-from sweeps.promote.golang.page import shipped_rules
 from sweeps.promote.golang.plugins import (
     FOLDER,
     names_of,
@@ -17,6 +16,7 @@ from sweeps.promote.golang.plugins import (
     plugins_for,
     plugins_of,
     rules_of,
+    shipped_rules,
 )
 from sweeps.promote.promotion import NotMappedError, Promotion
 from sweeps.strategies.arms import arm_of
@@ -53,6 +53,13 @@ def test_a_strategy_brings_what_the_target_has_not() -> None:
     assert f"{FOLDER}/registration.patch" in found.files
     assert all(text.endswith("\n") for text in found.files.values())
     assert dict(plugins_of(promotion("iter16_class_gate@found")).files) == dict(found.files)
+
+
+def test_go_and_its_pages_have_the_target_s_signs_and_go_through_its_scheduler() -> None:
+    files = plugins_of(promotion("iter16_class_gate@found")).files
+    assert [path for path, text in files.items() if not text.isascii()] == []
+    (test,) = (text for path, text in files.items() if path.endswith("load_balance_test.go"))
+    assert "WithFilters(notFirst{})" in test and "maxscore.NewMaxScorePicker(1)" in test
 
 
 def test_the_baseline_brings_no_scorer() -> None:

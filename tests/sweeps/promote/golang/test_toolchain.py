@@ -15,8 +15,14 @@ from sweeps.promote.gates import findings_at
 from sweeps.promote.golang import target as targets
 from sweeps.promote.golang import toolchain
 from sweeps.promote.golang.compiler.tracing import PromotedRule
-from sweeps.promote.golang.page import shipped_rules
-from sweeps.promote.golang.plugins import FOLDER, Plugins, plugin_of, plugins_for, plugins_of
+from sweeps.promote.golang.plugins import (
+    FOLDER,
+    Plugins,
+    plugin_of,
+    plugins_for,
+    plugins_of,
+    shipped_rules,
+)
 from sweeps.promote.golang.toolchain import MISSING, check_go, find_go
 from sweeps.promote.promotion import NotMappedError
 from sweeps.promote.texts import target_names

@@ -12,7 +12,7 @@ from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.core.types import RequestView, Snapshots
 from blis_jax.errors import ConfigError
 from blis_jax.policies import contract, registry
-from sweeps.promote.golang.page import names_of
+from sweeps.promote.golang.plugins import policies_of_kind
 from sweeps.promote.maps import rows
 from sweeps.promote.maps.rows import DICTIONARY, PAGE, maps_files, reference_page, signals_read
 from sweeps.strategies.file import list_library, load_strategy
@@ -76,7 +76,7 @@ def test_map_b_has_every_field_that_a_policy_may_read() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind, names in registry.NAMES.items() if names])
 def test_what_policies_read_is_found_and_has_rows(kind: str) -> None:
-    for name in names_of(kind):
+    for name in policies_of_kind(kind):
         assert signals_read(registry.find(kind, name)) <= SIGNALS
 
 
