@@ -15,6 +15,26 @@ FETCHED = re.compile(
     r"""<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'> ]+)"""
 )
 LOG = logging.getLogger("mkdocs.hooks.site")
+# How much a page counts in the search, by folder: what people look for stands before what was found and why.
+BOOSTS = {"tutorials": 4, "how-to": 4, "concepts": 4, "results": 0.5, "decisions": 0.5}
+# What people type who look for a page; `tests/test_site_search.py` asks the site's own search.
+FOUND_BY = {
+    "concepts/cluster.md": ["TTFT", "TPOT", "ITL", "goodput", "SLO", "glossary"],
+    "concepts/kv-memory.md": ["prefix caching", "enable_prefix_caching", "KV cache", "offload"],
+    "tutorials/first-steps.md": ["install", "installation", "quick start"],
+    "how-to/calibration.md": ["vllm bench serve", "GuideLLM", "AIPerf", "SGLang", "measured server"],
+    "how-to/capacity.md": ["how many GPUs", "how many instances", "sizing", "autosize"],
+    "how-to/compare-properly.md": ["confidence interval", "significance", "p value"],
+    "how-to/curve.md": ["saturation", "throughput against latency", "Pareto"],
+    "how-to/derivatives.md": ["gradient"],
+    "how-to/first-questions.md": ["P/D", "xPyD", "disaggregation", "prefill decode", "which router", "batch size"],
+    "how-to/policies.md": ["own policy", "admission", "scheduler", "scorer"],
+    "how-to/promote.md": ["llm-d", "endpoint picker", "EPP"],
+    "how-to/sensitivity.md": ["sensitivity", "Sobol"],
+    "how-to/trace-formats.md": ["Mooncake", "BurstGPT", "session_id", "replay"],
+    "reference/python.md": ["xarray", "pandas", "notebook", "Jupyter"],
+    "reference/settings.md": ["max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size"],
+}  # fmt: skip
 
 
 def on_config(config: Any) -> Any:
@@ -36,7 +56,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Give pages with wide tables the room of the table of contents."""
+    """Give pages with wide tables the room of the table of contents, and each page its weight in the search."""
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"boost": BOOSTS.get(folder, 1)}
+    page.meta["tags"] = FOUND_BY.get(page.file.src_uri, [])
     if page.file.src_uri in config.extra["wide_pages"]:
         page.meta["hide"] = ["toc"]
     return markdown

@@ -18,41 +18,35 @@
 
 # %%
 import os
-import tempfile
-from pathlib import Path
 
 import numpy as np
-import xarray as xr
 from matplotlib import pyplot as plt
 
+import blis_jax
 from blis_jax.reports.style import BLUE, RULES
-from sweeps.sensitivity import __main__ as sensitivity
 
 plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
-FOLDER = Path(tempfile.mkdtemp()) / "sensitivity"
 
 # %% [markdown]
 # ## The study
-# The command does everything: Sobol indices from a Saltelli design, Morris screening, derivative-based measures,
-# effects of one and two parameters. `--plan` says beforehand how much that is.
+# One function does everything: Sobol indices from a Saltelli design, Morris screening, derivative-based measures,
+# effects of one and two parameters. `blis-jax sensitivity … --plan` says beforehand how much that is.
 
 # %%
 sizes = {"base": 16, "trajectories": 4, "gradients": 4, "levels": 3, "bases": 4, "pairs": 1}
-options = ["iter08_token_budget", "--output", str(FOLDER), "--metrics", "ttft_p99_ms"]
-options += ["--no-figures", "--quiet"]
-if IS_SMALL:
-    options += [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    options += ["--num-seeds", "4", "--num-requests", "60", "--bootstrap", "99"]
-assert sensitivity.main(options) == 0
-study = xr.open_zarr(FOLDER / "dataset.zarr", consolidated=False)
-study
+few = {**sizes, "seeds": 4, "num_requests": 60, "bootstrap": 99} if IS_SMALL else {}
+found = blis_jax.sensitivity("iter08_token_budget", metrics="ttft_p99_ms", **few)
+found
 
 # %% [markdown]
 # ## In plain words
 
 # %%
-print((FOLDER / "summary.md").read_text()[:3000])
+print(found)
+
+# %%
+found.plot()
 
 # %% [markdown]
 # ## Total indices
@@ -60,7 +54,7 @@ print((FOLDER / "summary.md").read_text()[:3000])
 # reaches below what a parameter without any effect gets is not distinguishable from noise.
 
 # %%
-simulator = study.sel(model="simulator")
+simulator = found.to_dataset().sel(model="simulator")
 figure, axes = plt.subplots(
     1, simulator.sizes["metric"], figsize=(10, 2.8), layout="constrained", sharey=True
 )
