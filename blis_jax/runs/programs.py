@@ -375,7 +375,7 @@ def _lanes_of(
 
 
 def drawn_row(plan: PlanShape, plan_params: Any, seed: jax.Array) -> tuple[tuple[Any, Any], Drawn]:
-    """A row's source, and what the host asks about it."""
+    """Return the source of a row `(table, order)`, and what the host asks about it."""
     table, is_short = draw(plan, plan_params, jax.random.key(seed))
     most_tokens = jnp.max(table.input_len + table.output_len)
     drawn = Drawn(is_short, most_tokens, jnp.sum(table.node_blocks))
