@@ -63,12 +63,6 @@ class _Requests(CountedRequests, title="requests"):
     num_requests: int | None = option(
         cli.at_least(100), None, "N", "requests of a run for each instance", shown=NUM_REQUESTS
     )
-    rng: str | None = option(
-        cli.one_of("reference", "jax"),
-        "jax",
-        "NAME",
-        "who draws the requests: jax, or reference, as BLIS does",
-    )
 
 
 class CurveOptions(
