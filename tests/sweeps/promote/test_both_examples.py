@@ -13,17 +13,28 @@ import yaml
 from sweeps.promote.__main__ import main
 from sweeps.promote.documents.bundle import BODY, MANIFEST, PATCH
 from sweeps.promote.evidence import survival
-from sweeps.promote.evidence.concerns import Concern, concerns
+from sweeps.promote.evidence.concerns import TARGET_PROFILE, Concern, concerns
 from sweeps.promote.golang.target import load
 from sweeps.promote.hypotheses import tracks
 from sweeps.promote.hypotheses.document import inventory
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.fakes import artifacts, minimal_runner
+from tests.sweeps.promote.promotions import IMAGE
 
 pytestmark = pytest.mark.lenient_promotion  # the example adds a weight to counts
 PAGE = REPO_ROOT / "docs" / "how-to" / "promote.md"
 TARGET = "llm-d-router@0.10.0"
-SMALL = ["--dry-run", "--seeds", "8", "--survival-seeds", "3", "--num-requests", "300"]
+SMALL = [
+    "--dry-run",
+    "--seeds",
+    "8",
+    "--survival-seeds",
+    "3",
+    "--num-requests",
+    "300",
+    "--image",
+    IMAGE,
+]
 STRATEGIES = ("iter13_class_lead@found", "examples/policies/calm.yaml")
 
 
@@ -36,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def chosen() -> Iterator[Concern]:
         for one in concerns():
-            is_left_out = one.name != "mixed-gpus"
+            is_left_out = one.name not in ("mixed-gpus", TARGET_PROFILE)
             yield (
                 Concern(one.name, one.gap, one.title, "left out of this test")
                 if is_left_out
@@ -55,6 +66,7 @@ def promoted(strategy: str, folder: Path) -> dict[str, str]:
     for gate in ("1", "2", "3"):
         assert main(words) == 3
         decision = ["--by", "A. Reviewer <a@example.org>", "--reason", "a test"]
+        decision += ["--without-go"] * (gate == "1")
         code = main(["approve", gate, "--output", str(folder), *decision])
         if code == 3:  # a small run may show no gain; then the gate stays closed
             return artifacts(folder)
