@@ -6,13 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import (
-    NO_FIGURE,
-    TOO_FEW,
-    ShownDifference,
-    ShownInterval,
-    Study,
-)
+from blis_jax.reports.study import NO_FIGURE, TOO_FEW, ShownDifference, ShownInterval, Study
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     LATENCIES,

@@ -7,22 +7,19 @@ microseconds passes it through. What decisions do to a metric is not in it.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import coefficients_of
 from blis_jax.cluster.step_times import model_of
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import EngineShape, Mechanism, Params
-from blis_jax.engine.loop import Order, requests_of, run_row
+from blis_jax.core.types import EngineShape
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import xarray
 from blis_jax.policies.seeds import policy_seed
@@ -32,25 +29,23 @@ from blis_jax.records.record import RequestRecords, RunRecord, Status
 from blis_jax.runs.calls import Call, Group, Results, results_of
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
+from blis_jax.runs.pathwise import (
+    BETA,
+    CLOCKS,
+    DIRECTIONS,
+    PER_TOKEN,
+    Direction,
+    Numbers,
+    SlopesSeen,
+    slopes_along,
+    slopes_of,
+)
 from blis_jax.runs.programs import compiled
 from blis_jax.runs.runs import GivenRun, Inputs, Row
-from blis_jax.tables.raw import Raw
-from blis_jax.workload.table import NEVER_US, RequestTable
+from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-    from blis_jax.core.arrays import Values
-
-ALPHA = ("alpha0", "alpha1", "alpha2")
-BETA = ("beta0", "beta1", "beta2", "beta3")
-# arrival_scale stretches all arrival times by a factor 1 + ε; the latencies are settings in µs
-OTHERS = ("arrival_scale", "kv_transfer_base_latency", "admission_latency", "routing_latency")
-DIRECTIONS = (*ALPHA, *BETA, *OTHERS)
-_PER_TOKEN = ("alpha1", "beta1", "beta2", "beta3")  # µs for each token
-CLOCKS = ("float64", "continuous")
-
-Direction = Mapping[str, float]  # a weight for some of DIRECTIONS; the others have 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class Derivatives:
 
 def unit_of_direction(name: str) -> str:
     """Return the unit of a direction; 1 where it is a factor or a mixture of several."""
-    if name in _PER_TOKEN:
+    if name in PER_TOKEN:
         return "µs/token"
     return "µs" if name in DIRECTIONS and name != "arrival_scale" else "1"
 
@@ -166,7 +161,7 @@ class Differentiator:
             "beta3" in direction for direction in self.directions
         ):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
-        last: list[_Slopes] = []
+        last: list[SlopesSeen] = []
 
         def execute(call: Call) -> Results:
             """Make the run with its slopes; the slopes are kept aside in `last`."""
@@ -179,15 +174,15 @@ class Differentiator:
         record = self.runner.alone(run, execute)
         return _derivatives(record, self.wrt, last)
 
-    def _stacked(self, shape: EngineShape, inputs: Inputs) -> _Numbers:
+    def _stacked(self, shape: EngineShape, inputs: Inputs) -> Numbers:
         """The slopes of the inputs, `[direction, ...]`."""
-        slopes = [_slopes(shape, inputs[0], inputs[1], one) for one in self.directions]
-        stacked: _Numbers = jax.tree.map(lambda *leaves: np.stack(leaves), *slopes)
+        slopes = [slopes_along(shape, inputs[0], inputs[1], one) for one in self.directions]
+        stacked: Numbers = jax.tree.map(lambda *leaves: np.stack(leaves), *slopes)
         return stacked
 
     def _run(
-        self, group: Group, inputs: Inputs, stacked: _Numbers
-    ) -> tuple[Observation, list[_Slopes]]:
+        self, group: Group, inputs: Inputs, stacked: Numbers
+    ) -> tuple[Observation, list[SlopesSeen]]:
         """One compiled call: what happened, and its slopes along each direction."""
         with jax.enable_x64(True):
             function = compiled(slopes_of, group.shape, group.functions)
@@ -195,7 +190,7 @@ class Differentiator:
             raw, log_slopes = jax.device_get(found)
         seen = Observation(raw, inputs[1], inputs[0], group.shape, group.functions)
         each = range(len(self.wrt))
-        return seen, [_Slopes(seen, unstack(stacked, at), log_slopes[at]) for at in each]
+        return seen, [SlopesSeen(seen, unstack(stacked, at), log_slopes[at]) for at in each]
 
     def repeated(self, config: ClusterConfig, table: RequestTable) -> Repeated:
         """Return a way to differentiate the same requests again and again with other coefficients."""
@@ -271,130 +266,7 @@ def _check(direction: Direction) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Slopes of the engine's inputs, or the inputs themselves as floats."""
-
-    alpha: Values  # [instance, 3]
-    beta: Values  # [instance, coefficient]
-    arrival: Values  # [request], with a spare one
-    transfer_us: Values  # [instance]
-    admission_latency_us: Values | np.float64
-    routing_latency_us: Values | np.float64
-
-
-jax.tree_util.register_dataclass(_Numbers)
-
-
-def _slopes(
-    shape: EngineShape, numbers: Params, table: RequestTable, direction: Direction
-) -> _Numbers:
-    def coefficients(names: Sequence[str], like: Values) -> np.ndarray:
-        row = np.zeros(np.shape(like)[1])
-        given = [direction.get(name, 0.0) for name in names[: len(row)]]
-        row[: len(given)] = given
-        return np.tile(np.asarray(row, np.float64), (np.shape(like)[0], 1))
-
-    arrival = np.asarray(table.arrival_us)
-    arrival = np.where(arrival == NEVER_US, 0, arrival).astype(np.float64)
-    arrival = np.pad(arrival, (0, shape.num_requests + 1 - len(arrival)))
-    return _Numbers(
-        alpha=coefficients(ALPHA, numbers.cluster.alpha),
-        beta=coefficients(BETA, numbers.cluster.beta),
-        arrival=direction.get("arrival_scale", 0.0) * arrival,
-        transfer_us=np.full(
-            np.shape(numbers.cluster.transfer_us), direction.get("kv_transfer_base_latency", 0.0)
-        ),
-        admission_latency_us=np.float64(direction.get("admission_latency", 0.0)),
-        routing_latency_us=np.float64(direction.get("routing_latency", 0.0)),
-    )
-
-
-def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
-    """Return `(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
-
-    def differentiated(
-        params: Params,
-        table: RequestTable,
-        order: Order,
-        slopes: _Numbers,
-        max_scan_steps: jax.Array,
-    ) -> tuple[Raw, jax.Array]:
-        """Make one run and its slopes along every direction."""
-        requests = requests_of(shape, mechanism, params, table, order)
-        cluster = params.cluster
-
-        def run(numbers: _Numbers) -> tuple[jax.Array, Raw]:
-            """Run the engine with the numbers that are differentiated in place of its own; return the
-            step records' times and all that the run leaves.
-            """
-            values = dataclasses.asdict(numbers)
-            arrival = values.pop("arrival")
-            moved = dataclasses.replace(params, cluster=dataclasses.replace(cluster, **values))
-            given = dataclasses.replace(requests, arrival=arrival)
-            raw = run_row(shape, mechanism, moved, given, max_scan_steps)
-            return raw.log_time, raw
-
-        start = _Numbers(
-            alpha=cluster.alpha,
-            beta=cluster.beta,
-            arrival=requests.arrival,
-            transfer_us=cluster.transfer_us.astype(jnp.float64),
-            admission_latency_us=cluster.admission_latency_us.astype(jnp.float64),
-            routing_latency_us=cluster.routing_latency_us.astype(jnp.float64),
-        )
-
-        def along(slope: _Numbers) -> tuple[jax.Array, Raw]:
-            """Return the slopes of the step records' times along one direction, and the run itself."""
-            _, log_slopes, raw = jax.jvp(run, (start,), (slope,), has_aux=True)
-            return log_slopes, raw
-
-        log_slopes, raw = jax.vmap(along, out_axes=(0, None))(slopes)
-        return raw, log_slopes
-
-    return differentiated
-
-
-class _Slopes(Observation):
-    """The same quantities worked out of slopes instead of times: all but the counts is linear in times."""
-
-    def __init__(self, seen: Observation, slopes: _Numbers, log_slopes: np.ndarray) -> None:
-        """`slopes` of the inputs and `[record, column]` of the step records' times."""
-        self.__dict__.update(copy.copy(seen.__dict__))
-        self.__dict__.pop("lives", None)  # made of times, not of slopes
-        self.time_type = np.float64
-        arrival = slopes.arrival[: self.num_requests]
-        self._set_times(slopes, arrival, log_slopes[: len(seen.log)])
-
-    def first_token_parts(self, has_token: Values, *_: object) -> np.ndarray:
-        """Return no columns: the parts of a TTFT are not differentiated, since one of them is the lesser of two."""
-        return np.zeros((len(has_token), 0))
-
-    def ended(self, record: RunRecord) -> float:
-        """Return the slope of the time of the run's last event."""
-        requests, slopes = record.requests, request_records(self)[0]
-        log, steps = self.log, record.steps
-        further = steps.num_steps - 1
-        last_start = steps.start_us + further * steps.duration_us
-        candidates = [
-            (requests.left_us, slopes.left_us),
-            (requests.queued_at_us, slopes.queued_at_us),
-            (
-                np.where(self.is_routed, requests.arrival_us, -1)
-                + int(self.cluster.admission_latency_us + self.cluster.routing_latency_us),
-                self.routed_us,
-            ),
-            (last_start, self.log_time[:, 0] + further * self.log_time[:, 1]),
-        ]
-        times = np.concatenate(
-            [np.where(times <= self.horizon, times, -1) for times, _ in candidates]
-        )
-        if not len(log) and not len(times):
-            return 0.0
-        return float(np.concatenate([slope for _, slope in candidates])[np.argmax(times)])
-
-
-def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[_Slopes]) -> Derivatives:
+def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[SlopesSeen]) -> Derivatives:
     slopes = [request_records(one)[0] for one in each]
 
     def of_requests(name: str) -> np.ndarray:

@@ -27,9 +27,9 @@ from blis_jax.reports.study import (
     provenance_of,
     shown_difference,
     shown_interval,
-    timelines_of,
     words_of,
 )
+from blis_jax.reports.timelines import timelines_of
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import Difference

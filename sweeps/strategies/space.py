@@ -385,12 +385,9 @@ def _check_required(strategy: Strategy, space: Space) -> None:
                 f"required_settings.{name}", f"the setting is unknown{nearest_setting(name)}"
             )
         for value in _reached(space, name):
-            problem = bounds.broken(value)
-            if problem is not None:
-                raise strategy.refuse(
-                    f"required_settings.{name}",
-                    f"the strategy requires {problem}, but the mechanism or a parameter has {value!r}",
-                )
+            if (problem := bounds.broken(value)) is not None:
+                words = f"the strategy requires {problem}, but the mechanism or a parameter has {value!r}"
+                raise strategy.refuse(f"required_settings.{name}", words)
 
 
 def _reached(space: Space, name: str) -> list[Any]:

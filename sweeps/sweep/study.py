@@ -22,11 +22,10 @@ from blis_jax.reports.study import (
     ShownDifference,
     ShownFigure,
     Study,
-    parts_of,
     shown_difference,
     shown_interval,
-    timelines_of,
 )
+from blis_jax.reports.timelines import parts_of, timelines_of
 from blis_jax.reports.words import cluster_line, target_line
 from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.statistics.compared import Comparison, family_sentence, values_of

@@ -25,9 +25,9 @@ from blis_jax.reports.study import (
     ShownDifference,
     ShownInterval,
     Study,
-    timeline,
 )
 from blis_jax.reports.study_pictures import pictures
+from blis_jax.reports.timelines import timeline
 from tests.support.browser import opened
 from tests.support.findings_forms import where
 from tests.support.report_page import embedded, marks

@@ -17,6 +17,7 @@ from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.engine.calendar import later
 from blis_jax.engine.phases.decisions import Decisions, Routed, no_decisions
+from blis_jax.engine.phases.departures.oversized import is_unservable
 from blis_jax.engine.phases.departures.pools import is_over_budget
 from blis_jax.engine.phases.policy_calls import States, admit, request_view, route
 from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
@@ -28,7 +29,6 @@ from blis_jax.engine.phases.router_view.snapshot import (
     snapshots,
     unless_elsewhere,
 )
-from blis_jax.engine.phases.steps.step_end import is_unservable
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contexts import GatewayContext, LeadingContents
 from blis_jax.policies.reading import MATCH

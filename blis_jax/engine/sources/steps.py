@@ -21,10 +21,11 @@ from blis_jax.engine.phases.departures.giving_up import (
     is_orphan,
     leaves_early,
 )
+from blis_jax.engine.phases.departures.oversized import drop, find_drop
 from blis_jax.engine.phases.departures.reservation import released, store
 from blis_jax.engine.phases.steps.batch_formation import has_candidate, serve
 from blis_jax.engine.phases.steps.hooks import StepHooks
-from blis_jax.engine.phases.steps.step_end import close, complete, drop, find_drop, finish_step
+from blis_jax.engine.phases.steps.step_end import close, complete, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
 from blis_jax.engine.phases.steps.step_times import DecodeSteps, no_stretch
 from blis_jax.engine.writing import no_record, no_writes

@@ -57,7 +57,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tuple(chosen())
     monkeypatch.setattr(survival, "concerns", lambda: kept)
     by_name = {one.name: one for one in kept}
-    monkeypatch.setattr("sweeps.promote.evidence.concerns.concern_named", by_name.__getitem__)
+    for module in ("concerns", "scenes"):
+        monkeypatch.setattr(f"sweeps.promote.evidence.{module}.concern_named", by_name.__getitem__)
 
 
 def promoted(strategy: str, folder: Path) -> dict[str, str]:

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import Vector, as_int
-from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
-from blis_jax.core.views import ContextLimits, StepBatch
+from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import DecodeSteps, members_of, no_earlier, step_time
 from blis_jax.memory.block_tables.contents import nothing_found
@@ -30,15 +29,11 @@ from blis_jax.tables.context import (
     chains_of,
     failing,
     first_chain,
-    has_chain,
-    has_entered,
     least_key,
     slot_of,
-    steps_at,
     waking_time,
     with_chains,
 )
-from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import Instance, Mode, State, StepRecord
 from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 
@@ -356,78 +351,4 @@ def close(
             mode=jnp.int32(Mode.BETWEEN),
         ),
         inst=inst,
-    )
-
-
-def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """Return the packed key of the oversized request whose queueing time has come."""
-    slots = SlotRows(state, instance)
-    now = work.lane.now
-    is_due = has_entered(slots, now, steps_at(work.inst, now))
-    is_due = is_due & (slots.oversized == 1)
-    return least_key(is_due, slots.queue_rank)
-
-
-def is_unservable(ctx: Context, state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Return whether a request is dropped instead of queued: its prompt exceeds the KV cache, or it
-    exceeds the longest context.
-    """
-    cluster, fixed = ctx.params.cluster, ctx.request(request)
-    input_len = fixed.input_len
-    stored = ctx.memory.preempted.stored_len(state, request, input_len)
-    is_oversized = ceil_div(stored, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
-    if ContextLimits in cluster:
-        limit = cluster[ContextLimits].most
-        limit = limit[instance] if jnp.ndim(limit) else limit
-        longest = input_len + fixed.output_len
-        is_oversized = is_oversized | (input_len >= limit)
-        is_oversized = is_oversized | (longest > limit)
-    return is_oversized
-
-
-def drop(
-    ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
-) -> tuple[Work, SlotWrite]:
-    """Drop it; on an idle instance that still starts a step, an empty one.
-
-    A step of the same microsecond may or may not come before, which decides whether the instance is idle.
-    """
-    slots, inst = SlotRows(state, instance), work.inst
-    slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
-    slot_row = slots.one(ctx, slot)
-    is_idle = inst.is_idle == 1
-    chains, fits = add_chain(
-        chains_of(work.inst),
-        work.lane.now,
-        as_int(is_idle & ctx.mechanism.defects.second_chain),
-        ctx.never,
-    )
-    outcome = failing(work.lane.outcome, ~fits, Outcome.CHAINS_FULL)
-    has_step = has_chain(chains_of(work.inst), work.lane.now)
-    is_tie = has_step & (slot_row.after_steps < 0)
-    ties = work.lane.num_open_ties + as_int(is_tie)
-    work = dataclasses.replace(
-        work,
-        lane=work.lane.replace(outcome=outcome, num_open_ties=ties),
-        inst=with_chains(inst, chains).replace(
-            load=inst.load - 1,
-            num_oversized=inst.num_oversized - 1,
-            num_dropped=inst.num_dropped + 1,
-            event=next_event(ctx, slots, is_idle, chains, slot, inst.busy_until),
-        ),
-    )
-    request = slot_row.request
-    rows = ctx.memory.preempted.rows_of_dropped(ctx, state, request)
-    dropped = jnp.int32(-1)
-    if RequestDeadlines in ctx.requests:  # its time is up, if that is not why it is dropped
-        is_late = as_int(~is_unservable(ctx, state, request, instance))
-        dropped = dropped - is_late
-        count = work.inst.num_dropped - is_late
-        work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))
-    past = ctx.past(state, request)
-    if ctx.mechanism.moves_requests:  # it may have been served elsewhere: `stays.times_scheduled`
-        dropped = dropped - 2 * past.num_scheduled
-    past = past.replace(num_scheduled=dropped)
-    return work, dataclasses.replace(
-        no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
     )

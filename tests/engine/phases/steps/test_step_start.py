@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 from blis_jax.core.outcome import Outcome
-from blis_jax.engine.phases.steps.step_end import close, drop, find_drop, finish_step
+from blis_jax.engine.phases.departures.oversized import drop, find_drop
+from blis_jax.engine.phases.steps.step_end import close, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
 from blis_jax.tables.context import NO_KEY
 from blis_jax.tables.state import Mode
