@@ -19,6 +19,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, branch, choose
 from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
+from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST
 from blis_jax.memory import preemption
 from blis_jax.memory.allocation import Answer, Refusal
@@ -206,15 +207,17 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         is_heard = used.is_precise or used.moves_requests or used.offload is not None
         return ctx.when is branch and not (shape.tracks_outputs or shape.is_continuous or is_heard)
 
-    def no_takes(self, ctx: Context) -> DecodeTakes | None:
-        """Return that no member takes a block without a visit; None where none ever does."""
-        return no_takes() if self.takes_at_once(ctx) else None
+    def no_takes(self, ctx: Context) -> Parts:
+        """Return that no member takes a block without a visit; no part where none ever does."""
+        return Parts(no_takes()) if self.takes_at_once(ctx) else Parts()
 
     def takes_of(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
-    ) -> DecodeTakes | None:
+    ) -> Parts:
         """Return what members take so in the next steps."""
-        return takes_of(ctx, slots, step_index, num_steps) if self.takes_at_once(ctx) else None
+        if not self.takes_at_once(ctx):
+            return Parts()
+        return Parts(takes_of(ctx, slots, step_index, num_steps))
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
@@ -233,8 +236,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def write(self, ctx: Context, state: State, done: Writes) -> State:
         """Return the state with the rows of block-level memory; the blocks themselves move in the operations."""
         state = written(ctx, state, done, self.victims)
-        takes = self.takes_at_once(ctx)
-        return state.having(taken(ctx, state, done.instance, done.takes)) if takes else state
+        if DecodeTakes not in done.takes:
+            return state
+        return state.having(taken(ctx, state, done.instance, done.takes[DecodeTakes]))
 
     # --- who is visited -------------------------------------------------------------------------
 

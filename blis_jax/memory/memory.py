@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
+from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.tables.blocks import Asker, Do, InstanceMemory, MemoryTask
@@ -292,15 +293,15 @@ class Memory(ABC, Generic[S, R]):
         """Return whether a change of used blocks ends a run of equal steps, which goes on nevertheless."""
         return False
 
-    def no_takes(self, ctx: Context) -> Any:
-        """Return that no member takes a block then; None where none ever does."""
-        return None
+    def no_takes(self, ctx: Context) -> Parts:
+        """Return that no member takes a block then; no part where none ever does."""
+        return Parts()
 
     def takes_of(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
-    ) -> Any:
+    ) -> Parts:
         """Return which blocks members take then, for `write`."""
-        return None
+        return Parts()
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array

@@ -172,7 +172,7 @@ class Writes(HasParts):
     inst: Instance
     slot: SlotWrite
     record: RecordWrite
-    takes: Any  # of blocks by decode members, see `Memory.takes_of`
+    takes: Parts  # of blocks by decode members, see `Memory.takes_of`
 
     @property
     def work(self) -> Work:

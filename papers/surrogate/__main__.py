@@ -9,11 +9,7 @@ from pathlib import Path
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError, closest
-from blis_jax.lazy import pandas as pd
-from blis_jax.reports import render
-from blis_jax.reports.findings import Answer
-from papers.surrogate import tables
-from papers.surrogate.spaces import OF_SEEDS, SPACES, PaperSpace
+from papers.surrogate.spaces import OF_SEEDS, SPACES
 
 NAME = "papers.surrogate"
 FOLDER = "out/surrogate"
@@ -74,8 +70,10 @@ def _make(arguments: Sequence[str] | None) -> int:
     parts, scale = _list("parts", options.parts, PARTS), options.scale
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale: got {scale:g}, allowed is above 0 up to 1")
+    from papers.surrogate.tables import show_tables
+
     if options.saved:
-        _print(spaces, SAVED)
+        show_tables(spaces, SAVED, PARTS)
         return 0
     output = Path(options.output)
     cli.check_writable(output, is_folder=True)
@@ -87,7 +85,7 @@ def _make(arguments: Sequence[str] | None) -> int:
         for part in PARTS:
             if part in parts:
                 job.make(part)
-    _print(spaces, output)
+    show_tables(spaces, output, PARTS)
     return 0
 
 
@@ -100,41 +98,6 @@ def _list(name: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
                 f"{closest(part, allowed)}"
             )
     return chosen
-
-
-# --- words ----------------------------------------------------------------------------------------
-
-
-def _print(names: Sequence[str], folder: Path) -> None:
-    """Print the answer, then the tables of each space that are there, in Markdown."""
-    texts = {name: _text(name, SPACES[name], folder) for name in names}
-    made = [name for name, text in texts.items() if text]
-    render.show_answer(
-        Answer.of(
-            "How near is a surrogate to the simulator that it learned from?",
-            [_met(name, folder) for name in made] if made else "no tables yet",
-            "points of test, which no surrogate was trained on; intervals are 90 %.",
-            "the datasets that were kept were not run again." if made else "nothing was run.",
-            f"the tables are CSV files in {folder}." if made else "leave --saved out to make them.",
-        ),
-        *(text or f"{name}: no tables yet" for name, text in texts.items()),
-    )
-
-
-def _met(name: str, folder: Path) -> str:
-    """Return how many outputs of a space are near enough."""
-    path = folder / f"{name}_bars.csv"
-    if not path.exists():
-        return f"{name}: no table of bars yet."
-    bars = pd.read_csv(path)["bar"]
-    return f"{name}: {int((bars == 'met').sum())} of {len(bars)} outputs meet their bar."
-
-
-def _text(name: str, space: PaperSpace, folder: Path) -> str:
-    found = {part: folder / f"{name}_{part}.csv" for part in PARTS}
-    there = {part: pd.read_csv(path) for part, path in found.items() if path.exists()}
-    texts = ["\n".join(getattr(tables, part)(table)) for part, table in there.items()]
-    return "\n\n".join([f"## {name}: {space.title}", *texts]) if texts else ""
 
 
 if __name__ == "__main__":

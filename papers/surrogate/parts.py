@@ -21,7 +21,7 @@ from papers.surrogate.spaces import MOST_WANTED, OF_SEEDS, PaperSpace
 from surrogate import report_figures as figure
 from surrogate.data import load_data
 from surrogate.levels.fit import any_seeds_table, common_seeds_table, load_own, unexplained_table
-from surrogate.report import SHOWN
+from surrogate.report_tables import SHOWN
 from surrogate.scores import (
     coverage_table,
     evaluate,

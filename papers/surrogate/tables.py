@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 from blis_jax.lazy import pandas as pd
+from blis_jax.reports import render
+from blis_jax.reports.findings import Answer
 from blis_jax.statistics.paired import holm
+from papers.surrogate.spaces import SPACES, PaperSpace
 from surrogate.levels.fit import NEAR, any_seeds_lines, share_cells
 
 LEVEL = 0.01
@@ -186,3 +191,51 @@ def speed(table: pd.DataFrame) -> list[str]:
             f"| {row.load:.1f} |"
         )
     return lines
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+_TABLES = {
+    "bars": bars,
+    "coverage": coverage,
+    "regions": regions,
+    "any_seeds": any_seeds,
+    "common_seeds": common_seeds,
+    "levels": levels,
+    "rivals": rivals,
+    "curve": curve,
+    "speed": speed,
+}
+
+
+def show_tables(names: Sequence[str], folder: Path, parts: Sequence[str]) -> None:
+    """Print the answer, then the tables of each space that are there, in Markdown."""
+    texts = {name: _text(name, SPACES[name], folder, parts) for name in names}
+    made = [name for name, text in texts.items() if text]
+    render.show_answer(
+        Answer.of(
+            "How near is a surrogate to the simulator that it learned from?",
+            [_met(name, folder) for name in made] if made else "no tables yet",
+            "points of test, which no surrogate was trained on; intervals are 90 %.",
+            "the datasets that were kept were not run again." if made else "nothing was run.",
+            f"the tables are CSV files in {folder}." if made else "leave --saved out to make them.",
+        ),
+        *(text or f"{name}: no tables yet" for name, text in texts.items()),
+    )
+
+
+def _met(name: str, folder: Path) -> str:
+    """Return how many outputs of a space are near enough."""
+    path = folder / f"{name}_bars.csv"
+    if not path.exists():
+        return f"{name}: no table of bars yet."
+    bars = pd.read_csv(path)["bar"]
+    return f"{name}: {int((bars == 'met').sum())} of {len(bars)} outputs meet their bar."
+
+
+def _text(name: str, space: PaperSpace, folder: Path, parts: Sequence[str]) -> str:
+    found = {part: folder / f"{name}_{part}.csv" for part in parts}
+    there = {part: pd.read_csv(path) for part, path in found.items() if path.exists()}
+    texts = ["\n".join(_TABLES[part](table)) for part, table in there.items()]
+    return "\n\n".join([f"## {name}: {space.title}", *texts]) if texts else ""

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.search import __main__ as search
-from benchmarks.search import judging
+from benchmarks.search import command, judging
 from benchmarks.search.figure import draw
 from benchmarks.search.plan import (
     FIRST_OF_SEARCHES,
@@ -170,7 +170,7 @@ def test_an_earlier_point_counts_from_when_it_is_recommended() -> None:
 
 def test_recommendations_are_judged_of_the_same_searches(tmp_path: Path) -> None:
     words = ["--engines", "turbo,turbo-recommended", "--output", str(tmp_path)]
-    plan = search._plan(search.BenchmarkOptions.read(words))
+    plan = command._plan(search.BenchmarkOptions.read(words))
     assert plan.record("turbo", 3) == plan.record("turbo-recommended", 3)
     assert plan.with_search(3, "turbo") == plan.with_search(3, "turbo-recommended")
     expected = plan.with_search(3, "turbo-expected-recommended")

@@ -66,6 +66,8 @@ PREPARES = {
     "papers.two_tracks": "--output {}",
     "sweeps.ablate": "iter08_token_budget@published --against iter00_baseline --output {}/a.json",
     "sweeps.capacity": "mixed --targets all.ttft_ms=200 --output {}/c.json",
+    "sweeps.curve": "vllm --output {}/curve.json",
+    "sweeps.recommend": "meta-llama/llama-3.1-8b-instruct H100 --targets all.ttft_ms=200 --output {}/r.json",
     "sweeps.compare": "iter00_baseline iter08_token_budget --output {}/c.json",
     "sweeps.dataset": "iter08_token_budget --out {}/d.zarr",
     "sweeps.evaluate": "",

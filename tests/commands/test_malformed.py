@@ -241,7 +241,7 @@ def test_what_a_users_function_raises_is_said_with_its_line(tmp_path, capsys):
     path.write_text("def boom():\n    raise RuntimeError('no such thing')\n")
 
     def command(words):
-        vars(input_files._module(path, 1))["boom"]()
+        vars(input_files._module(path, path.read_bytes()))["boom"]()
 
     assert cli.run_command("it", command, []) == 2
     assert capsys.readouterr().err == f"it: error: {path}, line 2: RuntimeError: no such thing\n"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import choose
+from blis_jax.core.parts import Parts
 from blis_jax.engine.calendar import Due, EventSource, InstanceSource, NextEvent, Outlook
 from blis_jax.engine.phases.completions import tell_instance
 from blis_jax.engine.phases.departures.giving_up import (
@@ -91,7 +92,7 @@ def advance(
     instance: jax.Array,
     until: jax.Array,
     hooks: Sequence[StepHooks],
-) -> tuple[Work, SlotWrite, RecordWrite, Any, tuple[NewsWrite, ...]]:
+) -> tuple[Work, SlotWrite, RecordWrite, Parts, tuple[NewsWrite, ...]]:
     """Return the instance after its next phases, as far as they touch one slot.
 
     Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
@@ -143,7 +144,7 @@ def advance(
     closed = when(is_over, lambda: close(ctx, state, left, instance, hooks), lambda: left)
     for hook in hooks:
         closed = hook.closed(ctx, state, left, closed, is_over)
-    return closed, written, record, None if stretch is None else stretch.takes, news
+    return closed, written, record, Parts() if stretch is None else stretch.takes, news
 
 
 class StepSource(InstanceSource):

@@ -154,7 +154,7 @@ def test_words_and_figure(
         "in fact none did",
         "waiting",
         "bootstrap of the seeds (BCa, 199 resamples), 95 %",
-        "family of 46 comparisons",
+        "They are 46 comparisons",
         "met (16 of 16 seeds)",
         "(beyond the criteria)",
     ):

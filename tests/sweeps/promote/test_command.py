@@ -138,6 +138,7 @@ def test_a_real_promotion_needs_evidence(
     assert "gate 3 is closed" in capsys.readouterr().err
 
 
+@pytest.mark.lenient_promotion
 @pytest.mark.usefixtures("with_fakes")
 def test_a_policy_file_that_changed_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -224,7 +224,7 @@ def test_a_comparison(
     assert printed.err == ""
     assert max(map(len, printed.out.splitlines())) <= WIDTH
     for words in (
-        "asked: does short beat plain in time to first token (pooled p99)?",
+        "asked: does short beat plain in time to first token (p99)?",
         "8 runs. ",
         "workload tiny.yaml, 4 seeds (0 to 3)",
         "ttft p99 pooled, ms",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax import lax
 
 from blis_jax.core.columns import branch, together
 from blis_jax.core.exact import in_last_block, truncate
+from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, pytree
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.memory.memory import MAX_TAKES
@@ -39,7 +40,7 @@ class DecodeSteps:
     num_steps: Int[Array, "run"]
     durations: Real[Array, "run"]  # on the clock
     unlimited: jax.Array  # µs of the last step, float64, which no clock limits
-    takes: Any  # of blocks in these steps, see `Memory.takes_of`
+    takes: Parts  # of blocks in these steps, see `Memory.takes_of`
 
 
 def _has_stretches(ctx: Context) -> bool:
@@ -167,7 +168,7 @@ def _stretch(
             put(old.num_steps, at, old.num_steps[at] + fits.astype(jnp.int32)),
             put(old.durations, at, jnp.where(fits, duration, now.last)),
             jnp.where(fits, raw, old.unlimited),
-            None,
+            Parts(),
         )
         start = now.start + duration
         # behind a step without a duration another one would start at the same time
@@ -176,7 +177,7 @@ def _stretch(
 
     nothing = no_stretch(ctx)
     assert nothing is not None
-    nothing = dataclasses.replace(nothing, takes=None)
+    nothing = dataclasses.replace(nothing, takes=Parts())
     start = work.lane.now.astype(wide)
     zero = jnp.int32(0)
     first = _Progress(zero, start, jnp.asarray(-1, wide), zero, jnp.array(True), nothing)
