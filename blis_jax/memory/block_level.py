@@ -21,7 +21,7 @@ from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST
-from blis_jax.memory import preemption
+from blis_jax.memory import decode_takes, preemption
 from blis_jax.memory.allocation import Answer, Refusal
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_tables.block_rows import (
@@ -38,13 +38,6 @@ from blis_jax.memory.block_tables.contents import (
     nothing_found,
     registered_blocks,
     without_own,
-)
-from blis_jax.memory.decode_takes import (
-    DecodeTakes,
-    no_takes,
-    steps_at_once,
-    taken,
-    takes_of,
 )
 from blis_jax.memory.memory import (
     Choice,
@@ -209,7 +202,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def no_takes(self, ctx: Context) -> Parts:
         """Return that no member takes a block without a visit; no part where none ever does."""
-        return Parts(no_takes()) if self.takes_at_once(ctx) else Parts()
+        return Parts(decode_takes.no_takes()) if self.takes_at_once(ctx) else Parts()
 
     def takes_of(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
@@ -217,7 +210,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Return what members take so in the next steps."""
         if not self.takes_at_once(ctx):
             return Parts()
-        return Parts(takes_of(ctx, slots, step_index, num_steps))
+        return Parts(decode_takes.takes_of(ctx, slots, step_index, num_steps))
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
@@ -236,9 +229,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def write(self, ctx: Context, state: State, done: Writes) -> State:
         """Return the state with the rows of block-level memory; the blocks themselves move in the operations."""
         state = written(ctx, state, done, self.victims)
-        if DecodeTakes not in done.takes:
+        if decode_takes.DecodeTakes not in done.takes:
             return state
-        return state.having(taken(ctx, state, done.instance, done.takes[DecodeTakes]))
+        takes = done.takes[decode_takes.DecodeTakes]
+        return state.having(decode_takes.taken(ctx, state, done.instance, takes))
 
     # --- who is visited -------------------------------------------------------------------------
 
@@ -285,7 +279,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         if not self.takes_at_once(ctx):
             return Plan(visit_all, counted, is_quiet, most_steps, jnp.array(False))
         at_once = ctx.when(
-            is_pure, lambda: steps_at_once(ctx, slots, work, due), lambda: jnp.int32(0)
+            is_pure, lambda: decode_takes.steps_at_once(ctx, slots, work, due), lambda: jnp.int32(0)
         )
         takes = at_once > 0
         return Plan(

@@ -61,12 +61,15 @@ def save(picture: Picture, path: Path) -> None:
         made.savefig(written, dpi=DPI, format="png")
 
 
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
 def svg(picture: Picture) -> str:
     """Return the picture as an element of a page; the same picture gives the same text."""
     text = io.StringIO()
     salt = f"{picture.name} {picture.choices}"  # so that no two pictures of a page share a name
     with drawn(picture) as made, rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        made.savefig(text, format="svg", metadata=_NO_METADATA)
     whole = re.sub(r"base64,[^\"]*", lambda found: "".join(found[0].split()), text.getvalue())
     return with_tooltips(re.sub(r"\s*\n\s*", " ", whole[whole.index("<svg") :]), picture)
 

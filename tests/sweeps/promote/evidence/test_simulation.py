@@ -112,7 +112,9 @@ def test_shed_requests_have_rows() -> None:
     files = simulate(scene, arms, SEEDS, "translation")
     document = json.loads(files["evidence/reports/mixed/treatment/seed-42/results.json"])
     statuses = [row["status_code"] for row in document["requests"]]
-    assert statuses.count(429) == document["summary"]["errors"] > 10
+    assert (
+        statuses.count(500) == document["summary"]["errors"] > 10
+    )  # as the target's director answers
     (found,) = judge([ALL_FASTER], scenes_of(files), TARGETS)
     assert (
         found.verdict.word == "inconclusive" and "requests served in time" in found.verdict.reason
