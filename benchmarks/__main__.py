@@ -53,6 +53,7 @@ CASES = (
     "bursts-2000",
     "august-default",
     "august-weighted",
+    "august-long-prompts",
     "multi-turn",
     "multi-turn-pressure",
     "reference-requests",

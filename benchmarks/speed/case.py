@@ -254,6 +254,7 @@ ONE_CORE = {
     "bursts-2000": "one run, 2,000 requests in bursts, record included, one core",
     "august-default": "blis-2026-08: 100 requests at rate 1, 1 instance, record included, one core",
     "august-weighted": "blis-2026-08: mixed, 8 instances, weighted, record included, one core",
+    "august-long-prompts": "blis-2026-08: 300 prompts, most of 16,000 tokens, 2,204 blocks and a CPU tier, one core",
 }
 
 

@@ -86,6 +86,16 @@ AUGUST: dict[str, Any] = {
     "model": "meta-llama/llama-3.1-8b-instruct",
 }
 AUGUST_WEIGHTED: dict[str, Any] = AUGUST | {"num_instances": 8, "routing_policy": "weighted"}
+# prompts of which the cache holds two, and a CPU tier that all of them pass through
+LONG_PROMPTS = str(Path(__file__).parent / "long_prompts.yaml")
+TIERED: dict[str, Any] = {
+    "revision": "blis-2026-08",
+    "model": "qwen/qwen3-32b",
+    "hardware": "H100",
+    "tp": 1,
+    "total_kv_blocks": 2204,
+    "kv_cpu_blocks": 2048,
+}
 BLIS_DEFAULTS = "defaults"  # 100 requests at rate 1, as BLIS draws them where nothing is asked for
 SEEDS = 256
 LEAST_S = 0.25  # a repetition makes so many runs that it takes at least this long
@@ -299,6 +309,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
     "august-default": lambda _: single(AUGUST, BLIS_DEFAULTS),
     "august-weighted": lambda _: single(AUGUST_WEIGHTED),
+    "august-long-prompts": lambda _: single(TIERED, LONG_PROMPTS, unit="requests"),
     "multi-turn": lambda _: single(BASELINE, "multiturn"),
     "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),
     "reference-requests": lambda _: reference_requests(),

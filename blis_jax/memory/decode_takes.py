@@ -81,6 +81,7 @@ def takes_of(
     def take(
         number: jax.Array, carry: tuple[DecodeTakes, jax.Array]
     ) -> tuple[DecodeTakes, jax.Array]:
+        """Note whose last block is full next, and where in its list the new one goes."""
         takes, due = carry
         rank = (due.astype(jnp.int64) << ORDER_BITS) | order
         slot = slot_of(least_key(is_decode, rank))
@@ -114,6 +115,7 @@ def taken(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -
     put = lax.dynamic_update_slice
 
     def take(number: jax.Array, blocks: Blocks) -> Blocks:
+        """Pop a free block for the member that is noted next."""
         one = unfused(ctx, lambda: _pop(ctx, blocks, instance))
 
         def at(table: jax.Array, place: jax.Array, value: jax.Array | int) -> jax.Array:

@@ -106,6 +106,7 @@ def use_in_order(ctx: Context, state: State, is_on: jax.Array) -> State:
     at_instance = (instance,)
 
     def use(at: jax.Array, tables: Tables) -> Tables:
+        """Put a content behind all others in the order of use, into its entry or a new one."""
         found = unfused(ctx, lambda: _entry(ctx, instance, uses, at, tables))
         keys, order, filled, new = tables
         put = lax.dynamic_update_slice

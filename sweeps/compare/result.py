@@ -89,6 +89,7 @@ def write_result(
     figure = paths.figure if has_figures and found.pictures else None
 
     def write() -> Sequence[Path]:
+        """Write the result, its figure and its pages; return their paths."""
         files: outputs.Files = [
             (paths.result, lambda path: write_json(path, document)),
             (figure, lambda path: outputs.draw(found.pictures[0], path)),

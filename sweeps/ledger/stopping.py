@@ -80,6 +80,7 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, experiments: Experime
     rule, first = hypothesis.stopping.rule, hypothesis.seeds[0]
 
     def look_at(count: int) -> Look[EnoughRuns]:
+        """Run on so many seeds, and judge the hypothesis on all of them."""
         nonlocal done
         known = done.hypothesis.seeds
         if count > len(known):

@@ -126,6 +126,7 @@ class MapRunner:
         each, most = len(self.plan.arms), len(self.plan.seeds)
 
         def looks_at(counts: Mapping[int, int]) -> dict[int, Look[None]]:
+            """Run cells on as many seeds as each asks for, and look at their answers."""
             looks: dict[int, Look[None]] = {}
             for count in sorted(set(counts.values())):
                 cells = [cell for cell in counts if counts[cell] == count]

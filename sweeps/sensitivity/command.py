@@ -234,6 +234,7 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
     )  # fmt: skip
 
     def write() -> list[Path]:
+        """Write dataset, summary and pictures; return their paths."""
         files = [folder / "dataset.zarr", folder / "summary.md"]
         with cli.writing(folder):
             _save(job, study, files[0], device)

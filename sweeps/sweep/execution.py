@@ -248,6 +248,7 @@ def run_until(
     stopped: Stopped | None = None
 
     def look_at(count: int) -> Look[tuple[Difference, ...]]:
+        """Run the sweep on so many seeds, and judge its differences."""
         nonlocal stopped
         longer = _longer(plan, max(count, num_kept))
         done = run_sweep(longer, how, output, is_resumed or stopped is not None)

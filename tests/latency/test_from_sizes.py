@@ -184,15 +184,10 @@ def test_the_vectorised_loop_counts_the_same(name):
     config = ClusterConfig(num_instances=2, latency_model=name, max_num_scheduled_tokens=64)
     rows = simulate(config, table, OPTIONS)
     lanes = simulate(config, table, dataclasses.replace(OPTIONS, form="lanes"))
-    for instance in range(
-        2
-    ):  # a stretch of one instance is recorded together, whatever the other does meanwhile
+    # a stretch of one instance is recorded together, whatever the other does meanwhile
+    for instance, name in itertools.product(range(2), ("start_us", "duration_us")):
         of_rows, of_lanes = (
-            steps.start_us[steps.instance == instance] for steps in (rows.steps, lanes.steps)
-        )
-        np.testing.assert_array_equal(of_rows, of_lanes)
-        of_rows, of_lanes = (
-            steps.duration_us[steps.instance == instance] for steps in (rows.steps, lanes.steps)
+            getattr(steps, name)[steps.instance == instance] for steps in (rows.steps, lanes.steps)
         )
         np.testing.assert_array_equal(of_rows, of_lanes)
     np.testing.assert_array_equal(rows.requests.e2e_us, lanes.requests.e2e_us)

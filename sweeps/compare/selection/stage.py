@@ -113,6 +113,7 @@ class FinalStage:
         going = list(range(len(self.arms)))
 
         def look_at(count: int) -> Look[WhatIsLeft]:
+            """Run the arms that are left on so many seeds, and drop those that cannot be the best."""
             again = sorted({0, *going})
             self.kept.reach(count, len(again))
             for at in again:

@@ -124,6 +124,7 @@ def _in_runs(
     last = stretch.num_runs - 1
 
     def run(at: jax.Array, before: tuple[jax.Array, ...]) -> tuple[_Timed, jax.Array, jax.Array]:
+        """Return the times of a run of equal steps, and the step index and used blocks behind it."""
         start, total, index, used = before
         steps = stretch.num_steps[at]
         taken, more = ctx.memory.decode_blocks(ctx, slots, index, steps)

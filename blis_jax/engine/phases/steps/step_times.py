@@ -151,6 +151,7 @@ def _stretch(
         return now.goes_on & (now.count < most)
 
     def step(now: _Progress) -> _Progress:
+        """Go one step further; a step that has no room is left for the next scan step."""
         raw = rule(time_of(now.count), jnp.int32(0), decode)
         duration = truncate(raw, wide)
         is_new = (now.count == 0) | (duration != now.last)
