@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from benchmarks.start.commands import STARTS, started
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.loop import beginning_of
+from blis_jax.records.from_tables import run_record
 from blis_jax.runs.calls import Call, Group, execute, ran
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.many_runs import drawn_runs, run_grid
@@ -71,10 +73,9 @@ def call_of(
 def compiled_in(call: Call) -> float:
     """Return the seconds to compile a call."""
     start = time.perf_counter()
-    compilations: list[Callable[[], object]] = []
-    call.lower(lambda _, lower: compilations.append(lower()))
-    for compile_program in compilations:
-        compile_program()
+    with ThreadPoolExecutor(1) as compilers:
+        for compiled in call.begin_compiling(compilers, {}):
+            compiled.result()
     return time.perf_counter() - start
 
 
@@ -148,7 +149,7 @@ def scale(rate: float, count: int, title: str) -> dict[str, Any]:
     config = ClusterConfig(**worker.AMPLE)
     call = call_of(config, spec, 1, num_slots=slots)
     compile_s, seconds = device_time(call, 5)
-    record = execute(call).look(0).record()
+    record = run_record(execute(call).look(0))
     if record.outcome.name != "COMPLETED":
         raise SystemExit(f"{title} ended with {record.outcome.name}")
     return {

@@ -155,7 +155,7 @@ class RequestRecords:
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Runs of equal steps, those of an instance in order of execution; `num_steps` is 1 unless the batch was in pure decode."""
+    """Runs of equal steps, by instance in order of execution; `num_steps` is 1 unless the batch was in pure decode."""
 
     instance: Int[np.ndarray, "record"]
     start_us: Int[np.ndarray, "record"]

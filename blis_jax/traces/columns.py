@@ -273,6 +273,13 @@ def _line_breaks(cells: pandas.DataFrame, faults: np.ndarray) -> np.ndarray:
     return breaks
 
 
+def _texts(cells: pandas.Series) -> pandas.Series:
+    """Return cells as texts without blanks around; empty ones, and missing ones, are empty."""
+    if cells.dtype.kind != "O" and pandas.api.types.is_string_dtype(cells):
+        return cells.fillna("").str.strip()
+    return cells.astype(object).map(str).where(cells.notna(), "").str.strip()
+
+
 def _parsed(
     cells: pandas.DataFrame, columns: Mapping[str, Column], places: Mapping[str, int]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -285,7 +292,7 @@ def _parsed(
             continue
         cell = cells[places[key]]
         if column.is_text:
-            cell = cell.fillna("").str.strip()
+            cell = _texts(cell)
         if column.parse is None:
             values[key] = cell.to_numpy(object)
             continue

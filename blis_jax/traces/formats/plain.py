@@ -133,6 +133,7 @@ class _Table:
         first: Mapping[str, Any] = {}
         if seen.is_parquet:
             kind, names = "parquet", _parquet_names(path)
+            first = _first_of_parquet(path)
         elif seen.objects:
             first = flat(seen.objects[0])
             kind = "json"
@@ -186,7 +187,7 @@ class _Table:
 
 def _is_date(value: object) -> bool:
     text = str(value).strip()
-    return re.match(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}([T ]|$)", text) is not None
+    return re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)|[0-9]{8}T", text) is not None
 
 
 def _read(table: _Table, reading: Reading) -> TraceRows:
@@ -211,7 +212,7 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         texts={name: parts.pop(name) for name in _TEXTS},
         segments=_segments(*segments),
         prefix_len=parts.pop("prefix_tokens"),
-        **_with_ids(parts),
+        **_with_ids(parts, table, reading),
     )
     has_turns = any(
         plain_name(name) in map(plain_name, table.names) for name in NAMES["round_index"]
@@ -270,10 +271,14 @@ def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     return np.where(is_good, values.to_numpy(object), ""), is_good
 
 
-def _with_ids(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Without request_id if the file has none, so that rows are numbered."""
-    has_ids = bool((found["request_id"] != NO_CODE).all())
-    return found if has_ids else {name: found[name] for name in found if name != "request_id"}
+def _with_ids(
+    found: dict[str, np.ndarray], table: _Table, reading: Reading
+) -> dict[str, np.ndarray]:
+    """Return the columns without request_id, so that rows are numbered, unless every row has a number there."""
+    if bool((found["request_id"] != NO_CODE).all()):
+        return found
+    reading.report.add_unread(name for name in table.names if plain_name(name) == "requestid")
+    return {name: found[name] for name in found if name != "request_id"}
 
 
 def _segments(contents: np.ndarray, ends: np.ndarray) -> Segments | None:
@@ -370,6 +375,11 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
         return tuple(parquet.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
         raise ConfigError(f"{path} is not a whole Parquet file ({error})") from None
+
+
+def _first_of_parquet(path: Path) -> dict[str, Any]:
+    batches = parquet.ParquetFile(path).iter_batches(1)
+    return next((row for batch in batches for row in batch.to_pylist()), {})
 
 
 def _parquet_frames(path: Path, names: Sequence[str], places: Mapping[str, int]) -> Iterator[Frame]:

@@ -1,8 +1,10 @@
 """Our own format: every column, CSV and Parquet, no loss."""
 
 import importlib.util
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from blis_jax.errors import ConfigError
@@ -197,3 +199,45 @@ def test_turns_of_a_session_share_what_was_said_unless_told_otherwise(tmp_path):
     assert shared_blocks(to_table(trace.rows, 16)[0])
     apart = read_text(tmp_path, text, prefix_model="none")
     assert not shared_blocks(to_table(apart.rows, 16)[0])
+
+
+def test_names_that_are_numbers_and_ids_that_are_none(tmp_path):
+    path = tmp_path / "log.jsonl"
+    rows = [
+        {
+            "timestamp": at * 2.0,
+            "isl": 100 + at,
+            "osl": 9,
+            "session_id": at % 2,
+            "request_id": f"r{at}",
+        }
+        for at in range(4)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace = read_trace(path)
+    assert trace.rows.session_names == ("0", "1")
+    assert trace.rows.session.tolist() == [0, 1, 0, 1]
+    assert "column without effect: request_id" in trace.report.notes
+
+
+def test_a_number_of_eight_digits_is_no_date(tmp_path):
+    text = "timestamp,isl,osl\n17900000,10,4\n17901500,10,4\n17903000,10,4\n"
+    rows = read_text(tmp_path, text).rows
+    assert np.diff(rows.arrival_us).tolist() == [1_500_000, 1_500_000]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+@pytest.mark.parametrize("as_text", [False, True])
+def test_parquet_with_dates_and_numbered_sessions(tmp_path, as_text):
+    times = pd.date_range("2026-09-01 10:00", periods=3, freq="1500ms", tz="UTC")
+    times = times.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if as_text else times
+    columns = {
+        "created_at": times,
+        "prompt_tokens": [10, 20, 30],
+        "completion_tokens": 4,
+        "session_id": [7, 8, 7],
+    }
+    pd.DataFrame(columns).to_parquet(tmp_path / "log.parquet")
+    rows = read_trace(tmp_path / "log.parquet").rows
+    assert np.diff(rows.arrival_us).tolist() == [1_500_000, 1_500_000]
+    assert rows.session_names == ("7", "8")
