@@ -37,7 +37,7 @@ def test_settings_are_those_of_the_recorded_scenarios(golden_dir: Path) -> None:
         spec = load_spec(folder / "specs" / f"{entry['workload_spec']}.yaml")
         assert setting.spec == spec, name
         num_checked += 1
-    assert num_checked >= 84
+    assert num_checked >= 56  # the copy in tests/data has a part of the recorded scenarios
 
 
 def test_identity_is_of_what_is_simulated() -> None:

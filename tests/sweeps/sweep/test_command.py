@@ -87,8 +87,8 @@ def figures(path: str) -> xr.Dataset:
     [
         ("baseline", "it00_baseline_s42"),
         ("iter00_baseline", "it00_baseline_s42"),
-        ("it08_opt", "it08_opt_s42"),
-        ("iter08_token_budget@published", "it08_opt_s42"),
+        ("it08_opt", "it08_opt_s44"),
+        ("iter08_token_budget@published", "it08_opt_s44"),
     ],
 )
 def test_strategies_are_those_of_the_record(golden_dir: Path, name: str, scenario: str) -> None:
