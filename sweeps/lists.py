@@ -175,7 +175,11 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
     if not name:
         parser.add_argument("name", metavar="LIST", type=cli.one_of(*LISTS), help=", ".join(LISTS))
     parser.add_argument(
-        "text", metavar="TEXT", nargs="?", default="", help="show only lines with this text"
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        default="",
+        help="show only lines, or groups, with this text",
     )
     if name in ("", "policies"):
         numbers = "print the reference tables of policies with all numbers, in Markdown"
@@ -189,10 +193,11 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
 
 
 def _shown(name: str, text: str) -> Iterator[str]:
-    """Yield the lines that have the text, below the titles of their groups."""
+    """Yield the lines that have the text, or all of a group whose name has it, below the titles of their groups."""
     everything = {title: list(pairs) for title, pairs in LISTS[name].groups().items()}
+    named = {title: title.partition(":")[0] for title in everything}  # such as routing_policy
     groups = {
-        title: [pair for pair in pairs if text.lower() in " ".join(pair).lower()]
+        title: [pair for pair in pairs if text.lower() in " ".join((named[title], *pair)).lower()]
         for title, pairs in everything.items()
     }
     if not any(groups.values()):

@@ -89,12 +89,12 @@ class Machines(PoolSettings):
     )  # fmt: skip
     hardware: str = setting(
         "H100", "GPU type",
-        option="GPU type, such as H100, or FILE:GPU of a --hardware-config; the model's default if not given",
+        option="GPU, such as H100; if not given the model's",
         metavar="GPU", shown="", is_found=True,
     )  # fmt: skip
     tp: int = setting(
         2, "GPUs per instance (tensor parallelism)", "GPUs", words="a whole number",
-        option="GPUs per instance (tensor parallelism); BLIS's default for the model if not given", is_found=True,
+        option="GPUs per instance; if not given the model's", is_found=True,
     )  # fmt: skip
     dp: int = setting(
         1, "GPU groups per instance (data parallelism) of a model with experts; trained-physics alone",
@@ -137,7 +137,7 @@ class Machines(PoolSettings):
     )
     instances: tuple[InstanceGroup, ...] = setting(
         (), "groups of instances with numbers of their own", words="see [Mix instances](../how-to/instances.md)",
-        option="YAML or JSON list of groups of instances with numbers of their own, in place of --num-instances",
+        option="file of groups of unlike instances, in place of --num-instances",
         metavar="FILE",
     )  # fmt: skip
     node_pools: tuple[NodePool, ...] = setting(
@@ -153,8 +153,8 @@ class MemorySettings:
 
     total_kv_blocks: int = setting(
         132139, "KV blocks of one instance", "blocks", low=0, excludes_low=True,
-        option="KV blocks of one instance; if not given, the fit's, 1000000 with given coefficients, or what fits "
-        "into memory with trained-physics and roofline", is_found=True,
+        option="KV blocks of one instance; if not given, the fit's, what fits into memory, or 1000000 with "
+        "given coefficients", is_found=True,
     )  # fmt: skip
     block_size_in_tokens: int = setting(
         16, "tokens in one KV block", "tokens", low=0, excludes_low=True

@@ -6,14 +6,13 @@ import argparse
 import contextlib
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from blis_jax.commands import display
+from blis_jax.commands import display, help
 from blis_jax.commands.lacking import refuse_option
-from blis_jax.commands.shared_options import HIDDEN, spellings
+from blis_jax.commands.shared_options import spellings
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.policies import their_names
 
@@ -174,14 +173,15 @@ NEAR_OPTION = 0.75  # how alike an option must be to be proposed in place of an 
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and sets only what was given."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, add_help: bool = True, **settings: Any) -> None:
         module = settings["prog"].removeprefix("python -m ").split(" ")[0]
         if as_called(module) != module:
             settings["prog"] = settings["prog"].replace(f"python -m {module}", as_called(module))
         super().__init__(
             argument_default=argparse.SUPPRESS,
             allow_abbrev=False,
-            formatter_class=_HelpFormatter,
+            formatter_class=help.HelpFormatter,
+            add_help=False,
             **settings,
         )
         self.flags: list[Flag] = []
@@ -190,6 +190,14 @@ class Parser(argparse.ArgumentParser):
         self.refused: dict[str, str] = {}
         self.unsupported: set[str] = set()
         self.droppable: set[str] = set()
+        self.seldom: set[str] = set()  # options that only --help-all shows
+        for words in (("-h", "--help"), (help.FULL,)) if add_help else ():
+            text = "show this help and exit" if len(words) == 2 else "show all options and exit"
+            self.add_argument(*words, action=_Help, nargs=0, dest="help", help=text)
+
+    def format_help(self) -> str:
+        """Return the help with all options."""
+        return help.written(self)
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
         """Add a titled group of options; return the group, which can take more."""
@@ -203,7 +211,7 @@ class Parser(argparse.ArgumentParser):
                 action=_KeepAll if flag.is_repeated else _KeepOne,
                 type=flag.read,
                 metavar=flag.metavar,
-                help=_help_of(flag),
+                help=help.text_of(flag.help, flag.default),
                 nargs="?" if is_switch else None,
                 const=True if is_switch else None,
             )
@@ -230,6 +238,8 @@ class Parser(argparse.ArgumentParser):
         older = [word for word in spellings(name) if word not in declared]
         words = [*declared, *(word for word in older if f"--{word}" not in taken)]
         group.add_argument(*(f"--{word}" for word in words), **settings)
+        if words[0] in help.SELDOM:
+            self.hide(words[:1])
 
     def _give_up(self, word: str) -> None:
         """Takes a word from an option of which it is an older spelling only."""
@@ -237,6 +247,11 @@ class Parser(argparse.ArgumentParser):
         if other is not None and word != other.option_strings[0]:
             other.option_strings = [text for text in other.option_strings if text != word]
             del self._option_string_actions[word]
+
+    def hide(self, names: Collection[str]) -> None:
+        """Leave options to --help-all, except those that the usage names."""
+        usage = (self.usage or "").split()
+        self.seldom |= {f"--{name}" for name in names if f"--{name}" not in usage}
 
     def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
         """Declare options of the reference that end in a sentence; some ask for a mechanism that is not here."""
@@ -327,6 +342,21 @@ class Parser(argparse.ArgumentParser):
         return name if name in {*config.FIELDS, *their_names.SETTINGS} else None
 
 
+class _Help(argparse.Action):
+    """Prints the help and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        assert isinstance(parser, Parser)
+        print(help.written(parser, () if option_string == help.FULL else parser.seldom), end="")
+        parser.exit()
+
+
 class _KeepOne(argparse.Action):
     """Keeps the last value, as argparse does, but refuses two spellings of one option."""
 
@@ -362,35 +392,3 @@ class _KeepAll(argparse.Action):
 def is_kept_whole(option: argparse.Action) -> bool:
     """Return whether an option may be given again and keeps all its values."""
     return isinstance(option, _KeepAll)
-
-
-def _help_of(flag: Flag) -> str:
-    if flag.help == HIDDEN:
-        return argparse.SUPPRESS
-    text = flag.help.replace("%", "%%")
-    return text if flag.default in (None, "", ()) else f"{text} (default: {shown(flag.default)})"
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows an option's name alone, in one piece; what else it is understood as is in docs/options.md."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=100)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if len(action.option_strings) < 2 or action.option_strings[0] == "-h":
-            return super()._format_action_invocation(action)
-        first = action.option_strings[0]
-        if action.nargs == 0:
-            return first
-        return f"{first} {self._format_args(action, str(action.metavar))}"
-
-
-def shown(value: object) -> str:
-    """Write a default as help and tables show it."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)

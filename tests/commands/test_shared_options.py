@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from blis_jax.commands.door.catalogue import parsers
+from blis_jax.commands.door.catalogue import options_of, parsers
 from blis_jax.commands.door.options_page import page
+from blis_jax.commands.help import FULL, SELDOM, USUAL_SETTINGS, written
 from blis_jax.commands.options.seed_options import (
     SeedOptions,
     given_seeds,
@@ -33,6 +34,25 @@ OLDER = {word: one.name for one in BY_NAME.values() for word in one.also}
 def test_the_page_is_what_the_commands_declare() -> None:
     """Make it again with `blis-jax options > docs/options.md`."""
     assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_help_is_a_screen_or_two_and_all_options_are_behind_one_word(command: str) -> None:
+    parser = PARSERS[command]
+    short, full = written(parser, parser.seldom), parser.format_help()
+    assert len(short.splitlines()) <= 100
+    names = {one.option_strings[0] for one in options_of(parser) if one.dest != "help"}
+    assert all(f"  {name} " in full or f"  {name}\n" in full for name in names)
+    left_out = {name for name in names if f"  {name} " not in short and f"  {name}\n" not in short}
+    assert left_out == parser.seldom
+    assert (f"{FULL} shows {len(left_out)} further options." in short) == bool(left_out)
+
+
+def test_what_help_leaves_out_is_an_option_of_some_command() -> None:
+    names = {
+        name for one in PARSERS.values() for name in one._option_string_actions
+    }  # also of `run --scenario`
+    assert {f"--{name}" for name in SELDOM | USUAL_SETTINGS} <= names
 
 
 @pytest.mark.parametrize("command", PARSERS)

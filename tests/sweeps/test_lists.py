@@ -50,5 +50,8 @@ def test_a_word_keeps_the_lines_that_have_it(capsys: pytest.CaptureFixture[str])
     assert (
         "no line of strategies has the text 'vlm'; did you mean 'vllm'?" in capsys.readouterr().err
     )
+    assert main(["policies", "routing_scorers"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in registry.NAMES["scorer"]) and "least-loaded" not in shown
     assert main(["policies", "--numbers"]) == 0
     assert "| policy | number | meaning |" in capsys.readouterr().out

@@ -10,25 +10,28 @@ from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
+from blis_jax.commands.help import USUAL_SETTINGS
 from blis_jax.commands.options import CommandOptions, option
+from blis_jax.commands.shared_options import HIDDEN
 from blis_jax.core.kinds import GATEWAY, INSTANCE, KINDS, MEMORY
 from blis_jax.latency.registry import MODELS
 from blis_jax.policies import registry
+from blis_jax.policies.their_names import names_of
 
+MANY = 7  # names that help does not list
 MOST_SLOTS = 8192  # of an instance
 
 MODEL_FLAGS = (
     Flag("model-config-folder", str, None, "DIR", "the folder of --model-config, under the name that BLIS has for "
          "it"),
-    Flag("hardware-config", str, None, "FILE", "JSON file of BLIS that describes GPUs, in place of the shipped ones; "
-         "blis-2026-08"),
+    Flag("hardware-config", str, None, "FILE", "JSON file of BLIS that describes GPUs, in place of the shipped ones, "
+         "also for --hardware FILE:GPU; blis-2026-08"),
     Flag("defaults-filepath", str, None, "FILE", "defaults.yaml of BLIS: GPU and tp of models, coefficients of "
          "trained-physics, presets; descriptions of models and GPUs beside it count too; blis-2026-08"),
     Flag("enable-expert-parallel", truth, False, "BOOL", "vLLM's option of models with experts; as in BLIS it "
          "changes no step time of trained-physics"),
     Flag("vllm-version", str, "", "V", "vLLM version of the fit; the model's default"),
-    Flag("coefficients-from", str, None, "FIT", "coefficients from a result of blis_jax.calibrate, in place of "
-         "--alpha-coeffs and --beta-coeffs"),
+    Flag("coefficients-from", str, None, "FIT", "result of calibrate, in place of --alpha-coeffs, --beta-coeffs"),
 )  # fmt: skip
 POOL_FLAGS = (
     Flag("policy-config", str, None, "FILE", "policy file of blis-2026-08: admission, routing, scheduler, "
@@ -67,12 +70,14 @@ def flag_of(name: str) -> Flag:
     """Return the option of a setting."""
     kind, declared = str(FIELDS[name].type), _declared(name)
     is_time = kind == "int" and declared.unit == "µs"
+    also = "".join(f" (also --{word.replace('_', '-')})" for word in names_of(name)[:1])
+    text = declared.option or declared.meaning
     return Flag(
         name.replace("_", "-"),
         _READERS.get(kind, str),
         declared.shown if declared.is_found else FIELDS[name].default,
         declared.metavar or ("US" if is_time else _METAVARS[kind]),
-        declared.option or declared.meaning,
+        text + also if name not in POLICY_NAMES else text,
     )
 
 
@@ -155,13 +160,16 @@ def add_cluster_flags(parser: Parser) -> None:
     choices["latency-model"] = tuple(MODELS)
     for title, flags in _GROUPS:
         parser.add_flags(title, [_with_choices(flag, choices) for flag in flags])
+        parser.hide({flag.name for flag in flags if flag.help != HIDDEN} - USUAL_SETTINGS)
 
 
 def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
     names = choices.get(flag.name)
     if not names:
         return flag
-    return flag._replace(help=f"{flag.help}: {', '.join(names)}, or path/to/file.py:Name")
+    list_word = name_of(flag).removeprefix("decode_").removeprefix("prefill_")
+    known = ", ".join(names) if len(names) < MANY else f"see `blis-jax policies {list_word}`"
+    return flag._replace(help=f"{flag.help}: {known}, or path/to/file.py:Name")
 
 
 class InstancesOption(CommandOptions, title="cluster"):

@@ -26,8 +26,7 @@ Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
 def timeline_option() -> Any:
     """Declare `--timeline`."""
     return option(
-        str, None, "FILE", "JSON trace of one run to write (of each strategy), for Perfetto (ui.perfetto.dev): "
-        "steps, queues, KV use, spans of each request",
+        str, None, "FILE", "trace of one run of each strategy to write, for ui.perfetto.dev",
     )  # fmt: skip
 
 
@@ -36,7 +35,7 @@ class PageOption(CommandOptions, title="report"):
 
     report: str | None = option(
         str, None, "FILE",
-        "HTML page to write: the comparison with charts, in one file that opens without a network",
+        "HTML page to write, with charts; it opens without a network",
     )  # fmt: skip
 
 

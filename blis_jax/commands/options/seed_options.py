@@ -16,7 +16,7 @@ FIRST_SEED = {"reference": 42, "jax": 0}  # by who draws the requests; 42 is BLI
 
 def seeds_option(usual: str) -> Any:
     """Declare `--seeds`; `usual` says which seeds are taken without it."""
-    words = f"number of seeds, or a list A,B,… of them (older: --num-seeds, --vmap-seeds; {usual})"
+    words = f"number of seeds, or a list A,B,… of them ({usual})"
     return option(str, None, "N|A,B,…", words)
 
 

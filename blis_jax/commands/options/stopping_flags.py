@@ -23,7 +23,7 @@ class EnoughSeedsOptions(CommandOptions, title="enough seeds"):
     """Options for choosing the number of seeds by looking at the results."""
 
     precision: str | None = option(
-        str, None, "P%", "add seeds until the differences are known to ±P % of the reference, such as 1%",
+        str, None, "P%", "add seeds until the differences are known to ±P % of the reference",
     )  # fmt: skip
     most_seeds: int | None = option(
         whole, None, "N", f"the most seeds that --precision and --decide take (default: {MOST_SEEDS})",

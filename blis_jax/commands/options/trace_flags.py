@@ -62,11 +62,11 @@ class GivenTrace(CommandOptions, title="trace"):
         str,
         None,
         "FILE",
-        "recorded trace to simulate, or a benchmark's result; a folder for ServeGen",
+        "recorded trace, or a benchmark's result; a folder for ServeGen",
     )
     trace_format: str | None = option(
         cli.one_of(*FORMAT_NAMES), None, "NAME",
-        f"format of the trace: {', '.join(FORMAT_NAMES)}; detected if not given",
+        f"{', '.join(FORMAT_NAMES)}; detected if not given",
     )  # fmt: skip
     trace_header: str | None = option(
         str, None, "FILE", "YAML header of a TraceV2 trace; the file beside it if not given"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any
 
 from blis_jax.commands import cli
@@ -38,37 +36,21 @@ on the way in and milliseconds on the way out; lengths are tokens, memory is KV 
 _EXAMPLES = """\
 examples:
   a built-in workload on four instances, coefficients of the model's default GPU and TP:
-    %(prog)s --model meta-llama/llama-3.1-8b-instruct \\
-      --num-instances 4 --workload-spec mixed
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --num-instances 4 --workload-spec mixed
 
-  weighted routing and SLO-tiered priorities, chunked prefill, figures and requests to a file:
-    %(prog)s --model meta-llama/llama-3.1-8b-instruct \\
-      --hardware H100 --tp 2 --num-instances 8 \\
-      --workload-spec mixed --seed 43 --long-prefill-token-threshold 256 \\
-      --routing-policy weighted --routing-scorers prefix-affinity:3,queue-depth:2 \\
-      --scheduler priority-fcfs --priority-policy slo-tiered --results-path results.json
+  weighted routing and SLO-tiered priorities, figures and requests to a file:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --hardware H100 --tp 2 \\
+      --num-instances 8 --workload-spec mixed --routing-policy weighted \\
+      --routing-scorers prefix-affinity:3,queue-depth:2 --scheduler priority-fcfs \\
+      --priority-policy slo-tiered --results-path results.json
 
-  a preset of BLIS, and a simple workload made of options:
-    %(prog)s --model meta-llama/llama-3.1-8b-instruct --workload chatbot --rate 5
-    %(prog)s --model meta-llama/llama-3.1-8b-instruct --rate 20 --num-requests 150 \\
-      --prompt-tokens 300 --prompt-tokens-stdev 100
   a trace, its format found from its content, twice as fast and with classes of our choice:
     %(prog)s --model meta-llama/llama-3.1-8b-instruct --num-instances 8 \\
       --trace trace.jsonl --time-scale 0.5 --slo-mix critical:0.2,standard:0.8
 
-  recorded scenarios again, one .npz and one .json per scenario:
-    %(prog)s --scenario scenarios/*.json --results-path replayed
-
 exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 a run needs a mechanism of
 BLIS that is not here, or has no result (with --scenario the others were written).
-Requests are those that BLIS draws from the same workload and seed. --rng jax draws from the same
-laws with the generator that sweeps use for many seeds at once; its requests are other ones.
 """
-
-
-def _builtin() -> str:
-    folder = Path(__file__).parents[2] / "data" / "workloads"
-    return ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
 
 
 class WorkloadOptions(CommandOptions, title="workload"):
@@ -78,11 +60,10 @@ class WorkloadOptions(CommandOptions, title="workload"):
         str,
         None,
         "FILE",
-        f"YAML workload file (version 2), or the name of a built-in one: {_builtin()}",
+        "workload file (.yaml), or a built-in one that `blis-jax workloads` lists",
     )
     workload: str | None = option(
-        str, None, "NAME", f"{', '.join(WORKLOAD_MODES)}, without effect beside --workload-spec; or what "
-        "--workload-spec takes",
+        str, None, "NAME", f"{', '.join(WORKLOAD_MODES)}, or what --workload-spec takes",
     )  # fmt: skip
     workload_traces_filepath: str | None = option(
         str,
@@ -91,14 +72,14 @@ class WorkloadOptions(CommandOptions, title="workload"):
         "trace of --workload traces, as in BLIS: --trace FILE --trace-format blis-csv",
     )
     num_requests: int | None = option(
-        cli.whole, None, "N", "requests to draw; if not given the file's number, else 100"
+        cli.whole, None, "N", "requests to draw (default: the file's number, else 100)"
     )
     requests: str | None = option(
         str, None, "FILE", "recorded requests (.npz, the golden workload format)"
     )
     rng: str | None = option(
-        cli.one_of(*STREAMS), None, "NAME", "random stream of the drawn requests: reference (BLIS's own) or jax",
-        shown=STREAM,
+        cli.one_of(*STREAMS), None, "NAME", "random stream of the drawn requests: reference (BLIS's own), or jax (of "
+        "sweeps: other requests of the same laws)", shown=STREAM,
     )  # fmt: skip
     timeout: float | None = option(
         cli.number, None, "S", "s after which a request is given up, negative for never, under --profile "
@@ -147,13 +128,13 @@ class RunFiles(CommandOptions, title="run"):
         cli.whole,
         None,
         "N",
-        "seed of the drawn requests; if not given the workload file's, else 42",
+        "seed of the drawn requests (default: the workload file's, else 42)",
     )
     horizon: int | None = option(
         cli.whole, None, "US", "µs after which the simulation stops; none if not given"
     )
     results_path: str | None = option(
-        str, None, "PATH", "file for the figures and every request (JSON); with --scenario a folder",
+        str, None, "PATH", "file for figures and all requests (JSON); a folder for --scenario",
         also="output/metrics-path",
     )  # fmt: skip
     kv_timeline: str | None = option(
@@ -206,9 +187,7 @@ class _Scenarios(CommandOptions, title="replay of recorded scenarios"):
 class _Switches(OverwriteSwitch, title="switches"):
     """Switches for further output."""
 
-    steady: bool = switch(
-        "also print mean and P99 of the steady state, without warm-up, with intervals"
-    )
+    steady: bool = switch("print mean and P99 of the steady state, too, with intervals")
 
 
 class RunOptions(
@@ -244,8 +223,7 @@ REFUSED = {
 
 def _refused_words() -> str:
     names = ", ".join(f"--{name}" for name in REFUSED)
-    text = f"Options of BLIS that are refused, each with a sentence: {names}."
-    return textwrap.fill(text, 99, break_on_hyphens=False)
+    return f"Options of BLIS that are refused, each with a sentence: {names}."
 
 
 def make_parser() -> Parser:
@@ -254,13 +232,13 @@ def make_parser() -> Parser:
         prog=f"python -m {NAME}",
         usage="%(prog)s --model NAME --workload-spec FILE [options]\n"
         "       %(prog)s --model NAME --workload NAME --rate RPS [options]\n"
-        "       %(prog)s --model NAME --trace FILE [options]\n"
-        "       %(prog)s --scenario FILE [FILE ...] [--results-path DIR]",
+        "       %(prog)s --model NAME --trace FILE [options]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES + _refused_words(),
     )
     parts = (WorkloadOptions, SimpleOptions, trace_flags.GivenTrace, RunFiles)
     add_options(parser, parts, (_Switches, _Scenarios))
+    parser.hide(["scenario"])
     parser.add_flags(_Scenarios.title, ()).add_argument(
         "--scenario",
         nargs="+",

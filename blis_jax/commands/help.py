@@ -1,0 +1,100 @@
+"""The help of every command: the options that people use, the rest behind --help-all."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Collection
+
+from blis_jax.commands.shared_options import HIDDEN
+
+# Options that --help leaves out in every command that has them; the settings of clusters that it shows are below.
+SELDOM = frozenset((
+    # what is drawn, and which part of a trace
+    "workload-traces-filepath", "requests", "timeout", "lazy-generation", "concurrency", "think-time-ms",
+    "prefix-tokens", "prompt-tokens-stdev", "prompt-tokens-min", "prompt-tokens-max", "output-tokens-stdev",
+    "output-tokens-min", "output-tokens-max", "first-seed", "trace-header", "trace-block-size", "trace-stage",
+    "time-unit", "from", "until", "limit", "prefix-model", "strict", "think-time-dist", "session-mode",
+    # how much is computed, and how
+    "slots", "clock", "variant", "random-state", "block-s", "bootstrap", "draws", "most-seeds", "depth", "design",
+    "reference", "every-seed", "levels", "bases", "pairs", "trajectories", "gradients", "initial", "rungs", "starts",
+    "explore", "inert", "device", "workloads-dir", "json",
+    # what BLIS prints beside the figures, and what is written beside the results
+    "slo-ttft", "slo-itl", "slo-e2e", "fitness-weights", "detectors", "saturation-config", "saturation-report",
+    "saturation-final-window", "trace-level", "counterfactual-k", "summarize-trace", "kv-timeline", "trace-output",
+    "log", "rng", "horizon", "map-axes", "map-facets", "differences", "no-cache", "window",
+))  # fmt: skip
+USUAL_SETTINGS = frozenset((
+    "model", "hardware", "tp", "num-instances", "instances", "coefficients-from", "total-kv-blocks",
+    "enable-prefix-caching", "admission-policy", "routing-policy", "routing-scorers", "scheduler", "priority-policy",
+    "max-num-scheduled-tokens", "max-num-running-reqs", "long-prefill-token-threshold",
+))  # fmt: skip
+FULL = "--help-all"
+
+
+def written(parser: argparse.ArgumentParser, seldom: Collection[str] = ()) -> str:
+    """Return a command's help without the options `seldom`; then its last line says how many these are."""
+    formatter = parser._get_formatter()
+    formatter.add_usage(parser.usage or _usage(parser), [], [])
+    formatter.add_text(parser.description)
+    for group in parser._action_groups:
+        formatter.start_section(group.title)
+        formatter.add_text(group.description)
+        formatter.add_arguments(
+            [
+                one
+                for one in group._group_actions
+                if is_shown(one) and not {*one.option_strings} & {*seldom}
+            ]
+        )
+        formatter.end_section()
+    formatter.add_text(parser.epilog)
+    text = formatter.format_help()
+    return f"{text}\n{FULL} shows {len(seldom)} further options.\n" if seldom else text
+
+
+def is_shown(option: argparse.Action) -> bool:
+    """Return whether help lists an option: all but those that ask for it."""
+    return option.dest != "help"
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the words of a command without a usage of its own; help lists its options anyway."""
+    words = [str(one.metavar) for one in parser._get_positional_actions()]
+    many = {one.metavar for one in parser._get_positional_actions() if one.nargs == "*"}
+    return " ".join(
+        ["%(prog)s", *(f"{one} ..." if one in many else one for one in words), "[options]"]
+    )
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows an option's name alone, in one piece; what else it is understood as is in docs/options.md."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=100)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if len(action.option_strings) < 2 or action.option_strings[0] == "-h":
+            return super()._format_action_invocation(action)
+        first = action.option_strings[0]
+        if action.nargs == 0:
+            return first
+        return f"{first} {self._format_args(action, str(action.metavar))}"
+
+
+def text_of(text: str, default: object) -> str:
+    """Return an option's help with its default; an option without a text is not shown."""
+    if text == HIDDEN:
+        return argparse.SUPPRESS
+    text = text.replace("%", "%%")
+    return text if default in (None, "", ()) else f"{text} (default: {shown(default)})"
+
+
+def shown(value: object) -> str:
+    """Write a default as help and tables show it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
