@@ -33,6 +33,7 @@ from blis_jax.cluster.settings import PolicySettings, check_values, setting
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
 from blis_jax.core.types import NO_HORIZON as NO_HORIZON
 from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.files.input_files import is_file
 from blis_jax.policies import registry, their_names
 
 PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
@@ -131,23 +132,23 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         return not asks or model in ("", self.model.lower())
 
     def scorers(self) -> list[tuple[str, float]]:
-        """Return scorers and weights in the order given; none unless routing is weighted."""
+        """Return scorers and weights in the order given; a policy from a file has them too, others have none."""
         if self.routing_policy != "weighted":
-            return []
+            return _beside(self.routing_policy, self.routing_scorers, "routing_scorers")
         default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
         return parse_scorers(self.routing_scorers or default)
 
     def decode_scorers(self) -> list[tuple[str, float]]:
-        """Return scorers and weights of the decode pool; none unless routing there is weighted."""
+        """Return scorers and weights of the decode pool, likewise."""
         policy, text = self.decode_routing_policy, self.decode_routing_scorers
         if self.is_august:
             return parse_scorers(text, "decode_routing_scorers") if text else []
-        if (self.routing_policy if policy == SAME else policy) != "weighted":
-            return []
-        default = self.routing_scorers or DEFAULT_SCORERS
-        return parse_scorers(
-            text or default, "decode_routing_scorers" if text else "routing_scorers"
-        )
+        named = "decode_routing_scorers" if text else "routing_scorers"
+        text = text or self.routing_scorers
+        policy = self.routing_policy if policy == SAME else policy
+        if policy != "weighted":
+            return _beside(policy, text, named)
+        return parse_scorers(text or DEFAULT_SCORERS, named)
 
     def prefill_scorers(self) -> list[tuple[str, float]]:
         """Return scorers and weights of the prefill pool, which only blis-2026-08 has."""
@@ -213,6 +214,10 @@ class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySetti
         declared = number_of(self, setting)
         assert declared is not None  # it is written as a policy's number
         return numbers.get(setting, declared.default)
+
+
+def _beside(policy: str, scorers: str, setting: str) -> list[tuple[str, float]]:
+    return parse_scorers(scorers, setting) if is_file(policy) and scorers else []
 
 
 # --- from what was given to every setting -----------------------------------------------------------

@@ -19,6 +19,7 @@ from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files.input_files import is_file
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import FROM_SIZES, lookup
 
@@ -239,5 +240,5 @@ def _check_scorers(option: str, policy: str, scorers: str) -> None:
     names = [part.partition(":")[0].strip() for part in scorers.split(",")]
     for name in names:
         refuse_name(name)
-        if policy == "weighted" and names.count(name) > 1:
+        if (policy == "weighted" or is_file(policy)) and names.count(name) > 1:
             raise ConfigError(f"{option}: {name!r} is given twice; add up its weights")

@@ -38,9 +38,10 @@ from blis_jax.tables.requests import (
     RequestDeadlines,
     Requests,
     RequestTargets,
+    Sessions,
 )
 from blis_jax.tables.state import Inst, Reg, State, initial_state
-from blis_jax.workload.table import NEVER_US, RequestTable
+from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -133,9 +134,14 @@ def requests_of(
             *([Media(_has_media(table))] if mechanism.encodes else []),
             *([PartRanks(_part_ranks(table, order))] if mechanism.reserves_decode else []),
             *_columns(table),
+            *([_sessions(table)] if mechanism.reads("has_session") else []),
             *_deadlines(table, arrival, forever),
         ),
     )
+
+
+def _sessions(table: RequestTable) -> Sessions:
+    return Sessions(jnp.pad(jnp.asarray(table.session) != NO_SESSION, (0, 1)))
 
 
 def _has_media(table: RequestTable) -> jax.Array:

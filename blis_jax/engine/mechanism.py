@@ -40,19 +40,23 @@ from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, Rou
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
-from blis_jax.policies.reading import CACHES, DEMAND, Absent, reading
+from blis_jax.policies.reading import CACHES, DEMAND, SCORERS, Absent, reading
 from blis_jax.policies.seeds import RandomSource, router_draws
 
+NO_SCORERS = (
+    "and there are no scorers; give routing_scorers, such as prefix-affinity:1,load-balance:1"
+)
 SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     """Return the policies of a run: those handed in, and for the rest those that the configuration names."""
-    named = numbered(config)
+    policies = policies or Policies()
+    is_handed = policies.routing is not None and "routing_scorers" in config.given
+    named = numbered(config.replace(routing_policy="weighted") if is_handed else config)
     if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
         admits_all: dict[str, Any] = {"admission": registry.find("admission", "always-admit")}
         named = dataclasses.replace(named, **admits_all)
-    policies = policies or Policies()
     router = _handed_router(policies, "")
     rest = [kind.field for kind in KINDS.values() if kind not in ROUTER]
     handed = {field: policy for field in rest if (policy := getattr(policies, field)) is not None}
@@ -82,15 +86,10 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "of them out"
         )
     _check_offload(config, used.offload)
-    read: dict[str, Any] = {"num_instances": config.num_instances, "absent": _absent(config)}
-
-    def function(policy: Policy) -> Policy:
-        return reading(policy.function(), **read)
-
     made = Mechanism(
-        **_of_each(used, KINDS.values(), function),
+        **_of_each(used, KINDS.values(), _reader(config, used)),
         latency=step_times.model_of(config),
-        **_routers(used, lambda own: Router(**_of_each(own, ROUTER, function))),
+        **_routers(used, lambda own: Router(**_of_each(own, ROUTER, _reader(config, own)))),
         encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
@@ -108,6 +107,18 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     return dataclasses.replace(made, is_precise=True)
+
+
+def _reader(config: ClusterConfig, used: Chosen | ChosenRouter) -> Callable[[Policy], Policy]:
+    """Return what makes of a policy beside these scorers its function, which knows what it reads."""
+    absent = _absent(config)
+    if not used.scorers:
+        absent += tuple((signal, NO_SCORERS) for signal in SCORERS)
+
+    def function(policy: Policy) -> Policy:
+        return reading(policy.function(), config.num_instances, absent, max(len(used.scorers), 1))
+
+    return function
 
 
 def _check_source(made: Mechanism) -> None:

@@ -72,6 +72,10 @@ class GatewayContext:
     block_size: Int[Array, ""] | Absent = None  # tokens of a KV block; there in every run
     draws: Int[Array, "draw"] | Absent = None  # uniform below 2^31: BLIS's stream
     outstanding: Outstanding | Absent = None
+    has_session: Bool[Array, ""] | Absent = None  # it is a turn of a session
+    # routing only: what every scorer says, not cut to 0 to 1, and its weight's share of all weights
+    scorer_scores: Float[Array, "scorer instance"] | Absent = None
+    scorer_shares: Float[Array, "scorer"] | Absent = None
 
 
 @pytree

@@ -31,12 +31,13 @@ RANDOM = ("key", "run_key", "draws")  # they say that a run depends on its seed
 MATCH = "snapshots.prefix_match_blocks"
 CPU_TIER = ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate")
 CACHES, PROMPT_TIME = "snapshots.cached_prompt_blocks", "snapshots.prompt_us"
+SCORERS = ("scorer_scores", "scorer_shares")
 DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
 NUM_KEYS = "shape.num_keys"
 OF_SNAPSHOTS = (MATCH, *CPU_TIER, CACHES, PROMPT_TIME)
 # by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
 SIGNALS: dict[str, tuple[str, ...]] = {
-    "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding"),
+    "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", *SCORERS),
     "PickerContext": ("key", "draws"),
     "QueueContext": ("key", "num_cached_blocks", "contents", "handed"),
     "VictimContext": ("num_own_blocks",),
@@ -153,7 +154,9 @@ def _with(context: C, values: Mapping[str, Any]) -> C:
 # --- what a policy reads --------------------------------------------------------------------------
 
 
-def reading(policy: Policy, num_instances: int = INSTANCES, absent: Absent = ()) -> Policy:
+def reading(
+    policy: Policy, num_instances: int = INSTANCES, absent: Absent = (), num_scorers: int = 1
+) -> Policy:
     """Return the policy with the signals that it reads.
 
     One that works for no other number of instances than the cluster's, or with no other clock, is traced with that.
@@ -165,7 +168,7 @@ def reading(policy: Policy, num_instances: int = INSTANCES, absent: Absent = ())
     signals, failures = None, []
     for size, clock in itertools.product((INSTANCES, num_instances), ("int64", "int32")):
         try:
-            signals = signals_of(function, size, clock, absent)
+            signals = signals_of(function, size, clock, absent, num_scorers)
             break
         except ConfigError:
             raise
@@ -181,7 +184,11 @@ def reading(policy: Policy, num_instances: int = INSTANCES, absent: Absent = ())
 
 @functools.lru_cache(maxsize=1024)
 def signals_of(
-    function: Policy, num_instances: int = INSTANCES, clock: str = "int64", absent: Absent = ()
+    function: Policy,
+    num_instances: int = INSTANCES,
+    clock: str = "int64",
+    absent: Absent = (),
+    num_scorers: int = 1,
 ) -> frozenset[str]:
     """Return the fields of its contexts that a policy reads, such as `now_us` or `request.tenant`.
 
@@ -192,7 +199,10 @@ def signals_of(
     kind, of_shape = KINDS[function.kind], (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
     shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
     names = {kind.context, *(["GatewayContext"] if function.pool or function.splits else ())}
-    asked = {name: scene_of(kind.name, num_instances, SLOTS, name, clock) for name in sorted(names)}
+    asked = {
+        name: scene_of(kind.name, num_instances, SLOTS, name, clock, num_scorers)
+        for name in sorted(names)
+    }
     reasons = dict(absent)
     if kind.name == "cluster":
         reasons |= dict.fromkeys(_ABOUT_A_REQUEST, _NO_REQUEST)

@@ -74,6 +74,7 @@ def scene_of(
     slots: int = SLOTS,
     context: str = "",
     clock: str = "int64",
+    scorers: int = 1,
 ) -> Any:
     """Return what a policy of the kind is asked with, as shapes: all signals are there.
 
@@ -93,6 +94,7 @@ def scene_of(
     if inside:
         shares = jax.tree.map(lambda leaf: array_of(leaf.dtype, slots, *leaf.shape), shares)
     is_routing = kind == "routing"
+    rated = array_of(np.float64, scorers, instances), array_of(np.float64, scorers)
     others: dict[str, Any] = {
         "request": made(RequestView, *inside),
         "snapshots": seen,
@@ -100,6 +102,9 @@ def scene_of(
         "key": key,
         "run_key": key,
         "scores": real if is_routing or kind == "picker" else None,
+        "has_session": array(np.bool_),
+        "scorer_scores": rated[0] if is_routing else None,
+        "scorer_shares": rated[1] if is_routing else None,
         "picked": array(np.int32) if is_routing or kind == "admission" else None,
         "is_decode": array(np.bool_),
         "draws": array(np.int32, "slot"),

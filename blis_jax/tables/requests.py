@@ -69,6 +69,13 @@ class Elsewhere:
 
 
 @pytree
+class Sessions:
+    """Requests that are turns of a session, where a policy asks."""
+
+    has_one: Bool[Array, "request"]
+
+
+@pytree
 class RequestTargets:
     """Targets of requests themselves, µs, 0: its class's; where any has one."""
 
@@ -90,7 +97,9 @@ class Requests(HasParts):
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
-    own: Parts  # BlockNodes, RequestDeadlines, PartRanks, Media, Elsewhere, RequestTargets
+    own: (
+        Parts  # BlockNodes, RequestDeadlines, PartRanks, Media, Elsewhere, Sessions, RequestTargets
+    )
 
 
 class PartRank(enum.IntEnum):

@@ -99,8 +99,8 @@ def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> No
             np.uint64(0),
         )
         asked = (by_index, by_own_index), params, [None, None], context, [None, None]
-        fed, _ = combined_scores(*asked, is_precise=True)
-        usual, _ = combined_scores(*asked)
+        fed, *_ = combined_scores(*asked, is_precise=True)
+        usual, *_ = combined_scores(*asked)
         np.testing.assert_allclose(usual, matched / 100, rtol=1e-12)
         np.testing.assert_allclose(fed, matched / 400, rtol=1e-12)
         assert not np.any(without_matches(seen).prefix_match_blocks)

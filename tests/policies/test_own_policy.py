@@ -17,6 +17,7 @@ from blis_jax.policies import (
     number,
     priority_policy,
     pytree,
+    registry,
     routing_policy,
     scheduler,
     scorer,
@@ -392,3 +393,60 @@ def test_only_a_policy_of_the_right_kind_can_be_handed_in():
 
         scorer(Plain)(lambda params, state, context: (None, state))
     assert NoParams() is not None
+
+
+# --- scorers and sessions beside a routing policy -------------------------------------------------
+
+
+BY_SCORES = """
+import jax.numpy as jnp
+from blis_jax.policies import routing_policy
+
+@routing_policy()
+def added(params, state, context):
+    scores = jnp.clip(context.scorer_scores, 0.0, 1.0)
+    total = sum(share * each for share, each in zip(context.scorer_shares, scores))
+    return jnp.argmax(total), state
+
+@routing_policy()
+def by_session(params, state, context):
+    return jnp.where(context.has_session, 1, 2), state
+"""
+BESIDE = "prefix-affinity:3,load-balance:1"
+
+
+@pytest.fixture(scope="module")
+def by_scores(tmp_path_factory):
+    path = tmp_path_factory.mktemp("policies") / "by_scores.py"
+    path.write_text(BY_SCORES)
+    return f"{path}:added", f"{path}:by_session"
+
+
+def test_scorers_count_beside_a_policy_from_a_file(table, by_scores):
+    weighted = CONFIG.replace(routing_policy="weighted", routing_scorers=BESIDE)
+    own = CONFIG.replace(routing_policy=by_scores[0], routing_scorers=BESIDE)
+    assert own.scorers() == weighted.scorers()
+    expected = simulate(weighted, table).requests.instance
+    np.testing.assert_array_equal(simulate(own, table).requests.instance, expected)
+    assert len(set(expected)) > 1
+    handed = simulate(
+        CONFIG.replace(routing_scorers=BESIDE), table,
+        policies=Policies(routing=registry.find("routing", by_scores[0])),
+    )  # fmt: skip
+    np.testing.assert_array_equal(handed.requests.instance, expected)
+
+
+def test_a_policy_that_reads_scores_without_scorers_is_refused(table, by_scores):
+    with pytest.raises(ConfigError, match=r"reads context.scorer_scores, and there are no scorers"):
+        simulate(CONFIG.replace(routing_policy=by_scores[0]), table)
+    with pytest.raises(ConfigError, match="load-balanc"):
+        CONFIG.replace(routing_policy=by_scores[0], routing_scorers="load-balanc:1")
+    assert (
+        CONFIG.replace(routing_scorers=BESIDE).scorers() == []
+    )  # round-robin has none, as in BLIS
+
+
+def test_a_policy_knows_who_has_a_session(table, by_scores):
+    some = dataclasses.replace(table, session=np.where(np.arange(table.num_rows) % 3 == 0, 5, -1))
+    routed = simulate(CONFIG.replace(routing_policy=by_scores[1]), some).requests.instance
+    np.testing.assert_array_equal(routed, np.where(np.arange(60) % 3 == 0, 1, 2))

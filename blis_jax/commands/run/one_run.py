@@ -284,11 +284,11 @@ def _warn_of_idle_options(
 ) -> None:
     """Options that are valid and yet change nothing here."""
     given = options.named
-    if given.get("routing_scorers") and config.routing_policy != "weighted":
+    if given.get("routing_scorers") and not config.scorers():
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
     if given.get("decode_routing_scorers") and not config.decode_scorers():
         notes.warn(
-            "--decode-routing-scorers has no effect: the decode pool's routing is not weighted"
+            "--decode-routing-scorers has no effect: the decode pool's routing is neither weighted nor from a file"
         )
     for setting in (kind.decode_setting for kind in ROUTER):
         if setting in given and config.hand_over_policy == NONE and not has_pools(config):

@@ -162,7 +162,9 @@ def _chosen_by(
         for place in range(len(router.scorers))
     ]
     rated = router.scorers, params, of_scorers, context, keys
-    scores, of_scorers = combined_scores(*rated, shares, ctx.mechanism.is_precise)
+    if router.scorers and shares is None:
+        shares = shares_of(params.scorer_weights)
+    scores, of_each, of_scorers = combined_scores(*rated, shares, ctx.mechanism.is_precise)
     among = PickerContext(
         scores,
         context.snapshots.is_active,
@@ -171,7 +173,10 @@ def _chosen_by(
         context.draws,
     )
     picked, picker = router.picker.ask(params.picker, picker, among)
-    asked = dataclasses.replace(context, scores=scores, picked=picked)
+    more: dict[str, Any] = {}
+    if of_each:
+        more = {"scorer_scores": jnp.stack(of_each), "scorer_shares": shares}
+    asked = dataclasses.replace(context, scores=scores, picked=picked, **more)
     chosen, routing = router.routing.ask(params.routing, routing, asked)
     of_scorers = [
         kept(scorer, state, scorer.routed(numbers, state, seen_by(scorer, context), chosen))
@@ -196,8 +201,10 @@ def combined_scores(
     keys: Sequence[jax.Array | None],
     shares: jax.Array | None = None,
     is_precise: bool = False,
-) -> tuple[Float[Array, "instance"], list[Any]]:
+) -> tuple[Float[Array, "instance"], list[jax.Array], list[Any]]:
     """Return the weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
+
+    With it go the scores of each scorer, which are not cut, and the scorers' states.
 
     `shares` are those of the weights, if they are known already. Where the caches feed the router's index, the
     reference fills no other one.
@@ -213,7 +220,7 @@ def combined_scores(
         scores.append(score)
         after.append(state)
     shape = context.snapshots.effective_load.shape
-    return weighted_sum(scores, shares, shape), after
+    return weighted_sum(scores, shares, shape), scores, after
 
 
 # --- an instance ----------------------------------------------------------------------------------

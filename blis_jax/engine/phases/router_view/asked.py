@@ -19,6 +19,7 @@ from blis_jax.policies.contexts import LeadingContents, Outstanding
 from blis_jax.policies.reading import PROMPT_TIME, seen_by
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.joined import arrival_times
+from blis_jax.tables.requests import Sessions
 from blis_jax.tables.router import SeenPrompts, View
 from blis_jax.tables.state import Handed, Slot, State
 from blis_jax.tables.writes import HandedOver
@@ -65,6 +66,9 @@ def with_asked_signals(
     if ctx.mechanism.reads("outstanding"):
         prompts = outstanding(ctx, state, view, request)
         context = dataclasses.replace(context, outstanding=prompts)
+    if Sessions in ctx.requests:
+        has_session = ctx.requests[Sessions].has_one[request]
+        context = dataclasses.replace(context, has_session=has_session)
     return context
 
 
