@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.search.turbo import Turbo
+from benchmarks.search.turbo import LedTurbo, Turbo
 from blis_jax.errors import ConfigError, closest
 from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.workloads import workload_of
@@ -131,7 +131,7 @@ EXPECTED = {
     **{name: of for name, of in RACED.items() if name.endswith("-expected")},
 }
 SEARCHED = (*OWN, *PLAIN_EXPECTED, *RACED, *PLAIN)
-DEEP = ("denoised",)  # with more rungs, since they say themselves which point goes on
+DEEP = ("denoised", "turbo")  # with more rungs, since a model says which point goes on
 RECOMMENDED = "-recommended"  # the same searches, judged by the points that a model recommends
 NAMES = (*SEARCHED, *SAVED, *(name + RECOMMENDED for name in SEARCHED))
 
@@ -162,9 +162,10 @@ def engine_of(space: Space, search: Search) -> Engine:
         raise ConfigError(
             f"--engines: {name!r} cannot search any more; its earlier ends are in benchmarks/results, for --ends"
         )
+    is_deep = is_led(search.engine)
     search = search.model_copy(update={"engine": name})
     if name == "turbo":
-        return Turbo(space, search)
+        return (LedTurbo if is_deep else Turbo)(space, search)
     if name in PLAIN:
         return BranchedStart(Encoding(space), make(space, search))
     return make(space, search)

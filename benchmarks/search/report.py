@@ -45,6 +45,7 @@ RIVALS = (
     "turbo",
     "turbo-expected",
     "turbo-recommended",
+    "turbo-raced-expected-recommended",
 )  # against which evaluations are compared in pairs
 
 

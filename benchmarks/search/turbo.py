@@ -24,6 +24,7 @@ from scipy.stats import qmc
 from blis_jax.errors import ConfigError
 from surrogate.fitting import online
 from sweeps.search.engines.base import Told, generator, modelled
+from sweeps.search.engines.denoised import modelled_of, ranked
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, known_of
 from sweeps.search.engines.points import Sobol
@@ -101,6 +102,14 @@ class Turbo:
         moved = random.random((CANDIDATES, width)) < min(1.0, MOST_MOVED / width)
         moved[np.arange(CANDIDATES), random.integers(width, size=CANDIDATES)] = True
         return self.encoding.around(known.centre, (shares - 0.5) * widths * moved, random)
+
+
+class LedTurbo(Turbo):
+    """The same search with rungs: the processes of `denoised` say which point goes on, and which one is reported."""
+
+    def ranked(self, told: Sequence[Told]) -> list[int]:
+        """Return the places of the tried points, those best by the processes of `denoised` first."""
+        return ranked(told, modelled_of(self.encoding, told))
 
 
 def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> TrustRegion:

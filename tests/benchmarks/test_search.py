@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -393,3 +394,9 @@ def test_the_shipped_ends_are_those_that_were_published(name: str, space: str) -
         share = f"{100 * row['near_low']:.0f} to {100 * row['near_high']:.0f} %"
         words = f"| `{row['engine']}` | {space} | {row['near']} of {row['searches']}, {share} |"
         assert words in page
+
+
+def test_the_plan_of_the_fresh_states_is_the_one_that_was_frozen() -> None:
+    plan = Path(search.__file__).with_name("fresh_states.yaml").read_bytes()
+    decisions = (Path(search.__file__).parents[2] / "docs/decisions/search.md").read_text()
+    assert f"`{hashlib.sha256(plan).hexdigest()}`" in decisions

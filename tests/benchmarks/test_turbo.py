@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from benchmarks.search.turbo import FIRST_EDGE, MOST_EDGE, TrustRegion, Turbo, _lowest, region_of
+from benchmarks.search.plan import engine_of
+from benchmarks.search.turbo import (
+    FIRST_EDGE,
+    MOST_EDGE,
+    LedTurbo,
+    TrustRegion,
+    Turbo,
+    _lowest,
+    region_of,
+)
 from blis_jax.errors import ConfigError
-from sweeps.search.engines import Told
+from sweeps.search.engines import Told, recommended, recommends
+from sweeps.search.engines.denoised import Denoised
 from tests.sweeps.tiny import budget, tiny_space
 
 SEARCH = budget("turbo", calls=200, initial=4, batch=4)
@@ -69,3 +80,17 @@ def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "botorch", None)
     with pytest.raises(ConfigError, match="'turbo' needs botorch; pip install botorch"):
         Turbo(tiny_space(), SEARCH)
+
+
+def test_with_rungs_the_processes_of_denoised_say_which_point_goes_on(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "botorch", ModuleType("botorch"))
+    space, search = tiny_space(), budget("turbo", calls=60, initial=6, batch=6)
+    led, plain = LedTurbo(space, search), Turbo(space, search)
+    told = [
+        one._replace(point=point, score=float(place), objectives=(float(place),), num_runs=4)
+        for place, (one, point) in enumerate(zip(tried([]) * 2, plain.ask([], 6), strict=False))
+    ]
+    assert recommends(led) and not recommends(plain)
+    assert recommended(led, told) == recommended(Denoised(space, search), told) == 0
+    assert isinstance(engine_of(space, budget("turbo-raced-expected")), LedTurbo)
+    assert not isinstance(engine_of(space, budget("turbo")), LedTurbo)
