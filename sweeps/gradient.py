@@ -16,9 +16,11 @@ from blis_jax.commands.options import (
     outputs,
     word,
 )
+from blis_jax.commands.options.cluster_flags import InstancesOption
 from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
+from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
-from sweeps.runs.options import ArmRequests
+from sweeps.runs.options import ArmRequests, FitOption
 
 NAME = "sweeps.gradient"
 NUM_SEEDS, NUM_PAIRS = 32, 24
@@ -54,7 +56,7 @@ class _Gradient(CommandOptions, title="gradient"):
 
 
 class GradientOptions(
-    _Gradient, ArmRequests, SeedOptions, OverwriteSwitch, AllSwitch,
+    _Gradient, FitOption, InstancesOption, ArmRequests, SeedOptions, StudyTrace, OverwriteSwitch, AllSwitch,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

@@ -9,9 +9,9 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, option
 from blis_jax.commands.options.cluster_flags import InstancesOption
-from blis_jax.commands.options.seed_options import DrawnOptions, seeds_option
+from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
-from sweeps.runs.options import ResultFiles, StrategyWord
+from sweeps.runs.options import ArmRequests, ResultFiles, StrategyWord
 
 NAME = "sweeps.optimize"
 
@@ -60,7 +60,7 @@ class _Budget(CommandOptions, title="budget"):
 
 
 class OptimizeOptions(
-    StrategyWord, _Budget, InstancesOption, DrawnOptions, StudyTrace, ResultFiles, AllSwitch,
+    StrategyWord, _Budget, InstancesOption, ArmRequests, CountedRequests, StudyTrace, ResultFiles, AllSwitch,
     command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

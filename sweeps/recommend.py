@@ -18,6 +18,7 @@ from blis_jax.commands.options import (
 )
 from blis_jax.commands.options.outputs import PageOption, outputs_of
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
+from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.errors import ConfigError
 from sweeps.capacity.__main__ import CapacityOptions
 from sweeps.runs.options import FOLDER, USUAL_ARM
@@ -49,7 +50,13 @@ class _Asked(CommandOptions, title="question"):
         str, (), "LIST", "CLASS.LIMIT=MS[@PERCENT], several with commas: PERCENT of the class's requests keep LIMIT "
         "(ttft_ms, tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all", is_repeated=True,
     )  # fmt: skip
-    strategy: str = option(str, USUAL_ARM, "ARM", "servers and router")
+    strategy: str = option(str, USUAL_ARM, "ARM", "servers and router, STRATEGY[:NAME=VALUE;…]")
+    tp: tuple[int, ...] = option(
+        cli.wholes,
+        (),
+        "A,B,…",
+        "tensor parallelism to try (default: all that are fitted on the GPU)",
+    )
     grid: tuple[str, ...] = option(
         str, (), "KEY=VALUES", f"settings to try (default: {BUDGETS}); repeat it", is_repeated=True
     )
@@ -61,7 +68,9 @@ class _Asked(CommandOptions, title="question"):
 class _Requests(CountedRequests, title="requests"):
     """Options for the requests."""
 
-    workload: str = option(str, WORKLOAD, "NAME", "built-in workload, .yaml file or trace")
+    workload: str | None = option(
+        str, None, "NAME", f"built-in workload or .yaml file (default: {WORKLOAD})"
+    )
     seeds: str | None = seeds_option("how many may be used at most; default: as capacity")
     rate: float | None = option(
         cli.number, None, "R", "requests per second in place of the workload's"
@@ -69,7 +78,7 @@ class _Requests(CountedRequests, title="requests"):
 
 
 class RecommendOptions(
-    _Asked, _Requests, FigureOption, PageOption, OutputSwitches, AllSwitch,
+    _Asked, _Requests, StudyTrace, FigureOption, PageOption, OutputSwitches, AllSwitch,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""
@@ -100,8 +109,11 @@ def _recommend(arguments: Sequence[str] | None) -> int:
     from sweeps.capacity.command import size_clusters
     from sweeps.capacity.starting import candidates, how_to_start
 
-    policies = candidates(options.strategy, options.model, options.gpu)
-    given = vars(options) | {"policy": policies, "grid": options.grid or (BUDGETS,), "model": None}
+    policies = candidates(options.strategy, options.model, options.gpu, options.tp)
+    workload = options.workload or (None if options.trace else WORKLOAD)
+    given = vars(options) | {
+        "strategy": policies, "grid": options.grid or (BUDGETS,), "model": None, "workload": workload, "tp": None,
+    }  # fmt: skip
     command = cli.command_text(NAME, arguments)
     return size_clusters(CapacityOptions.of(given), paths, command, how_to_start)
 

@@ -10,6 +10,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from sweeps.runs.options import (
+    FitOption,
     RequestOptions,
     ResultFile,
     check_statistics,
@@ -69,7 +70,7 @@ class _Choice(CommandOptions, title="choice"):
 
 
 class SelectOptions(
-    _Choice, InstancesOption, RequestOptions, ResultFile, AllSwitch,
+    _Choice, FitOption, InstancesOption, RequestOptions, ResultFile, AllSwitch,
     command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

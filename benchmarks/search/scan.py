@@ -9,7 +9,7 @@ import pandas as pd
 from benchmarks.search.judging import FIRST_TO_CHOOSE, reference_of, scored
 from benchmarks.search.plan import Plan
 from blis_jax.commands import cli
-from blis_jax.commands.parser import number_within
+from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from sweeps.search.objectives import Valuation

@@ -25,18 +25,9 @@ from typing import Any
 from blis_jax import backend, progress
 from blis_jax.commands import display
 from blis_jax.commands.lacking import advice_on
-from blis_jax.commands.parser import (
-    Flag,
-    Parser,
-    as_called,
-    at_least,
-    number,
-    numbers,
-    truth,
-    whole,
-    wholes,
-)
-from blis_jax.commands.parser import OneOf as one_of
+from blis_jax.commands.parser import Flag, Parser, as_called
+from blis_jax.commands.values import OneOf as one_of
+from blis_jax.commands.values import at_least, number, numbers, truth, whole, wholes
 from blis_jax.errors import (
     ConfigError,
     ConfigWarning,

@@ -113,13 +113,15 @@ def shown(name: str) -> Iterator[None]:
         display.hide()
         board.phases.clear()
         board.on_idle = None
-        _shown = None
+        _shown, _num_inner = None, 0
 
 
 def rename(name: str) -> None:
-    """Let lines begin with the command that the one shown has turned out to be, as its errors do."""
+    """Let the command that is called next take the place of the one shown: its name, and what it asks for."""
+    global _num_inner
     if _shown is not None and not _num_inner:
         _shown.name = name
+        _num_inner = -1
 
 
 def silence() -> None:

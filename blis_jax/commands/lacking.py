@@ -6,6 +6,7 @@ import importlib.util
 from typing import NamedTuple
 
 from blis_jax.errors import UnsupportedError
+from blis_jax.policies.their_names import SETTINGS
 
 _LORA = "LoRA adapters are not simulated yet; leave it out"
 _REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
@@ -40,6 +41,79 @@ _OF_CALIBRATE = (
 )  # fmt: skip
 _OF_COMMAND = {"calibrate": dict.fromkeys(_OF_CALIBRATE, _AGREEMENT)}
 _COMMANDS = {"observe": _REAL.removesuffix("; leave it out")}
+
+
+_SETTING = "a setting belongs to an arm; write ARM:KEY=VALUE, several with semicolons"
+_OF_STRATEGY = (
+    "a setting belongs to the strategy; write STRATEGY:KEY=VALUE, several with semicolons"
+)
+_ONE_EACH = f"{_SETTING}, and an ARM for each value; blis-jax sweep has --set and --grid"
+_SIZED = "the number is what is looked for; --max-instances bounds it"
+_OF_STUDY = {
+    "set": _OF_STRATEGY,
+    "grid": _OF_STRATEGY,
+    "targets": "they are the strategy file's",
+    "coefficients-from": "give alpha_coeffs and beta_coeffs in the strategy file",
+}
+# What other commands have and these do not: what to do instead, by command and option.
+_INSTEAD: dict[str, dict[str, str]] = {
+    "run": {
+        "strategy": "run takes a cluster by its settings; blis-jax sweep STRATEGY runs a strategy",
+        "seeds": "a run has one --seed; blis-jax sweep runs many",
+        "set": "each setting is an option of its own here, see --help-all",
+        "grid": "blis-jax sweep has grids of settings",
+        "targets": "give --slo-ttft, --slo-itl or --slo-e2e, such as --slo-ttft critical=100ms",
+    },
+    "compare": {"set": _ONE_EACH, "grid": _ONE_EACH},
+    "ablate": {"set": _ONE_EACH, "grid": _ONE_EACH},
+    "select": {
+        "set": _ONE_EACH,
+        "grid": _ONE_EACH,
+        "trace": "a choice adds seeds until it is sure, and a trace has none; blis-jax compare --trace ranks arms",
+    },
+    "capacity": {
+        "instances": _SIZED,
+        "num-instances": _SIZED,
+        "set": _SETTING,
+        "hardware": "give --gpus A,B,…",
+    },
+    "curve": {
+        "trace": "a curve needs many rates, and a trace has its own; blis-jax compare and capacity take one",
+        "targets": "a curve shows all latencies; blis-jax capacity asks for targets",
+        "set": _SETTING,
+    },
+    "recommend": {
+        "model": "give the model as a word: recommend MODEL GPU",
+        "hardware": "give the GPU as a word: recommend MODEL GPU",
+        "instances": _SIZED,
+        "num-instances": _SIZED,
+        "set": _SETTING,
+        "coefficients-from": "a fit is of one server, and servers are compared here; blis-jax capacity takes it",
+    },
+    "robustness": {
+        "set": _SETTING,
+        "grid": "each axis is an option of its own, such as --rate 100,200 --design grid",
+        "coefficients-from": "the cost of a step is an axis here; give --step-constant",
+    },
+    "sensitivity": _OF_STUDY,
+    "optimize": _OF_STUDY,
+    "dataset": {
+        **_OF_STUDY,
+        "trace": "a data set is drawn on many seeds, and a trace has none; optimize and sensitivity take one",
+    },
+    "gradient": {
+        "set": _SETTING,
+        "grid": _SETTING,
+        "targets": "name what is meant with --metrics, such as ttft_p99_ms",
+    },
+}
+
+
+def elsewhere(name: str, command: str) -> str | None:
+    """Return what to do in place of an option that only other commands have; None where nothing is known."""
+    of_command = _INSTEAD.get(command.replace(".", " ").split()[-1], {})
+    ours = SETTINGS.get(name.replace("-", "_"), name).replace("_", "-")
+    return of_command.get(name) or of_command.get(ours)
 
 
 def refuse_option(name: str, command: str) -> None:

@@ -1,4 +1,4 @@
-"""The parser of every command: options from declarations, readers of their values, refusals in one sentence."""
+"""The parser of every command: options from declarations, refusals in one sentence."""
 
 from __future__ import annotations
 
@@ -11,101 +11,11 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display, help
-from blis_jax.commands.lacking import refuse_option
+from blis_jax.commands.lacking import elsewhere, refuse_option
 from blis_jax.commands.shared_options import spellings
+from blis_jax.commands.values import OneOf, short, truth
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.policies import their_names
-
-
-def whole(text: str) -> int:
-    """Read a whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
-    if re.fullmatch(r"[+-]?0[0-9_]+", text):
-        raise argparse.ArgumentTypeError(
-            f"{short(text)} begins with 0, which BLIS takes for a number of base 8; leave the 0 out, or write 0o"
-        )
-    try:
-        value = int(text, 0) if re.fullmatch(r"[+-]?[0-9][0-9a-zA-Z_]{0,70}", text) else None
-    except ValueError:
-        value = None
-    if value is None or not -(2**63) <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number of at most 64 bits")
-    return value
-
-
-def number(text: str) -> float:
-    """Read a number; whether it may be infinite or negative is checked with the rest."""
-    try:
-        return float(text.replace("_", "?"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a number") from None
-
-
-def at_least(
-    least: int, read: Callable[[str], Any] = whole, *, most: int | None = None
-) -> Callable[[str], Any]:
-    """Return a reader of numbers that refuses what is below `least` or, if given, above `most`."""
-
-    def bounded(text: str) -> Any:
-        value = read(text)
-        if value < least or (most is not None and value > most):
-            allowed = f"{least} or more" if most is None else f"{least} to {most}"
-            raise argparse.ArgumentTypeError(f"got {short(text)[1:-1]}, allowed is {allowed}")
-        return value
-
-    return bounded
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """Read numbers with commas between them."""
-    return tuple(number(part.strip()) for part in text.split(","))
-
-
-def wholes(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them."""
-    return tuple(whole(part.strip()) for part in text.split(","))
-
-
-def truth(text: str) -> bool:
-    """Read the reference's spellings of true and false."""
-    if text.lower() not in _TRUTHS:
-        raise argparse.ArgumentTypeError(f"{short(text)} is neither true nor false")
-    return _TRUTHS[text.lower()]
-
-
-_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-
-
-class OneOf:
-    """Reads one of a few words."""
-
-    def __init__(self, *choices: str) -> None:
-        self.choices = choices
-
-    def __call__(self, text: str) -> str:
-        """The word, if it is one of them."""
-        if text not in self.choices:
-            allowed = ", ".join(self.choices)
-            raise argparse.ArgumentTypeError(
-                f"{short(text)} is not known; use one of {allowed}{closest(text, self.choices)}"
-            )
-        return text
-
-
-def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
-    """Read a number in a part of an option's value; `label` says in refusals where the number stands."""
-    try:
-        value = int(text) if is_whole else float(text)
-    except ValueError:
-        what = "a whole number" if is_whole else "a number"
-        raise ConfigError(f"{label}: {text!r} is not {what}") from None
-    if not low <= value <= high:
-        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
-    return value
-
-
-def short(text: str) -> str:
-    """Put a text in quotes, cut to what a sentence can hold."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 class Flag(NamedTuple):
@@ -190,6 +100,7 @@ class Parser(argparse.ArgumentParser):
         self.refused: dict[str, str] = {}
         self.unsupported: set[str] = set()
         self.droppable: set[str] = set()
+        self.words_also: dict[str, argparse.Action] = {}  # by option, the words that it stands for
         self.seldom: set[str] = set()  # options that only --help-all shows
         for words in (("-h", "--help"), (help.FULL,)) if add_help else ():
             text = "show this help and exit" if len(words) == 2 else "show all options and exit"
@@ -253,6 +164,26 @@ class Parser(argparse.ArgumentParser):
         usage = (self.usage or "").split()
         self.seldom |= {f"--{name}" for name in names if f"--{name}" not in usage}
 
+    def take_words_as_option(self, name: str, metavars: Collection[str]) -> None:
+        """Understand words that have one of these names after the option `--name`, too, where there is none yet."""
+        kinds = [one for one in self._get_positional_actions() if one.metavar in metavars]
+        if kinds and f"--{name}" not in self._option_string_actions:
+            self.words_also[f"given_as_{name}"] = kinds[0]
+            self.add_argument(
+                f"--{name}", action=_KeepAll, dest=f"given_as_{name}", help=argparse.SUPPRESS
+            )
+
+    def _with_words(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values with words that were given as an option in their place."""
+        for dest, kind in self.words_also.items():
+            first, more = values.get(kind.dest) or [], values.pop(dest, [])
+            words = [*([first] if isinstance(first, str) else first), *more]
+            if kind.nargs == "?" and len(words) > 1:
+                raise ConfigError(f"{kind.metavar}: {len(words)} are given; give one")
+            if more:
+                values[kind.dest] = words[0] if kind.nargs == "?" else words
+        return values
+
     def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
         """Declare options of the reference that end in a sentence; some ask for a mechanism that is not here."""
         self.unsupported = {name.replace("-", "_") for name in unsupported}
@@ -299,7 +230,7 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = self.parse_known_args(self._kept(words))
         if unknown:
             raise ConfigError(self._unknown(unknown[0]))
-        values = vars(namespace)
+        values = self._with_words(vars(namespace))
         if values.get("quiet"):
             display.silence()
         for name, sentence in self.refused.items():
@@ -329,17 +260,22 @@ class Parser(argparse.ArgumentParser):
         known = [text for action in self._actions for text in action.option_strings]
         if name in known:  # argparse leaves a value behind that a switch does not take
             return f"{short(word)}: this option takes no value"
+        if instead := elsewhere(name.removeprefix("--"), self.prog):
+            return f"unknown option {short(name)}: {instead}"
         if setting := self._setting_of_arm(name):
-            return f"unknown option {short(name)}: a setting belongs to an arm here; write ARM:{setting}=VALUE"
+            return f"unknown option {short(name)}: a setting belongs to {setting}"
         return f"unknown option {short(name)}{closest(name, known, NEAR_OPTION) or '; see --help'}"
 
     def _setting_of_arm(self, option: str) -> str | None:
-        """Return the setting that an unknown option names where the command takes arms, None for no setting."""
-        if not any(action.metavar == "ARM" for action in self._actions):
-            return None
+        """Return what to write for a setting of an arm or a strategy, None where the option is none."""
+        taken = {str(action.metavar) for action in self._actions} & {"ARM", "STRATEGY"}
         name = option.removeprefix("--").replace("-", "_")
         config = import_module("blis_jax.cluster.config")
-        return name if name in {*config.FIELDS, *their_names.SETTINGS} else None
+        if not taken or name not in {*config.FIELDS, *their_names.SETTINGS}:
+            return None
+        word = min(taken)
+        kind = "an arm" if word == "ARM" else "a strategy"
+        return f"{kind} here; write {word}:{name}=VALUE"
 
 
 class _Help(argparse.Action):

@@ -21,7 +21,7 @@ from blis_jax.commands.options import (
 from blis_jax.commands.options.outputs import PageOption
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
-from sweeps.runs.options import FOLDER, USUAL_ARM
+from sweeps.runs.options import FOLDER, USUAL_ARM, ArmRequests, FitOption
 
 NAME = "sweeps.capacity"
 DEFAULT_OUTPUT = f"{FOLDER}/capacity.json"
@@ -37,7 +37,7 @@ _EXAMPLES = """\
 examples:
   how many instances does the mixed workload need, and what does a better policy save?
     %(prog)s mixed --targets critical.ttft_ms=200@99 \\
-      --policy iter00_baseline --policy iter13_class_lead@found
+      --strategy iter00_baseline --strategy iter13_class_lead@found
 
   which GPUs, alone or mixed, at which price?
     %(prog)s mixed --targets all.e2e_ms=10000@95 \\
@@ -47,7 +47,7 @@ examples:
     %(prog)s mixed --targets critical.ttft_ms=200@99,all.tpot_ms=30@95 --roles
 
   which token budget, and which router?
-    %(prog)s mixed --targets critical.ttft_ms=200@99 --policy llm-d-default \
+    %(prog)s mixed --targets critical.ttft_ms=200@99 --strategy llm-d-default \
       --grid max_num_batched_tokens=2048,8192 --grid routing_policy=weighted,least-loaded
 
   a trace, in twenty windows:
@@ -66,13 +66,13 @@ class _Asked(CommandOptions, title="question"):
         "CLASS.LIMIT=MS[@PERCENT], several with commas: PERCENT of the class's requests keep LIMIT (ttft_ms, "
         "tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all", is_repeated=True,
     )  # fmt: skip
-    policy: tuple[str, ...] = option(
+    strategy: tuple[str, ...] = option(
         str, (), "ARM", f"[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: {USUAL_ARM})",
-        is_repeated=True,
+        also="policy", is_repeated=True,
     )  # fmt: skip
     grid: tuple[str, ...] = option(
         str, (), "KEY=VALUES", "a setting that is asked about, too, such as max_num_batched_tokens=2048,8192 or "
-        "routing_policy=weighted,round-robin: an answer for each value of each policy; repeat it", is_repeated=True,
+        "routing_policy=weighted,round-robin: an answer for each value of each ARM; repeat it", is_repeated=True,
     )  # fmt: skip
     confidence: float = option(
         cli.number, 0.95, "P", "of the whole answer, of each policy and kind of cluster"
@@ -86,28 +86,27 @@ class _Clusters(CommandOptions, title="clusters"):
     gpus: str | None = option(
         str, None, "A,B,…",
         "GPUs to compare, with the fitted coefficients of --model on each; also every two of them mixed "
-        "(default: the policy's own instances)",
+        "(default: the ARM's own instances)",
     )  # fmt: skip
-    model: str | None = option(str, None, "NAME", "model of --gpus (default: the policy's)")
+    model: str | None = option(str, None, "NAME", "model of --gpus (default: the ARM's)")
     tp: int | None = option(
         cli.at_least(1),
         None,
         "N",
-        "tensor parallelism of --gpus (default: the policy's; of another --model its own)",
+        "tensor parallelism of --gpus (default: the ARM's; of another --model its own)",
     )
     prices: str | None = option(
         str, None, "LIST", "price of a GPU-hour, such as H100=3.0,A100-80=1.6 (default: 1 each)"
     )
 
 
-class _Requests(CountedRequests, title="requests"):
+class _Requests(ArmRequests, CountedRequests, title="requests"):
     """Options for the requests that every cluster serves."""
+
+    workload: str | None = option(str, None, "NAME", "the same as WORKLOAD")
 
     seeds: str | None = seeds_option(
         f"how many may be used at most; default: {NUM_SEEDS}, or what shares near 100 % need"
-    )
-    rate: float | None = option(
-        cli.number, None, "R", "requests per second in place of the workload's"
     )
 
 
@@ -121,7 +120,7 @@ class _Switches(OutputSwitches, title="switches"):
 
 
 class CapacityOptions(
-    _Asked, _Clusters, _Requests, StudyTrace, FigureOption, PageOption, _Switches, AllSwitch,
+    _Asked, _Clusters, FitOption, _Requests, StudyTrace, FigureOption, PageOption, _Switches, AllSwitch,
     title="output", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""
@@ -129,8 +128,7 @@ class CapacityOptions(
     usual_seeds: ClassVar[int] = NUM_SEEDS
     usual_max_instances: ClassVar[int] = MOST_INSTANCES
 
-    workload: str | None = word("WORKLOAD", "workload or trace")
-    trace: str | None = None  # stands in the place of the workload
+    source: str | None = word("WORKLOAD", "workload, or a trace as --trace")
     output: str = option(
         str, DEFAULT_OUTPUT, "PATH", "answer to write, .json; a page with its tables lies beside it, .md",
     )  # fmt: skip

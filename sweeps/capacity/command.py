@@ -32,7 +32,7 @@ from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM, check_statistics
 from sweeps.runs.requests import requests_of, workload_for
 from sweeps.runs.workloads import list_workloads
-from sweeps.strategies.arms import arms_of, as_served
+from sweeps.strategies.arms import arms_of, as_served, list_names
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
@@ -111,7 +111,9 @@ class _Question:
 
 
 def _question(options: CapacityOptions) -> _Question:
-    arms = at_each_place(arms_of(options.policy or (USUAL_ARM,)), options.grid)
+    options = _with_source(options)
+    given = arms_of(options.strategy or (USUAL_ARM,), fit=options.coefficients_from)
+    arms = at_each_place(given, options.grid)
     is_split = options.roles
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
@@ -146,8 +148,8 @@ def _gpus(options: CapacityOptions, arms: Sequence[Arm]) -> tuple[str, ...]:
     for arm in arms:
         if arm.config.instances and options.gpus is None:
             raise ConfigError(
-                f"--policy {arm.name}: its instances differ, so a number of them does not say which; give --gpus, "
-                "or a policy with num_instances"
+                f"--strategy {arm.name}: its instances differ, so a number of them does not say which; give --gpus, "
+                "or a strategy with num_instances"
             )
         if options.roles and arm.config.hand_over_policy not in ("none", "pools"):
             raise ConfigError(
@@ -176,15 +178,34 @@ def _prices(text: str | None) -> dict[str, float]:
     return prices
 
 
-def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
-    name = options.workload
-    if name is None:
+def _with_source(options: CapacityOptions) -> CapacityOptions:
+    """Return the options with the word WORKLOAD as --workload or --trace, by what it names."""
+    given = [one for one in (options.source, options.workload, options.trace) if one is not None]
+    if not given:
         raise ConfigError(
             "no workload is given; name a built-in one such as mixed, a .yaml file or a trace"
         )
-    is_file = Path(name).suffix in (".yaml", ".yml")
-    if name not in list_workloads() and not is_file and Path(name).exists():
-        options = replace(options, workload=None, trace=name)
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are given as what is served; give one of them")
+    name = options.source or options.workload
+    if name is None:
+        return options
+    if name in list_names():
+        raise ConfigError(
+            f"{name} is a strategy, and a workload is needed here; give --strategy {name}"
+        )
+    is_spec = name in list_workloads() or Path(name).suffix in (".yaml", ".yml")
+    is_trace = not is_spec and Path(name).exists()
+    return replace(
+        options,
+        source=None,
+        workload=None if is_trace else name,
+        trace=name if is_trace else options.trace,
+    )
+
+
+def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
+    name = options.workload or ""
 
     def workload() -> tuple[WorkloadSpec, str]:
         spec, _ = workload_for(name, (), options.num_requests, "WORKLOAD", options.rate)

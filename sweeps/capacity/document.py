@@ -190,7 +190,7 @@ def _next(answers: Sequence[Smallest], more: str) -> str:
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(answer) for answer in answers):
         return f"{more} close what is open."
-    return "--policy NAME asks the same of another policy; --gpus A,B of other GPUs."
+    return "--strategy NAME asks the same of another policy; --gpus A,B of other GPUs."
 
 
 def _sentence(answer: Smallest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
@@ -16,24 +17,32 @@ from sweeps.strategies.moved import known_as
 API_VERSION = "llm-d.ai/v1alpha1"
 
 
-def candidates(strategy: str, model: str, gpu: str) -> tuple[str, ...]:
+def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ()) -> tuple[str, ...]:
     """Return an arm for each tensor parallelism that is fitted there, or one with the model's usual one.
+
+    Args:
+        strategy: servers and router, with settings or without.
+        model: its name.
+        gpu: its name.
+        asked: tensor parallelisms in place of those.
 
     Raises:
         ConfigError: the model is neither fitted nor described on the GPU.
     """
-    tps = sorted({one.tp for one in fitted(model) if one.gpu == gpu})
-    given = f"model={model};hardware={gpu}"
-    if tps:
-        return tuple(f"tp{tp}={strategy}:{given};tensor_parallel_size={tp}" for tp in tps)
+    tps = {one.tp for one in fitted(model) if one.gpu == gpu}
+    given = f"{strategy}{';' if ':' in strategy else ':'}model={model};hardware={gpu}"
+    if tps and tps >= set(asked):
+        return tuple(f"tp{tp}={given};tensor_parallel_size={tp}" for tp in sorted(asked or tps))
     if not is_shipped(model):
         raise ConfigError(
             f"{model} is neither fitted on {gpu} nor described; blis-jax models lists what is"
         )
     if gpu not in shipped_gpus():
         gpu_description(gpu)  # refuses
-    tp = usual_tp(model)
-    return (f"tp{tp}={strategy}:{given};tensor_parallel_size={tp};latency_model=trained-physics",)
+    return tuple(
+        f"tp{tp}={given};tensor_parallel_size={tp};latency_model=trained-physics"
+        for tp in sorted(asked or (usual_tp(model),))
+    )
 
 
 def how_to_start(found: Smallest) -> tuple[list[str], dict[str, Any] | None]:

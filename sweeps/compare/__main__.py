@@ -14,6 +14,7 @@ from blis_jax.commands.options.stopping_flags import DecidingOptions
 from sweeps.runs.options import (
     USUAL_ARM,
     ComparisonOptions,
+    FitOption,
     check_statistics,
 )
 
@@ -75,13 +76,10 @@ class _Judgement(CommandOptions, title="judgement"):
     )  # fmt: skip
 
 
-class CoefficientOptions(CommandOptions, title="latency coefficients"):
+class CoefficientOptions(FitOption, title="latency coefficients"):
     """Latency coefficients."""
 
     usual_draws: ClassVar[int] = NUM_DRAWS
-    coefficients_from: str | None = option(
-        str, None, "FIT", "coefficients of all arms from a result of blis_jax.calibrate, with their uncertainty",
-    )  # fmt: skip
     draws: int | None = option(
         cli.whole, None, "N", "draws of the coefficients, with --coefficients-from", shown=NUM_DRAWS
     )

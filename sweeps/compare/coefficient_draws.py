@@ -20,15 +20,12 @@ from blis_jax.metrics.metric import LOWER
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import percentile_ends
-from blis_jax.traces.measured.run import AS_VLLM
 from sweeps.runs.measured import metric_values
-from sweeps.strategies.moved import today
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from blis_jax.calibrate.posterior import Posterior
-    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
     from sweeps.compare.__main__ import CoefficientOptions
     from sweeps.runs.measured import KeptRuns
@@ -44,21 +41,6 @@ class CoefficientDraws:
 
     posterior: Posterior
     values: Float[np.ndarray, "draw term"]
-
-    def at_fit(self, arms: Sequence[Arm]) -> tuple[Arm, ...]:
-        """Return the arms with the coefficients of the fit and its server; what an arm says or tunes stays."""
-        return tuple(dataclasses.replace(arm, config=self._on_server(arm)) for arm in arms)
-
-    def _on_server(self, arm: Arm) -> ClusterConfig:
-        kept = set(arm.given)
-        if arm.strategy is not None:
-            targets = (one.target for one in arm.strategy.parameters)
-            kept |= {today(target) for target in targets if target is not None}
-        if not arm.config.corrected:
-            kept |= set(AS_VLLM)
-        known = self.posterior.server_settings.items()
-        server = {name: value for name, value in known if name not in kept}
-        return self.posterior.configured(arm.config).replace(**server)
 
 
 def draws_of(options: CoefficientOptions, random_state: int) -> CoefficientDraws | None:

@@ -59,8 +59,6 @@ def compare_arms(options: CompareOptions, command: str) -> int:
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
     arms = _arms(options)
     draws = coefficient_draws.draws_of(options, options.random_state)
-    if draws is not None:
-        arms = draws.at_fit(arms)
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
     criteria, configs = _criteria(options.criteria, arms), [arm.config for arm in arms]
     requests = requests_of(
@@ -135,19 +133,19 @@ def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
     """Return the arms that are named, or one for each router on the arm that is named."""
     texts = options.arms
-    is_real = options.trace is not None or options.coefficients_from is not None
+    is_real = options.trace is not None
     if options.routers is None:
         if len(texts) < 2:
             raise ConfigError(
                 f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
                 "see --help"
             )
-        return arms_of(texts, options.instances, is_real)
+        return arms_of(texts, options.instances, is_real, options.coefficients_from)
     if len(texts) > 1:
         raise ConfigError(
             f"--routers: {len(texts)} arms are given; give one whose router is replaced, or none"
         )
-    (base,) = arms_of(texts or (USUAL_ARM,), options.instances, is_real)
+    (base,) = arms_of(texts or (USUAL_ARM,), options.instances, is_real, options.coefficients_from)
     return router_arms(options.routers, base)
 
 

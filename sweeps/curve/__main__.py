@@ -11,7 +11,7 @@ from blis_jax.commands.options import AllSwitch, CommandOptions, option, words
 from blis_jax.commands.options.outputs import PageOption, outputs_of
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.errors import ConfigError
-from sweeps.runs.options import FOLDER, USUAL_ARM, ResultFiles, check_statistics
+from sweeps.runs.options import FOLDER, USUAL_ARM, FitOption, ResultFiles, check_statistics
 
 NAME = "sweeps.curve"
 NUM_SEEDS, NUM_REQUESTS = 4, 2000  # requests for each instance
@@ -66,7 +66,7 @@ class _Requests(CountedRequests, title="requests"):
 
 
 class CurveOptions(
-    _Asked, _Requests, ResultFiles, PageOption, AllSwitch,
+    _Asked, FitOption, _Requests, ResultFiles, PageOption, AllSwitch,
     command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

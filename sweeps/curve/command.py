@@ -41,7 +41,8 @@ def drawn(
         usual_requests: of a run for each instance, likewise.
         command: makes the results again.
     """
-    arms = at_each_place(arms_of(options.arms or (USUAL_ARM,)), options.grid)
+    given = arms_of(options.arms or (USUAL_ARM,), fit=options.coefficients_from)
+    arms = at_each_place(given, options.grid)
     arms = as_served(arms, is_real=False)
     spec = workload_from(options.workload, "--workload")
     per_instance = options.num_requests or usual_requests

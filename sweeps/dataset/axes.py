@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.parser import number_within
+from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import WorkloadSpec, override
 from surrogate.columns import InputColumn, Kind

@@ -77,7 +77,8 @@ class _Axes(CommandOptions, title="axes, values with commas"):
     kv_cpu_blocks: str | None = _axis("blocks of an instance's CPU tier, 0 for none (0,2000,44000)")
     num_instances: str | None = _axis("numbers of instances (4,8,16)", also="instances")
     shape: str | None = _axis(
-        "workloads: built-in names or .yaml files (mixed,nonorthogonal,asymmetric,multiprefix,multiturn)"
+        "workloads: built-in names or .yaml files (mixed,nonorthogonal,asymmetric,multiprefix,multiturn)",
+        also="workload",
     )
     step_constant: str | None = _axis(
         "fixed cost of a step, beta_0, in us (2000,4000,6910.42…,14000)"

@@ -17,7 +17,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.step_times import model_of
-from blis_jax.commands.parser import number_within
+from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
 from sweeps.strategies.space import sobol_shares

@@ -35,7 +35,9 @@ USUAL_ARM = "llm-d-default"  # what serves where no arm is given
 class StrategyWord(CommandOptions):
     """Name the strategy that a command is about."""
 
-    strategy: str | None = word("STRATEGY", "name or path")
+    strategy: str | None = word(
+        "STRATEGY", "name or path, with settings behind as NAME[:KEY=VALUE;…]"
+    )
 
     def load(self) -> Strategy:
         """Return the strategy.
@@ -43,18 +45,19 @@ class StrategyWord(CommandOptions):
         Raises:
             ConfigError: none is given, or it cannot be read.
         """
-        from sweeps.strategies.file import list_library, load_strategy
+        from sweeps.strategies.arms import strategy_of
+        from sweeps.strategies.file import list_library
 
         if self.strategy is None:
             raise ConfigError(
                 f"no strategy is given; give one of {', '.join(list_library())}, or a .yaml file"
             )
-        return load_strategy(self.strategy)
+        return strategy_of(self.strategy)
 
     @property
     def stem(self) -> str:
         """Return the strategy's name in the names of files."""
-        return Path(self.strategy or "").stem
+        return Path((self.strategy or "").partition(":")[0]).stem
 
 
 class ArmRequests(RequestCount, title="requests"):
@@ -75,6 +78,14 @@ class RequestOptions(ArmRequests, CountedRequests, title="requests"):
     targets: tuple[str, ...] = option(
         str, (), "LIST", "SLO targets, such as critical.ttft_ms=80,standard.ttft_ms=250 (default: the file's)",
         is_repeated=True,
+    )  # fmt: skip
+
+
+class FitOption(CommandOptions, title="latency coefficients"):
+    """The server of a calibration."""
+
+    coefficients_from: str | None = option(
+        str, None, "FIT", "coefficients and server of all arms from a result of calibrate",
     )  # fmt: skip
 
 
@@ -102,7 +113,13 @@ class ResultFiles(ResultFile, FigureOption):
 
 
 class ComparisonOptions(
-    InstancesOption, RequestOptions, StudyTrace, StatisticsOptions, ResultFiles, AllSwitch
+    FitOption,
+    InstancesOption,
+    RequestOptions,
+    StudyTrace,
+    StatisticsOptions,
+    ResultFiles,
+    AllSwitch,
 ):
     """The common options of commands that run arms on the same requests and compare them."""
 

@@ -97,7 +97,12 @@ def _requests(
     requests = requests_of(
         options,
         options.command,
-        lambda: workload_for(None, [strategy], space.num_requests),
+        lambda: workload_for(
+            options.workload,
+            [strategy],
+            options.num_requests or space.num_requests,
+            rate=options.rate,
+        ),
         [space.base],
         strategy.seeds,
     )

@@ -122,7 +122,7 @@ def _job(options: SensitivityOptions) -> _Job:
     requests = requests_of(
         options,
         options.command,
-        lambda: workload_for(None, [strategy], options.num_requests),
+        lambda: workload_for(options.workload, [strategy], options.num_requests, rate=options.rate),
         [space.base],
         options.usual_seeds,
         usual_windows=options.usual_seeds,

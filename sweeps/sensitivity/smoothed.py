@@ -25,11 +25,12 @@ from blis_jax.commands.options import (
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import lookup
+from blis_jax.policies.their_names import SETTINGS
 from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
 from blis_jax.statistics.intervals import CONFIDENCE, normal_quantile
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import requests_of, workload_of_arms
-from sweeps.strategies.arms import arm_of, as_served, with_settings
+from sweeps.strategies.arms import arms_of, with_settings
 from sweeps.strategies.space import SCORERS
 
 if TYPE_CHECKING:
@@ -265,8 +266,9 @@ def take_gradients(
     output: Path | None,
 ) -> int:
     """Estimate the gradients that the options ask for, and print and write them; return the exit code."""
-    (arm,) = as_served([arm_of(arm_text)], is_real=False)
-    parameters = [Perturbed(*width) for width in widths]
+    is_real = options.trace is not None
+    (arm,) = arms_of([arm_text], options.instances, is_real, options.coefficients_from)
+    parameters = [Perturbed(SETTINGS.get(name, name), *width) for name, *width in widths]
     for parameter in parameters:
         parameter.centre(arm.config)
     metrics = options.metrics.split(",")

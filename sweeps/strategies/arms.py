@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blis_jax.calibrate.posterior import Posterior, load
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
 from blis_jax.cluster.setting_values import plain_value
@@ -25,7 +26,16 @@ from blis_jax.files.input_files import read_json
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.registry import ROUTING
 from blis_jax.policies.their_names import as_written, ours
-from sweeps.strategies.file import SHORT_NAMES, Strategy, converted, list_library, load_strategy
+from blis_jax.traces.measured.run import AS_VLLM
+from sweeps.strategies.file import (
+    SHORT_NAMES,
+    Strategy,
+    converted,
+    list_library,
+    load_strategy,
+    with_instances,
+    with_mechanism,
+)
 from sweeps.strategies.moved import PATHS, changed, is_setting, known_as, today, values_for_hash
 from sweeps.strategies.reference_arguments import config_from_arguments, replaced
 from sweeps.strategies.space import SCORERS, Space, served, space_of
@@ -57,14 +67,20 @@ def list_names() -> tuple[str, ...]:
 
 
 def arms_of(
-    texts: Sequence[str], instances: str | None = None, is_real: bool = False
+    texts: Sequence[str],
+    instances: str | None = None,
+    is_real: bool = False,
+    fit: str | None = None,
 ) -> tuple[Arm, ...]:
-    """Read several arms, see `on_instances` and `as_served`; their names must differ.
+    """Read several arms, see `on_instances`, `as_served` and `on_server`; their names must differ.
 
     Raises:
         ConfigError: a text is no arm, or two arms have one name.
     """
-    arms = as_served((on_instances(arm_of(text), instances) for text in texts), is_real)
+    read = (on_instances(arm_of(text), instances) for text in texts)
+    arms = as_served(read, is_real or fit is not None)
+    if fit is not None:
+        arms = on_server(arms, load(Path(fit)))
     names = [arm.name for arm in arms]
     for name in names:
         if names.count(name) > 1:
@@ -84,6 +100,22 @@ def as_served(arms: Iterable[Arm], is_real: bool) -> tuple[Arm, ...]:
     arms = tuple(arms)
     is_real = is_real or any(served(arm.config, is_real=False) != arm.config for arm in arms)
     return tuple(dataclasses.replace(arm, config=served(arm.config, is_real)) for arm in arms)
+
+
+def on_server(arms: Iterable[Arm], fit: Posterior) -> tuple[Arm, ...]:
+    """Return arms with the coefficients of a calibration and its server; what an arm says or tunes stays."""
+    return tuple(dataclasses.replace(arm, config=_on_server(arm, fit)) for arm in arms)
+
+
+def _on_server(arm: Arm, fit: Posterior) -> ClusterConfig:
+    kept = set(arm.given)
+    if arm.strategy is not None:
+        targets = (one.target for one in arm.strategy.parameters)
+        kept |= {today(target) for target in targets if target is not None}
+    if not arm.config.corrected:
+        kept |= set(AS_VLLM)
+    server = {name: value for name, value in fit.server_settings.items() if name not in kept}
+    return fit.configured(arm.config).replace(**server)
 
 
 def arm_of(text: str) -> Arm:
@@ -117,6 +149,26 @@ def arm_of(text: str) -> Arm:
         f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
         "and the .json result of a search will do too"
     )
+
+
+def strategy_of(text: str) -> Strategy:
+    """Read a strategy from a word of the command line, `STRATEGY[:NAME=VALUE[;NAME=VALUE...]]`.
+
+    Raises:
+        ConfigError: a part of the text is wrong; the error says which.
+    """
+    who, _, rest = text.partition(":")
+    values = _values(text, rest)
+    strategy = load_strategy(who)
+    parameters = space_of(strategy).names if values else ()
+    for name in values:
+        if name in parameters:
+            raise ConfigError(
+                f"{text}: {name} is a parameter of {who}, which is varied here; leave it out"
+            )
+    if "instances" in values:
+        strategy = with_instances(strategy, str(values.pop("instances")))
+    return with_mechanism(strategy, _ours(text, values))
 
 
 def _values(text: str, rest: str) -> dict[str, Any]:

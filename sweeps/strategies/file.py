@@ -160,6 +160,14 @@ def with_instances(strategy: Strategy, text: str) -> Strategy:
     return strategy.model_copy(update={"mechanism": kept | {"instances": groups}})
 
 
+def with_mechanism(strategy: Strategy, settings: Mapping[str, Any]) -> Strategy:
+    """Replace settings of the strategy's mechanism, by our names."""
+    if strategy.fixed_args:
+        words = (f"--{name.replace('_', '-')}={value}" for name, value in settings.items())
+        return strategy.model_copy(update={"fixed_args": (*strategy.fixed_args, *words)})
+    return strategy.model_copy(update={"mechanism": ours(strategy.mechanism) | dict(settings)})
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 _OWN_KEYS = ("source", "folder", "parameter_paths")

@@ -19,12 +19,14 @@ from blis_jax.commands.options import (
     option,
     stopping_flags,
     switch,
+    words,
 )
 from blis_jax.commands.options.cluster_flags import InstancesOption, SlotsOption
 from blis_jax.commands.options.outputs import ReportOptions
-from blis_jax.commands.options.seed_options import SeedOptions, seeds_option
+from blis_jax.commands.options.seed_options import RequestCount, SeedOptions, seeds_option
 from blis_jax.commands.options.stopping_flags import DecidingOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
+from sweeps.runs.options import FitOption
 
 NAME = "blis_jax.sweep"
 DEFAULT_OUTPUT = "out/sweep.zarr"
@@ -68,15 +70,19 @@ to every strategy, but not those that BLIS draws from that seed; blis_jax.run dr
 """
 
 
-class _Compared(InstancesOption, title="what is compared"):
+class _Compared(FitOption, InstancesOption, RequestCount, title="what is compared"):
     """Strategies and their settings."""
+
+    arms: tuple[str, ...] = words(
+        "ARM", "what is compared, the baseline first (default: baseline and it08_opt)"
+    )
 
     workload: str | None = option(
         str, None, "NAME", "built-in workload or a .yaml file", shown="mixed"
     )
     strategy: tuple[str, ...] = option(
         str, (), "ARM",
-        "[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it, first is the baseline (default: baseline and it08_opt)",
+        "one ARM more, [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it",
         is_repeated=True,
     )  # fmt: skip
     set: tuple[str, ...] = option(

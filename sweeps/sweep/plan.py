@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.calibrate.posterior import load
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
 from blis_jax.commands.options import (
@@ -29,7 +30,7 @@ from sweeps.runs.axes import GridAxis, axis_of, is_of_workload, setting_of, valu
 from sweeps.runs.experiment import Experiment, Targets
 from sweeps.runs.requests import StudyRequests, runs_of, trace_of
 from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
-from sweeps.strategies.arms import Arm, arm_of, as_served
+from sweeps.strategies.arms import Arm, arm_of, as_served, on_server
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.reference_arguments import replaced
@@ -44,7 +45,7 @@ DEFAULT_STRATEGIES = ("baseline", "it08_opt")
 OF_ARMS = {  # keys of a strategy file that say what is run
     "name", "description", "mechanism", "fixed_args", "source", "folder", "parameter_paths",
 }  # fmt: skip
-RATE = "workload.aggregate_rate"
+RATE, NUM_REQUESTS = "workload.aggregate_rate", "workload.num_requests"
 MOST_ROWS = 1_000_000
 
 
@@ -124,6 +125,7 @@ def make_plan(
     trace: TraceSource | None = None,
     targets: Targets = DEFAULT_TARGETS,
     window: str | None = None,
+    fit: str | None = None,
 ) -> SweepPlan:
     """Make a plan from the texts of the command line: `settings` KEY=VALUE, `grid` KEY=VALUES.
 
@@ -137,6 +139,7 @@ def make_plan(
         trace: takes the place of the workload.
         targets: SLO targets, ms by class.
         window: the measured arrivals, see `Experiment`.
+        fit: a calibration, whose coefficients and server all strategies have.
 
     Raises:
         ConfigError: a text cannot be read, or the runs are too many.
@@ -155,7 +158,7 @@ def make_plan(
         if names.count(name) > 1:
             raise ConfigError(f"{name} is given twice; give all its values at once, with commas")
     settings_of_all = {key: val for key, val in fixed if not is_of_workload(key)}
-    chosen = _strategies(strategies, settings_of_all, trace is not None)
+    chosen = _strategies(strategies, settings_of_all, trace is not None, fit)
     for name, value in fixed:
         if is_of_workload(name):
             spec = with_value(spec, name, value)
@@ -176,9 +179,10 @@ def make_plan(
 
 
 def _strategies(
-    texts: Sequence[str], settings: Mapping[str, Any], is_real: bool
+    texts: Sequence[str], settings: Mapping[str, Any], is_real: bool, fit: str | None
 ) -> tuple[Arm, ...]:
-    arms = [_swept(text) for text in texts]
+    arms = as_served([_swept(text) for text in texts], is_real or fit is not None)
+    arms = arms if fit is None else on_server(arms, load(Path(fit)))
     changed = (replace(arm, config=replaced(arm.config, settings)) for arm in arms)
     chosen = as_served(changed, is_real)
     labels = [strategy.name for strategy in chosen]
@@ -266,6 +270,7 @@ def identity(plan: SweepPlan, clock: str) -> str:
 def plan_of(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
     """Return what the options ask for, checked without JAX."""
     groups = [] if options.instances is None else [f"instances={options.instances}"]
+    counts = [] if options.num_requests is None else [f"{NUM_REQUESTS}={options.num_requests}"]
     trace = trace_of(options, options.command)
 
     def seeds(configs: Sequence[ClusterConfig]) -> Sequence[int]:
@@ -273,14 +278,15 @@ def plan_of(options: SweepOptions, rule: StoppingRule | None) -> SweepPlan:
 
     return make_plan(
         workload=options.workload or options.trace or "mixed",
-        strategies=options.strategy or DEFAULT_STRATEGIES,
-        settings=(*options.set, *groups),
+        strategies=(*options.arms, *options.strategy) or DEFAULT_STRATEGIES,
+        settings=(*options.set, *groups, *counts),
         grid=options.grid,
         rates=options.rate or "",
         seeds=seeds,
         trace=trace,
         targets=read_targets(options.targets),
         window=options.window,
+        fit=options.coefficients_from,
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from blis_jax.commands.options import CommandOptions, OutputSwitches, option, switch, word, words
-from blis_jax.commands.parser import whole
+from blis_jax.commands.values import whole
 from blis_jax.errors import ConfigError
 
 

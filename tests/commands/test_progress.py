@@ -149,8 +149,13 @@ def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
     def outer(arguments: object) -> int:
         return cli.run_command("inner", command, [])
 
-    assert cli.run_command("some", command, []) == cli.run_command("outer", outer, []) == 0
-    assert seen == [True, False] and progress.board.on_idle is None
+    def door(arguments: object) -> int:
+        display.rename("inner")
+        return outer(arguments)
+
+    for name, run in (("some", command), ("outer", outer), ("door", door)):
+        assert cli.run_command(name, run, []) == 0
+    assert seen == [True, False, True] and progress.board.on_idle is None
 
 
 def test_progress_and_errors_begin_with_the_same_words(

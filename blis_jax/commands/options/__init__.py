@@ -138,6 +138,7 @@ class CommandOptions:
                 parser.add_switches(group, {name: declared.help or BY_NAME[name].meaning})
             else:
                 parser.add_flags(group, [_named(declared, name)])
+        parser.take_words_as_option("strategy", ("ARM", "STRATEGY"))
 
     @classmethod
     def read(cls, arguments: Sequence[str] | None) -> Self:

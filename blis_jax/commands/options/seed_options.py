@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blis_jax.commands.options import CommandOptions, option
-from blis_jax.commands.parser import OneOf, at_least, whole
 from blis_jax.commands.shared_options import HIDDEN
+from blis_jax.commands.values import OneOf, at_least, whole
 from blis_jax.errors import ConfigError
 
 MOST_SEEDS = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.commands.options import CommandOptions, option, switch
-from blis_jax.commands.parser import whole
+from blis_jax.commands.values import whole
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from sweeps.compare.study import (
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.options import FOLDER, NUM_SEEDS
 from sweeps.runs.requests import requests_of, workload_of_arms
-from sweeps.strategies.arms import arm_of, as_served, on_instances
+from sweeps.strategies.arms import arms_of
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
@@ -261,8 +261,14 @@ def _parts(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> 
 def take_apart(options: AblateOptions, arm_text: str, base_text: str, command: str) -> int:
     """Run combinations of components, and write and print what each contributes; return the exit code."""
     began = time.monotonic()
-    arms = (on_instances(arm_of(text), options.instances) for text in (arm_text, base_text))
-    arm, base = as_served(arms, options.trace is not None)
+    if arm_text == base_text:
+        raise ConfigError(f"{arm_text} is both ARM and --against: nothing to take apart")
+    arm, base = arms_of(
+        (arm_text, base_text),
+        options.instances,
+        options.trace is not None,
+        options.coefficients_from,
+    )
     components = components_of(base.config, arm.config, options.components)
     paths = outputs_of(options, f"{FOLDER}/ablate.json", beside=(".jsonl",))
     if options.block_s is not None:

@@ -254,7 +254,7 @@ def _arms(options: SelectOptions) -> tuple[Arm, ...]:
         raise ConfigError("--finalists has no meaning without --search; give the search's result")
     if len(texts) < 2:
         raise ConfigError(f"two or more arms are needed, got {len(texts)}; see --help")
-    return arms_of(texts, options.instances)
+    return arms_of(texts, options.instances, fit=options.coefficients_from)
 
 
 def finalist_texts(path: str, count: int) -> list[str]:

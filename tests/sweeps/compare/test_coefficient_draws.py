@@ -71,8 +71,8 @@ def test_arms_run_on_the_server_of_the_fit(tmp_path: Path):
         "vllm:max_num_running_reqs=64",
         "baseline:corrected=false",
     ]
-    arms = arms_of(texts, is_real=True)
-    served, tuned, said, exact = (arm.config for arm in draws.at_fit(arms))
+    arms = arms_of(texts, fit=str(tmp_path / "fit.json"))
+    served, tuned, said, exact = (arm.config for arm in arms)
     of_server = {
         name: cluster[name] for name in cluster if name not in ("num_instances", "routing_policy")
     }
