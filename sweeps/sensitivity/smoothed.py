@@ -268,7 +268,9 @@ def take_gradients(
     """Estimate the gradients that the options ask for, and print and write them; return the exit code."""
     is_real = options.trace is not None
     (arm,) = arms_of([arm_text], options.instances, is_real, options.coefficients_from)
-    parameters = [Perturbed(SETTINGS.get(name, name), *width) for name, *width in widths]
+    parameters = [
+        Perturbed(SETTINGS.get(name, name), width, is_log) for name, width, is_log in widths
+    ]
     for parameter in parameters:
         parameter.centre(arm.config)
     metrics = options.metrics.split(",")
