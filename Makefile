@@ -1,6 +1,6 @@
 # PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install.
 PYTHON ?= python3
-EXTRAS ?= dev,docs,export,parquet,surrogate,notebooks
+EXTRAS ?= dev,docs,evolve,export,parquet,surrogate,notebooks
 WORKERS ?= 2
 # K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.
 SLOW_SHARD ?=

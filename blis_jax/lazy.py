@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import matplotlib as matplotlib
     import pandas as pandas
     import pyarrow as pyarrow
+    import tree_sitter as tree_sitter
+    import tree_sitter_go as tree_sitter_go
     import xarray as xarray
     import yaml as yaml
     import zarr as zarr
@@ -49,6 +51,7 @@ else:
         _Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
     )
     parquet = _Module("pyarrow.parquet")
+    tree_sitter, tree_sitter_go = _Module("tree_sitter"), _Module("tree_sitter_go")
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

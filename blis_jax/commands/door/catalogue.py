@@ -73,6 +73,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("principles", "sweeps.principles", "the principles of the record, each as an experiment"),
     )),
     ("put to use", (
+        Command("evolve read", "sweeps.evolve.read", "an evolved routing function of Go as a policy"),
         _package("promote", "sweeps.promote", "a strategy as a change for llm-d, with evidence and gates"),
     )),
     ("your own data", (

@@ -1,0 +1,274 @@
+"""Calls, types and literals of Go: scorers, package math, builtin functions, and what they make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.expressions import Expressions
+from sweeps.evolve.source import field, items, names_in, text_of, walk
+from sweeps.evolve.values import (
+    CLASS,
+    DTYPES,
+    FIXED,
+    FUNCTIONS,
+    GO_TYPES,
+    INSTANCE,
+    LIST,
+    NUMBERS,
+    PAIRS,
+    SCORER,
+    GoValue,
+    array,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class Calls(Expressions):
+    """Translate expressions, calls among them."""
+
+    closures: dict[str, tuple[Node, list[dict[str, GoValue]]]]  # with what they may mention
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call_expression(self, node: Node) -> GoValue:
+        function, given = field(node, "function"), items(field(node, "arguments"))
+        name = text_of(function)
+        builtin = getattr(self, f"call_{name}", None) if function.type == "identifier" else None
+        if builtin and self.find(name) is None and name not in self.program.functions:
+            return builtin(node, given)
+        if function.type == "selector_expression":
+            return self._method(node, function, given)
+        if function.type == "identifier" and (
+            name in self.program.functions or self._is_function(name)
+        ):
+            return self.called(node, name, given)
+        callee = self.value(function)
+        return (
+            self._scored(node, callee)
+            if callee.kind == "scorer"
+            else self.refuse(node, "this call is not read")
+        )
+
+    def _is_function(self, name: str) -> bool:
+        found = self.find(name)
+        return found is not None and found.kind == "function"
+
+    def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
+        """Translate a call of a function of the file or of the function; statements know how."""
+        raise NotImplementedError
+
+    def _scored(self, node: Node, scorer: GoValue) -> GoValue:
+        given = [self.value(one).kind for one in items(field(node, "arguments"))]
+        if given != ["request", "snapshots"]:
+            return self.refuse(node, "a scorer is asked about all snapshots alone")
+        return GoValue(f"go.scores[{scorer.code}]", "float", (INSTANCE,), is_map=True)
+
+    def _method(self, node: Node, function: Node, given: list[Node]) -> GoValue:
+        owner, name = field(function, "operand"), text_of(field(function, "field"))
+        package = (
+            text_of(owner)
+            if owner.type == "identifier" and self.find(text_of(owner)) is None
+            else ""
+        )
+        if package == "math":
+            return self._of_math(node, name, given)
+        if package == "fmt" and name.startswith("Sprint"):
+            return GoValue("None", "text")
+        if package:
+            return self.refuse(node, f"package {package} is not read")
+        receiver = self.value(owner)
+        if receiver.kind == "snap" and name == "EffectiveLoad" and not given:
+            return GoValue(self.of_instance("go.effective_load", receiver), "int")
+        if receiver.kind == "rng" and name == "Intn" and len(given) == 1:
+            limit = self.number(given[0], "int")
+            return GoValue(f"go.intn({limit.code}{self.mask and ', ' + self.mask})", "int")
+        return self.refuse(node, "this call is not read")
+
+    def _of_math(self, node: Node, name: str, given: list[Node]) -> GoValue:
+        if name == "Inf":
+            sign = self.value(given[0]).const
+            if isinstance(sign, Fraction):
+                return GoValue("-jnp.inf" if sign < 0 else "jnp.inf", "float", is_static=True)
+        codes = [array(self.number(one, "float")) for one in given]
+        if name in FUNCTIONS and len(codes) == 1:
+            return GoValue(f"{FUNCTIONS[name]}({codes[0]})", "float")
+        if name in PAIRS and len(codes) == 2:
+            return GoValue(f"{PAIRS[name]}({', '.join(codes)})", "float")
+        if name == "IsNaN":
+            return GoValue(f"jnp.isnan({codes[0]})", "bool")
+        return self.refuse(node, "this of package math is not read")
+
+    def call_len(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `len(…)`."""
+        of = self.value(given[0])
+        if of.kind == "tokens":
+            return GoValue(of.code, "int")
+        if not of.axes:
+            return self.refuse(node, "the length of this is not read")
+        axis = of.axes[0]
+        if axis == INSTANCE and of.has:
+            return GoValue(f"jnp.sum({of.has} & go.there, dtype=INT)", "int")
+        if axis == CLASS:
+            return self.refuse(node, "the length of this is not read")
+        code = {INSTANCE: "go.count", SCORER: "go.num_scorers", LIST: f"{of.code}.count"}.get(
+            axis, f"{of.code}.shape[0]"
+        )
+        return GoValue(
+            code,
+            "int",
+            is_static=axis in (SCORER, FIXED),
+            extent=axis if axis in (INSTANCE, SCORER) else "",
+        )
+
+    def call_float64(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `float64(…)`."""
+        value = self.value(given[0])
+        if isinstance(value.const, Fraction):
+            return replace(typed(value, "float"), is_untyped=False)
+        if value.kind not in NUMBERS or value.axes:
+            return self.refuse(node, "a number is wanted")
+        return value if value.kind == "float" else GoValue(f"real({value.code})", "float")
+
+    def call_int(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `int(…)`."""
+        value = self.value(given[0])
+        if isinstance(value.const, Fraction) and value.const.denominator == 1:
+            return replace(typed(value, "int"), is_untyped=False)
+        if value.kind not in NUMBERS or value.axes:
+            return self.refuse(node, "a number is wanted")
+        return value if value.kind == "int" else GoValue(f"whole({value.code})", "int")
+
+    call_int64 = call_int
+
+    def call_max(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `max(…)` and `min(…)`."""
+        values = [self.value(one) for one in given]
+        kinds = {value.kind for value in values if not value.is_untyped} or {values[0].kind}
+        if len(kinds) != 1 or not kinds <= set(NUMBERS) or any(value.axes for value in values):
+            return self.refuse(node, "numbers of one type are wanted")
+        kind = kinds.pop()
+        codes = [array(self.number(one, kind)) for one in given]
+        function = "jnp.maximum" if text_of(field(node, "function")) == "max" else "jnp.minimum"
+        code = codes[0]
+        for other in codes[1:]:
+            code = f"{function}({code}, {other})"
+        return GoValue(code, kind)
+
+    call_min = call_max
+
+    def call_make(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `make(…)`: a map by instance, a slice by instance or scorer, a slice that grows."""
+        kind, axes = self.type_of(given[0])
+        if axes == (LIST,) and len(given) > 1:
+            size = self.value(given[1])
+            if size.extent:
+                axes = (size.extent,)
+            elif isinstance(size.const, Fraction):
+                axes = (FIXED,) if size.const else (LIST,)
+            else:
+                return self.refuse(node, "a slice of this length is not read")
+        elif axes == (LIST, INSTANCE) and len(given) > 1:
+            size = self.value(given[1])
+            if not size.extent:
+                return self.refuse(node, "a slice of this length is not read")
+            axes = (size.extent, INSTANCE)
+        if axes == (LIST,):
+            return GoValue(f"slice_of({DTYPES[kind]})", kind, axes)
+        if LIST in axes or kind not in DTYPES:
+            return self.refuse(node, "this type is not read")
+        sizes = {INSTANCE: "go.size", SCORER: "go.num_scorers", FIXED: text_of(given[-1])}
+        shape = ", ".join(sizes[axis] for axis in axes)
+        empty = "-1" if kind in ("id", "snap") else "0"
+        is_map = given[0].type == "map_type"
+        return GoValue(f"jnp.full(({shape},), {empty}, {DTYPES[kind]})", kind, axes, is_map=is_map)
+
+    def has_loop(self, name: str) -> bool:
+        """Return whether a function has a loop or draws, so that it cannot be asked about all instances at once."""
+        node = self.program.functions.get(name)
+        found = self.find(name)
+        if found is not None and found.kind == "function":
+            node = self.closures[found.code][0]
+        acts = (".Intn", "append", "make")
+        return node is not None and any(
+            one.type == "for_statement"
+            or (one.type == "call_expression" and text_of(field(one, "function")).endswith(acts))
+            for one in walk(node)
+        )
+
+    def captures(self, name: str) -> set[str]:
+        """Return the names that a closure mentions; none of a function of the file."""
+        found = self.find(name)
+        if found is None or found.kind != "function":
+            return set()
+        return {text_of(one) for one in names_in(self.closures[found.code][0])}
+
+    def call_append(self, node: Node, given: list[Node]) -> GoValue:
+        """Translate `append(slice, value)` as a new slice."""
+        old, value = self.value(given[0]), self.value(given[1])
+        if len(given) != 2 or not old.is_list:
+            return self.refuse(node, "this append is not read")
+        value = typed(value, old.kind) if value.is_untyped else value
+        if value.kind != old.kind or value.axes:
+            return self.refuse(node, "a value of another type is not read")
+        return GoValue(f"{old.code}.append({array(value)})", old.kind, (LIST,))
+
+    def type_of(self, node: Node) -> tuple[str, tuple[str, ...]]:
+        """Return the kind of a type's elements, and its axes."""
+        text = text_of(node)
+        if text in GO_TYPES:
+            return GO_TYPES[text], ()
+        if text == "string":
+            return "id", ()
+        if node.type == "pointer_type" and text.lstrip("*") in GO_TYPES:
+            return GO_TYPES[text.lstrip("*")], ()
+        if node.type == "slice_type":
+            if text == "[]RoutingSnapshot":
+                return "snapshots", (INSTANCE,)
+            kind, axes = self.type_of(field(node, "element"))
+            return kind, (LIST, *axes)
+        if node.type == "map_type" and text_of(field(node, "key")) == "string":
+            kind, axes = self.type_of(field(node, "value"))
+            return kind, (INSTANCE, *axes)
+        self.program.refuse(node, "this type is not read")
+
+    def _composite_literal(self, node: Node) -> GoValue:
+        """Translate `[]T{…}`, and a map with classes as keys."""
+        made, body = field(node, "type"), items(field(node, "body"))
+        if made.type == "map_type" and body:
+            return self._by_class(node, made, body)
+        kind, axes = self.type_of(made)
+        if not body and axes[:1] == (INSTANCE,):
+            return self.call_make(node, [made])
+        if axes != (LIST,) or kind not in DTYPES:
+            return self.refuse(node, "this literal is not read")
+        if any(one.type != "literal_element" for one in body):
+            return self.refuse(node, "keys in this literal are not read")
+        values = [self.value(items(one)[0]) for one in body]
+        codes = [typed(value, kind).code if value.is_untyped else value.code for value in values]
+        if any(value.kind != kind and not value.is_untyped for value in values):
+            return self.refuse(node, "this literal is not read")
+        return GoValue(f"slice_of({', '.join([DTYPES[kind], *codes])})", kind, axes)
+
+    def _by_class(self, node: Node, made: Node, body: list[Node]) -> GoValue:
+        kind, axes = self.type_of(field(made, "value"))
+        by_class: dict[int, str] = {}
+        for one in body:
+            if one.type != "keyed_element" or axes or kind not in NUMBERS:
+                return self.refuse(node, "this literal is not read")
+            key, value = (items(part)[0] for part in items(one))
+            code = self.as_class(self.value(key))
+            if code.kind != "class" or not code.is_static:
+                return self.refuse(key, "a key that is no class is not read")
+            if int(code.code) >= 0:
+                by_class[int(code.code)] = self.number(value, kind).code
+        values = ", ".join(by_class.get(place, "0") for place in range(6))
+        has = ", ".join(str(place in by_class) for place in range(6))
+        return GoValue(
+            f"jnp.stack([jnp.asarray(one, {DTYPES[kind]}) for one in ({values})])",
+            kind, (CLASS,), has=f"jnp.asarray([{has}])",
+        )  # fmt: skip

@@ -1,0 +1,340 @@
+"""Loops over instances whose passes change nothing for each other: what each variable from outside becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeps.evolve.source import (
+    field,
+    items,
+    names_in,
+    statements_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.values import (
+    GoValue,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+_ORDERED = (
+    "for_statement", "break_statement", "return_statement", "func_literal", "labeled_statement", "goto_statement",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GoLoop:
+    """A loop: what it goes over, and the names of a pass."""
+
+    node: Node
+    axis: str
+    over: GoValue | None  # the container, where one is ranged over
+    key: str  # names in Go, empty or `_` if there is none
+    element: str
+    body: Node
+    start: str = ""  # code of the first number, where that is not 0
+    stop: str = ""  # code of the number behind the last, where that is not the length
+    is_map: bool = False
+
+    def own(self, snapshots: set[str], fixed: Callable[[str], bool]) -> set[str]:
+        """Return the texts that index the pass's own instance; `snapshots` are the names that these have."""
+        keys = {self.key, f"{self.element}.ID" if self.element else ""} - {"", "_", "_.ID"}
+        elements = {f"{name}[{self.key}]" for name in snapshots}
+        keys |= {f"{one}.ID" for one in elements}
+        for node in walk(self.body):
+            if node.type == "short_var_declaration":
+                left, right = items(field(node, "left")), items(field(node, "right"))
+                name, given = text_of(left[0]), text_of(right[0]).removeprefix("&")
+                if len(left) == 1 and fixed(name) and given in elements:
+                    keys.add(f"{name}.ID")
+                elif len(left) == 1 and fixed(name) and given in keys:
+                    keys.add(name)
+        return keys
+
+
+class Claims:
+    """What a loop over instances does to variables from outside; `is_free`: the order of its passes changes nothing."""
+
+    outer: Claims | None = None
+    is_free: bool
+
+    def __init__(self, made: Any, loop: GoLoop) -> None:
+        self.made, self.loop = made, loop
+        self.by_node: dict[int, Callable[[Node], None]] = {}
+        self.claimed: set[int] = set()
+        nodes = list(walk(loop.body))
+        inside = set(_declared(loop.body))
+        assigned = {name for node in nodes for name in _changed(node)}
+        self.outside = assigned - inside
+        snapshots = {
+            name
+            for scope in made.scopes
+            for name, value in scope.items()
+            if value.kind == "snapshots"
+        }
+        once = _declared(loop.body)
+        self.own = loop.own(
+            snapshots, lambda name: name not in made.reassigned and once.count(name) == 1
+        )
+        shadowed = any(made.find(name) for name in inside & assigned)
+        self.is_free = (
+            not shadowed
+            and not any(node.type in _ORDERED for node in nodes)
+            and not self._acts(nodes)
+        )
+        if self.is_free:
+            self._claim(nodes)
+            names = (node for node in names_in(loop.body) if text_of(node) in self.outside)
+            self.is_free = all(node.id in self.claimed for node in names)
+
+    def _acts(self, nodes: list[Node]) -> bool:
+        """Return whether something is called that draws or has a loop of its own."""
+        for node in nodes:
+            if node.type != "call_expression":
+                continue
+            function = field(node, "function")
+            if text_of(function).endswith(".Intn"):
+                return True
+            if function.type == "identifier":
+                name = text_of(function)
+                captured = self.made.captures(name)
+                if (
+                    name == "copy"
+                    or self.made.has_loop(name)
+                    or captured & self.outside
+                    or "append" in captured
+                ):
+                    return True
+        return False
+
+    def _claim(self, nodes: list[Node]) -> None:
+        own_elements = {
+            text_of(base)
+            for node in nodes
+            if node.type == "index_expression" and (base := _base(node)) is not None
+            and text_of(base) in self.outside and self._is_own(node)
+        }  # fmt: skip
+        for name in sorted(self.outside):
+            mentions = [node for node in names_in(self.loop.body) if text_of(node) == name]
+            if name in own_elements:
+                if all(self._stands_in_own_element(node) for node in mentions):
+                    self.claimed.update(node.id for node in mentions)
+                continue
+            self._claim_variable(name, nodes, mentions)
+
+    def _is_own(self, node: Node) -> bool:
+        return text_of(field(node, "index")) in self.own
+
+    def _stands_in_own_element(self, node: Node) -> bool:
+        """Return whether a container is read or changed at the pass's own instance; tables by their last index."""
+        found = self.made.find(text_of(node))
+        depth = len(found.axes) if found is not None else 1
+        above = node.parent
+        for _ in range(depth - 1):
+            if (
+                above is None
+                or above.type != "index_expression"
+                or field(above, "operand").id != node.id
+            ):
+                return False
+            node, above = above, above.parent
+        return (
+            above is not None and above.type == "index_expression"
+            and field(above, "operand").id == node.id and self._is_own(above)
+        )  # fmt: skip
+
+    def _claim_variable(self, name: str, nodes: list[Node], mentions: list[Node]) -> None:
+        changes = [node for node in nodes if name in _changed(node)]
+        made = self.made
+        if any(
+            self._claim_best(name, node, mentions) for node in nodes if node.type == "if_statement"
+        ):
+            return
+        targets = [node for node in changes if self._is_plain(node)]
+        if len(targets) != len(changes) or (
+            self.loop.is_map
+            and made.find(name) is not None
+            and (made.find(name).kind != "int" and not all(_is_flag(node) for node in changes))
+        ):
+            return
+        if len(changes) == 1 and _is_sum(changes[0], name):
+            self._take(changes, made.claimed_sum, mentions, 1)
+        elif len(changes) == 1 and _is_append(changes[0], name) and not self.loop.is_map:
+            self._take(changes, made.claimed_append, mentions, 2)
+        elif len(changes) == 1 and extreme_of(changes[0], name) is not None:
+            self._take(changes, made.claimed_extreme, mentions, 2)
+        elif changes and all(_is_flag(node) for node in changes):
+            values = {text_of(field(node, "right")) for node in changes}
+            if len(values) == 1:
+                self._take(changes, made.claimed_flag, mentions, len(changes))
+
+    def _is_plain(self, node: Node) -> bool:
+        """Return whether one variable alone is assigned."""
+        if node.type != "assignment_statement":
+            return items(node)[0].type == "identifier"
+        return (
+            len(items(field(node, "left"))) == 1
+            and items(field(node, "left"))[0].type == "identifier"
+        )
+
+    def _take(
+        self, changes: list[Node], claim: Callable[[Node], None], mentions: list[Node], times: int
+    ) -> None:
+        inside = [one for one in mentions for change in changes if _contains(change, one)]
+        if len(inside) != times:
+            return
+        self.claimed.update(one.id for one in inside)
+        self.by_node.update(dict.fromkeys((change.id for change in changes), claim))
+
+    def _claim_best(self, name: str, node: Node, mentions: list[Node]) -> bool:
+        """Claim `if value > best { best = value; … }` for the best value and for what goes with it."""
+        if node.id in self.by_node:
+            return any(one.id in self.claimed for one in mentions)
+        found = best_of(field(node, "condition"), self.outside)
+        pairs = assignments(field(node, "consequence"))
+        if found is None or pairs is None or node.child_by_field_name("alternative") is not None:
+            return False
+        _, value, best, guards = found
+        targets = [text_of(target) for target, _ in pairs]
+        new = {text_of(target): given for target, given in pairs}
+        is_best = text_of(best) in new and text_of(new[text_of(best)]) == text_of(value)
+        if (
+            not is_best
+            or len(set(targets)) != len(targets)
+            or not set(targets) <= self.outside
+            or name not in targets
+        ):
+            return False
+        if self.loop.is_map and len(targets) > 1:
+            return False
+        read = [value, *guards, *(given for _, given in pairs)]
+        first = node.child_by_field_name("initializer")
+        read += [first] if first is not None else []
+        if any(text_of(one) in self.outside and one.id != best.id and not self._stands_in_own_element(one)
+               for part in read for one in names_in(part)):  # fmt: skip
+            return False
+        self.claimed.update(target.id for target, _ in pairs)
+        self.claimed.add(best.id)
+        self.by_node[node.id] = self.made.claimed_best
+        return True
+
+
+def best_of(condition: Node, outside: set[str]) -> tuple[str, Node, Node, list[Node]] | None:
+    """Return what `value > best` in a condition is: its operator, the value, the best one, and other conditions."""
+    while condition.type == "parenthesized_expression":
+        condition = items(condition)[0]
+    if condition.type != "binary_expression":
+        return None
+    operator, left, right = (
+        text_of(field(condition, "operator")),
+        field(condition, "left"),
+        field(condition, "right"),
+    )
+    if operator == "&&":
+        for one, other in ((left, right), (right, left)):
+            found = best_of(one, outside)
+            if found is not None and not any(text_of(name) in outside for name in names_in(other)):
+                return (*found[:3], [*found[3], other])
+        return None
+    turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+    if operator not in turned:
+        return None
+    if right.type == "identifier" and text_of(right) in outside:
+        return operator, left, right, []
+    if left.type == "identifier" and text_of(left) in outside:
+        return turned[operator], right, left, []
+    return None
+
+
+def extreme_of(node: Node, name: str) -> tuple[str, Node] | None:
+    """Return `max` or `min` and the value of `best = max(best, value)`; None of another statement."""
+    if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
+        return None
+    call = items(field(node, "right"))[0]
+    if call.type != "call_expression":
+        return None
+    function = text_of(field(call, "function")).removeprefix("math.").lower()
+    given = items(field(call, "arguments"))
+    if function not in ("max", "min") or len(given) != 2 or name not in map(text_of, given):
+        return None
+    return function, given[1] if text_of(given[0]) == name else given[0]
+
+
+def assignments(block: Node) -> list[tuple[Node, Node]] | None:
+    """Return the pairs of a block that only assigns to variables; None of another block."""
+    pairs: list[tuple[Node, Node]] = []
+    for node in statements_of(block):
+        if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
+            return None
+        left, right = items(field(node, "left")), items(field(node, "right"))
+        if len(left) != len(right) or any(one.type != "identifier" for one in left):
+            return None
+        pairs += zip(left, right, strict=True)
+    return pairs
+
+
+def _declared(body: Node) -> list[str]:
+    names = []
+    for node in walk(body):
+        if node.type == "short_var_declaration":
+            names += [text_of(one) for one in items(field(node, "left"))]
+        elif node.type in ("var_spec", "const_spec"):
+            names += [text_of(one) for one in node.children_by_field_name("name") if one.is_named]
+    return names
+
+
+def _changed(node: Node) -> list[str]:
+    """Return the variables that a statement assigns, or an element of which."""
+    if node.type == "assignment_statement":
+        targets = items(field(node, "left"))
+    elif node.type in ("inc_statement", "dec_statement"):
+        targets = items(node)[:1]
+    else:
+        return []
+    bases = [_base(target) if target.type == "index_expression" else target for target in targets]
+    return [text_of(base) for base in bases if base is not None]
+
+
+def _base(node: Node) -> Node | None:
+    while node.type == "index_expression":
+        node = field(node, "operand")
+    return node if node.type == "identifier" else None
+
+
+def _contains(outer: Node, inner: Node) -> bool:
+    return outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
+
+
+def _is_sum(node: Node, name: str) -> bool:
+    if node.type in ("inc_statement", "dec_statement"):
+        return True
+    return text_of(field(node, "operator")) in ("+=", "-=")
+
+
+def _is_append(node: Node, name: str) -> bool:
+    if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
+        return False
+    call = items(field(node, "right"))[0]
+    if call.type != "call_expression" or text_of(field(call, "function")) != "append":
+        return False
+    given = items(field(call, "arguments"))
+    return len(given) == 2 and text_of(given[0]) == name
+
+
+def _is_flag(node: Node) -> bool:
+    """Return whether a constant is assigned."""
+    if node.type != "assignment_statement" or text_of(field(node, "operator")) != "=":
+        return False
+    value = items(field(node, "right"))[0]
+    return value.type in (
+        "true",
+        "false",
+        "int_literal",
+        "float_literal",
+        "interpreted_string_literal",
+    )

@@ -1,0 +1,116 @@
+"""`python -m sweeps.evolve.read ROUTING.GO`: an evolved routing function as a policy of Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.options import OverwriteSwitch, option, word
+from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
+from blis_jax.policies.reading import SCORERS, signals_of
+from blis_jax.reports.findings import Answer
+from blis_jax.reports.render import show_answer
+from sweeps.evolve.reader import policy_of
+from sweeps.evolve.source import GoProgram, read
+
+NAME = "sweeps.evolve.read"
+SIZES = (1, 5)  # of the clusters in which the policy is tried
+
+_DESCRIPTION = """\
+Read a routing function that a program search has written in Go, as BLIS's routing.go has it, and write
+it as a policy of Python for any number of instances, with Go's lines beside it. The block between the
+marks EVOLVE-BLOCK-START and EVOLVE-BLOCK-END, a whole routing.go, and a Python file with either in a
+string are read. What cannot be read exactly is refused with its file and line.
+"""
+_EXAMPLES = """\
+examples:
+  a function, and a run with it beside the scorers that it weighs:
+    %(prog)s routing.go --output mine.py
+    blis-jax run --model qwen/qwen3-14b --num-instances 4 --workload mixed \\
+        --routing-policy mine.py:route --routing-scorers prefix-affinity:1,load-balance:1
+"""
+
+
+class ReadOptions(OverwriteSwitch, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES):
+    """Options of the command."""
+
+    program: str | None = word("ROUTING.GO", "the Go file, or a Python file with Go in a string")
+    output: str | None = option(
+        str, None, "PATH", "Python file to write (default: beside the program, .py)"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run_command(NAME, _read, arguments)
+
+
+def _read(arguments: Sequence[str] | None) -> int:
+    options = ReadOptions.read(arguments)
+    if options.program is None:
+        raise ConfigError("no program is given; write the path of a routing.go")
+    program = read(options.program)
+    path = Path(options.output or Path(options.program).with_suffix(".py"))
+    if path.suffix != ".py":
+        raise ConfigError(
+            f"--output {path}: policies are Python files; give a name that ends in .py"
+        )
+    text = policy_of(program, path.stem)
+    if path.exists() and not options.overwrite:
+        raise ConfigError(f"--output {path} is there already; --overwrite replaces it")
+    cli.check_writable(path)
+    path.write_text(text, encoding="utf-8")
+    prepare_backend()
+    signals = _tried(program, path)
+    for note in program.notes:
+        cli.say(NAME, note)
+    show_answer(_answer(options.program, path, program, signals, text))
+    return 0
+
+
+def _tried(program: GoProgram, path: Path) -> frozenset[str]:
+    """Return what the written policy reads, as it is traced in clusters of several sizes.
+
+    Raises:
+        ConfigError: it cannot be traced.
+    """
+    try:
+        policy = registry.find("routing", f"{path}:route")
+        return frozenset().union(*(signals_of(policy, size, num_scorers=2) for size in SIZES))
+    except Exception as error:
+        path.unlink()
+        raise ConfigError(
+            f"{program.name}: what was read of it cannot be run ({error}), so nothing is written; write the function "
+            "in a simpler way"
+        ) from error
+
+
+def _answer(
+    given: str, path: Path, program: GoProgram, signals: frozenset[str], text: str
+) -> Answer:
+    code = [line for line in text.split("\n") if line.strip()]
+    loops = sum(line.lstrip().startswith("for ") for line in code)
+    passes = f", {loops} of whose loops go instance by instance" if loops else ""
+    scorers = (
+        " --routing-scorers prefix-affinity:1,load-balance:1" if signals & set(SCORERS) else ""
+    )
+    read_ = ", ".join(sorted(signals - {"draws", *SCORERS})) or "nothing"
+    return Answer.of(
+        f"the routing function in {given}, lines {program.marked.start} to {program.marked.stop - 1}, as a policy",
+        f"{path} has the policy route{passes}; it reads {read_}"
+        + (", what each scorer says" if scorers else "")
+        + (", and breaks ties by BLIS's seeded stream" if "draws" in signals else "")
+        + ".",
+        f"every statement is read or refused; traced with {' and '.join(map(str, SIZES))} instances.",
+        f"{len(code)} lines of Python, Go's among them; the first run compiles it.",
+        f"blis-jax compare least-loaded 'mine=least-loaded:routing_policy={path}:route' tells what it is worth."
+        if not scorers else f"run it as --routing-policy {path}:route{scorers}, with the weights of its search.",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

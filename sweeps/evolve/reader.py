@@ -1,0 +1,240 @@
+"""A routing function in Go as a policy: a Python file with Go's lines beside it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from sweeps.evolve import running
+from sweeps.evolve.loops import Loops
+from sweeps.evolve.source import GoProgram, field, items, statements_of, text_of
+from sweeps.evolve.values import INSTANCE, GoValue, array, typed
+from sweeps.evolve.writer import MaskedBlock
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_DECISIONS = ("NewRoutingDecision", "NewRoutingDecisionWithScores")
+
+
+class GoFunction(Loops):
+    """A function of the file, a closure, or the routing function itself."""
+
+    def __init__(
+        self,
+        program: GoProgram,
+        root: Node,
+        functions: dict[tuple[str, ...], GoFunction] | None = None,
+    ) -> None:
+        super().__init__(program, root)
+        self.functions = (
+            {} if functions is None else functions
+        )  # of the file, by name and kinds of arguments
+        self.name = ""
+
+    # --- calls of functions -----------------------------------------------------------------------
+
+    def _func_literal(self, node: Node) -> GoValue:
+        name = self.fresh("closure")
+        self.closures[name] = node, [dict(scope) for scope in self.scopes]
+        return GoValue(name, "function")
+
+    def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
+        """Translate a call: the function is translated once for each kinds of its arguments."""
+        closure = self.find(name)
+        root = (
+            self.closures[closure.code][0] if closure is not None else self.program.functions[name]
+        )
+        values = [self.value(one) for one in given]
+        names, kinds = [], []
+        for one in items(field(root, "parameters")):
+            own = [text_of(part) for part in one.children_by_field_name("name")]
+            names += own
+            kinds += [field(one, "type")] * len(own)
+        if len(names) != len(values) or root == self.root:
+            return self.refuse(node, "this call is not read")
+        for place, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+            if value.is_untyped or value.kind == "string":
+                wanted = self.type_of(kind)[0]
+                values[place] = typed(value, wanted) if value.is_untyped else self.as_class(value)
+        key = (
+            closure.code if closure is not None else name,
+            *(f"{v.kind}{v.axes}" for v in values),
+        )
+        made = self.functions.get(key)
+        if made is None:
+            made = self._made(root, names, values, closure)
+            self.functions[key] = made
+        told = [array(value) for value in values if value.kind not in _ABSENT]
+        code = f"{made.name}({', '.join(['go', *told])})"
+        if len(made.returned) != 1:
+            self.several[code] = tuple(made.returned)
+            return GoValue(code, "several")
+        answer = made.returned[0]
+        return GoValue(code, answer.kind, answer.axes)
+
+    def _made(
+        self, root: Node, names: list[str], values: list[GoValue], closure: GoValue | None
+    ) -> GoFunction:
+        is_closure = closure is not None
+        made = GoFunction(self.program, root, self.functions)
+        made.name = self.fresh(
+            text_of(field(root, "name"))
+            if not is_closure
+            else f"function_{self.program.line(root)}"
+        )
+        made.closures, made.taken = self.closures, self.taken
+        made.scopes = [*(self.closures[closure.code][1] if closure is not None else []), {}]
+        made.captured = len(made.scopes) - 1
+        told = []
+        for name, value in zip(names, values, strict=True):
+            if value.kind in _ABSENT:
+                made.scopes[-1][name] = value
+                continue
+            python = made.fresh(name)
+            made.scopes[-1][name] = GoValue(
+                python, value.kind, value.axes, has=value.has, is_alias=bool(value.axes)
+            )
+            told.append(python)
+        made.indent = self.indent if is_closure else 1
+        made.lines = []
+        if not is_closure:
+            made.indent = 0
+        made.emit(f"def {made.name}({', '.join(['go', *told])}):")
+        made.indent += 1
+        made.translate()
+        if is_closure:
+            self.lines += made.lines
+        return made
+
+    def translate(self) -> None:
+        """Translate the body of the function, and give back what it returns."""
+        results = self.root.child_by_field_name("result")
+        if self.returns_early:
+            self.emit("done = jnp.bool_(False)")
+            shown = [] if results is None else [text_of(results)] if results.type != "parameter_list" else [
+                text_of(one) for one in items(results)
+            ]  # fmt: skip
+            for place, text in enumerate(shown):
+                self.emit(f"answer_{place} = {'jnp.bool_(False)' if text == 'bool' else '0'}")
+        self.run(statements_of(field(self.root, "body")))
+        if not self.returned:
+            self.refuse(self.root, "a function without a result is not read")
+        names = [value.code for value in self.returned]
+        self.emit(f"return {names[0]}" if len(names) == 1 else f"return ({', '.join(names)})")
+
+
+_ABSENT = ("snapshots", "request", "router", "state", "rng", "scorer")  # they are in `go`
+
+
+class Route(GoFunction):
+    """The routing function."""
+
+    def __init__(self, program: GoProgram) -> None:
+        super().__init__(program, program.route)
+        receiver, (request, state) = self._parameters("receiver"), self._parameters("parameters")
+        scope = self.scopes[0]
+        for name in receiver:
+            scope[name] = GoValue("", "router")
+        scope[request], scope[state] = GoValue("", "request"), GoValue("", "state")
+        scope.setdefault("snapshots", GoValue("", "snapshots", (INSTANCE,)))
+        self.scopes.append({})
+        self.frames = [MaskedBlock("", is_function=True)]
+
+    def _parameters(self, name: str) -> list[str]:
+        parts = items(field(self.program.route, name))
+        return [text_of(one) for part in parts for one in part.children_by_field_name("name")]
+
+    def result(self, node: Node) -> GoValue:
+        """Translate a decision: the instance that it names."""
+        target = None
+        if node.type == "call_expression" and text_of(field(node, "function")) in _DECISIONS:
+            target = items(field(node, "arguments"))[0]
+        elif node.type == "composite_literal" and text_of(field(node, "type")) == "RoutingDecision":
+            for one in items(field(node, "body")):
+                key, given = (
+                    (items(part)[0] for part in items(one))
+                    if one.type == "keyed_element"
+                    else (one, one)
+                )
+                if text_of(key) == "TargetInstance":
+                    target = given
+                elif text_of(key) not in ("Reason", "Scores"):
+                    return self.refuse(one, "this of a decision is not read")
+        if target is None:
+            return self.refuse(node, "a decision that names no instance is not read")
+        value = self.value(target)
+        return value if value.kind == "id" else self.refuse(target, "an instance's ID is wanted")
+
+
+_HEAD = '''\
+"""{title}
+
+Read from Go by `blis-jax evolve read`; `# n:` is line n of {name}. Run it as
+`--routing-policy {module}.py:route`{scorers}.
+{notes}"""
+
+import jax.numpy as jnp
+
+from blis_jax.policies import routing_policy
+{draws}from sweeps.evolve.running import (
+    {names},
+)
+
+
+'''
+
+
+def policy_of(program: GoProgram, module: str = "mine") -> str:
+    """Return the Python file of a policy `route` that decides as the program does.
+
+    Raises:
+        ConfigError: the program has something that is not read; the sentence says where and what.
+    """
+    route = Route(program)
+    route.translate()
+    body = "\n".join(route.lines)
+    helpers = [one for one in route.functions.values() if one.root.type == "function_declaration"]
+    parts = ["\n".join(one.lines) for one in helpers]
+    draws = "go.intn(" in body or any("go.intn(" in part for part in parts)
+    decorator = "@routing_policy(start=none_used, is_random=True)" if draws else "@routing_policy()"
+    decides = body.rpartition("    return answer_0")[0]
+    parts.append(
+        f'{decorator}\ndef route(params, state, context):\n    """Choose the instance that {program.name} chooses."""\n'
+        f"    go = GoRouter(context, state)\n{decides}    return go.decided(answer_0)"
+    )
+    return _head(program, module, parts, draws) + "\n\n\n".join(map(_tidied, parts)) + "\n"
+
+
+def _head(program: GoProgram, module: str, parts: list[str], draws: bool) -> str:
+    text = "\n".join(parts)
+    code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
+    words = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    notes = [
+        "In flight is `num_pending`: in blis-2026-08 until a request completes, in blis-2026-02 until it is queued."
+    ] * ("go.in_flight" in code)
+    notes += ["Exponentials and powers may differ from Go's in the last bit."] * any(
+        word in code for word in ("jnp.exp", "jnp.power", "jnp.log", "jnp.tanh", "jnp.cbrt")
+    )
+    notes += [f"{note}." for note in program.notes]
+    needs = "go.scores" in code or "go.weights" in code or "go.num_scorers" in code
+    return _HEAD.format(
+        title=f"The routing function of {program.name}.",
+        name=program.name,
+        module=module,
+        scorers=" with its `--routing-scorers`" if needs else "",
+        notes="".join(f"{note}\n" for note in notes),
+        draws="from blis_jax.policies.routing.pickers import none_used\n" if draws else "",
+        names=",\n    ".join(name for name in running.__all__ if name in words),
+    )
+
+
+def _tidied(part: str) -> str:
+    """Return the code without the parentheses that Python does not need."""
+    lines = []
+    for line in part.split("\n"):
+        code = line.strip()
+        space = line[: len(line) - len(line.lstrip())]
+        is_plain = code and not code.startswith(("#", "@", "def ", "for ", '"""', "return"))
+        lines.append(space + ast.unparse(ast.parse(code)) if is_plain else line)
+    return "\n".join(lines)

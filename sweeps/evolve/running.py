@@ -1,0 +1,330 @@
+"""What a policy that was read from Go runs on: the instances as Go's slice of snapshots, slices, sums in Go's order.
+
+Instances that a request may go to are numbered from 0 in their order, as Go's slice has them; vectors are `[instance]`
+in that order. An instance's ID is its number there, and -1 stands for the empty string and for nil.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.core.exact import exact_product as times
+from blis_jax.core.exact import exact_quotient as over
+from blis_jax.core.types import NO_DRAW
+from blis_jax.lazy import jax, jnp, lax
+from blis_jax.policies.routing.pickers import DrawState, draw_below
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool
+
+    from blis_jax.policies.contexts import GatewayContext
+
+    Mask = Bool[Array, "..."] | bool
+
+INT, REAL = np.int64, np.float64  # Go's int and float64
+
+
+class GoRouter:
+    """The state of a router when it decides: `req`, `snapshots`, `ws.scorers`, `ws.weights` and `ws.rng` of Go."""
+
+    def __init__(self, context: GatewayContext, state: Any) -> None:
+        self._context, self._state = context, state
+        is_active = context.snapshots.is_active
+        self.size = is_active.shape[0]  # the most instances that there may be
+        rank = jnp.cumsum(is_active, dtype=jnp.int32) - 1
+        nothing = jnp.zeros(self.size, jnp.int32)
+        kept = jnp.where(is_active, rank, jnp.int32(self.size))
+        self._row = nothing.at[kept].set(lax.iota(jnp.int32, self.size), mode="drop")
+        self.count = jnp.sum(is_active, dtype=INT)
+        self.place = lax.iota(INT, self.size)
+        self.there = self.place < self.count
+        self._used: Any = getattr(state, "used", None)
+        self._has_ended = jnp.bool_(False)
+
+    def _of(self, name: str, dtype: Any) -> jax.Array:
+        return getattr(self._context.snapshots, name)[self._row].astype(dtype)
+
+    # --- fields of a snapshot ---------------------------------------------------------------------
+
+    @property
+    def effective_load(self) -> jax.Array:
+        """Return requests that wait, run or are in flight."""
+        return self._of("effective_load", INT)
+
+    @property
+    def queue_depth(self) -> jax.Array:
+        """Return requests that wait."""
+        return self._of("queue_depth", INT)
+
+    @property
+    def batch_size(self) -> jax.Array:
+        """Return requests that run."""
+        return self._of("batch_size", INT)
+
+    @property
+    def in_flight(self) -> jax.Array:
+        """Return requests in flight, as the profile counts them."""
+        return self._of("num_pending", INT)
+
+    @property
+    def kv_utilization(self) -> jax.Array:
+        """Return the used share of the KV blocks."""
+        return self._of("kv_utilization", REAL)
+
+    @property
+    def free_kv_blocks(self) -> jax.Array:
+        """Return the free KV blocks."""
+        return self._of("free_kv_blocks", INT)
+
+    @property
+    def cache_hit_rate(self) -> jax.Array:
+        """Return the share of prompt tokens found in the cache."""
+        return self._of("cache_hit_rate", REAL)
+
+    def text_rank(self, ids: jax.Array) -> jax.Array:
+        """Return where IDs come among texts such as `instance_10`; the empty one comes first."""
+        names = np.array([f"instance_{row}" for row in range(self.size)])
+        rank = np.argsort(np.argsort(names, kind="stable"), kind="stable")
+        return jnp.where(ids >= 0, jnp.asarray(rank, INT)[self._row][ids], -1)
+
+    # --- the request and the router ---------------------------------------------------------------
+
+    @property
+    def input_len(self) -> jax.Array:
+        """Return the prompt's tokens."""
+        return self._context.request.input_len.astype(INT)
+
+    @property
+    def slo_class(self) -> jax.Array:
+        """Return the index of the class in `SLO_CLASSES`."""
+        return self._context.request.slo_class.astype(INT)
+
+    @property
+    def has_session(self) -> jax.Array:
+        """Return whether the request is a turn of a session."""
+        return self._context.has_session
+
+    @property
+    def arrival_us(self) -> jax.Array:
+        """Return when the request arrived, µs."""
+        return self._context.request.arrival_us.astype(INT)
+
+    @property
+    def clock_us(self) -> jax.Array:
+        """Return the time of the decision, µs."""
+        return self._context.now_us.astype(INT)
+
+    @property
+    def scores(self) -> jax.Array:
+        """Return what every scorer says `[scorer, instance]`."""
+        return self._context.scorer_scores[:, self._row]
+
+    @property
+    def weights(self) -> jax.Array:
+        """Return the shares of the scorers' weights `[scorer]`."""
+        return self._context.scorer_shares
+
+    @property
+    def num_scorers(self) -> int:
+        """Return the number of scorers."""
+        return int(self._context.scorer_shares.shape[0])
+
+    def intn(self, limit: jax.Array, mask: Mask = True) -> jax.Array:
+        """Draw `ws.rng.Intn(limit)` where the mask holds; elsewhere the stream is left alone."""
+        wide = jnp.maximum(jnp.asarray(limit), 1).astype(jnp.int32)
+        value, used = draw_below(self._context.draws, self._used, wide)
+        self._used = jnp.where(mask, used, self._used)
+        self._has_ended = self._has_ended | (mask & (value == NO_DRAW))
+        return value.astype(INT)
+
+    def decided(self, place: jax.Array) -> tuple[jax.Array, Any]:
+        """Return the decision for an instance's number, and the router's next state."""
+        chosen = self._row[jnp.clip(place, 0, self.size - 1)]
+        if self._used is None:
+            return chosen, self._state
+        return jnp.where(self._has_ended, jnp.int32(NO_DRAW), chosen), DrawState(self._used)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def real(value: Any) -> jax.Array:
+    """Convert as `float64(value)` does."""
+    return jnp.asarray(value).astype(REAL)
+
+
+def whole(value: Any) -> jax.Array:
+    """Convert as `int(value)` does: toward zero."""
+    return jnp.trunc(value).astype(INT) if _is_real(value) else jnp.asarray(value).astype(INT)
+
+
+def quotient(first: Any, second: Any) -> jax.Array:
+    """Divide ints as Go does: toward zero."""
+    return lax.div(*_alike(first, second))
+
+
+def remainder(first: Any, second: Any) -> jax.Array:
+    """Return the remainder of ints with the sign of the first, as Go does."""
+    return lax.rem(*_alike(first, second))
+
+
+def _alike(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+    both = jnp.broadcast_arrays(jnp.asarray(first, INT), jnp.asarray(second, INT))
+    return both[0], both[1]
+
+
+def _is_real(value: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
+
+
+# --- loops over instances -------------------------------------------------------------------------
+
+
+def summed(start: Any, values: Any, mask: Mask) -> jax.Array:
+    """Add the values where the mask holds to a start; float64 one after another, as a loop does."""
+    values, mask = jnp.broadcast_arrays(values, mask)
+    if not _is_real(values):
+        return start + jnp.sum(jnp.where(mask, values, 0), dtype=INT)
+    total = jnp.asarray(start, REAL)
+    for place in range(values.shape[0]):
+        total = jnp.where(mask[place], total + values[place], total)
+    return total
+
+
+def winner(values: Any, mask: Mask, start: Any, comparison: str) -> tuple[jax.Array, jax.Array]:
+    """Run `if value > best { best = value; … }` over the instances where the mask holds.
+
+    Returns:
+        Whether any value was taken, and the number of the instance that was taken last: of equals the first, or with
+        `>=` or `<=` the last.
+    """
+    values, mask = jnp.broadcast_arrays(values, mask)
+    beats = {
+        ">": values > start, "<": values < start, ">=": values >= start, "<=": values <= start,
+    }[comparison]  # fmt: skip
+    is_met = mask & beats
+    worst = _end(values, -1 if ">" in comparison else 1)
+    among = jnp.where(is_met, values, worst)
+    best = jnp.max(among) if ">" in comparison else jnp.min(among)
+    is_best = is_met & (among == best)
+    last = "=" in comparison
+    return jnp.any(is_met), last_where(is_best) if last else jnp.argmax(is_best).astype(INT)
+
+
+def extreme(start: Any, values: Any, mask: Mask, function: str) -> jax.Array:
+    """Run `best = max(best, value)`, or `min`, over the instances where the mask holds."""
+    values, mask = jnp.broadcast_arrays(values, mask)
+    if function == "max":
+        return jnp.maximum(start, jnp.max(jnp.where(mask, values, _end(values, -1))))
+    return jnp.minimum(start, jnp.min(jnp.where(mask, values, _end(values, 1))))
+
+
+def _end(values: jax.Array, sign: int) -> Any:
+    """Return the least number of a dtype, or with the sign 1 the largest."""
+    if _is_real(values):
+        return jnp.asarray(sign * np.inf, values.dtype)
+    return np.iinfo(values.dtype).min if sign < 0 else np.iinfo(values.dtype).max
+
+
+def last_where(mask: Any) -> jax.Array:
+    """Return the last place where the mask holds; the first place if nowhere."""
+    size = mask.shape[0]
+    return jnp.max(jnp.where(mask, lax.iota(INT, size), 0))
+
+
+def lanes(values: Any, size: int) -> jax.Array:
+    """Return a value for each instance."""
+    return jnp.broadcast_to(values, (size,))
+
+
+# --- slices and maps ------------------------------------------------------------------------------
+
+
+def at(values: jax.Array, place: Any) -> jax.Array:
+    """Read a map at an ID; 0 at the empty one."""
+    return jnp.where(place >= 0, values[place], jnp.zeros((), values.dtype))
+
+
+def put(values: jax.Array, places: tuple[Any, ...], value: Any, mask: Mask) -> jax.Array:
+    """Return the values with a new one at these places of the first axes, where the mask holds."""
+    is_it: Any = mask
+    for axis, place in enumerate(places):
+        shape = [1] * values.ndim
+        shape[axis] = values.shape[axis]
+        is_it = is_it & (lax.iota(INT, values.shape[axis]) == place).reshape(shape)
+    return jnp.where(is_it, value, values)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice that grows: its values, of which the first `count` are there."""
+
+    values: jax.Array
+    count: jax.Array
+
+    @property
+    def capacity(self) -> int:
+        """Return the most values that it may hold by now."""
+        return int(self.values.shape[0])
+
+    def at(self, place: Any) -> jax.Array:
+        """Return the value at a place."""
+        if not self.capacity:
+            return jnp.zeros((), self.values.dtype)
+        return self.values[jnp.clip(place, 0, self.capacity - 1)]
+
+    def append(self, value: Any, mask: Mask = True) -> Slice:
+        """Return the slice with a value more where the mask holds."""
+        return self.extend(jnp.asarray(value)[None], jnp.asarray(mask)[None])
+
+    def extend(self, values: Any, mask: Any) -> Slice:
+        """Return the slice with those values more where the mask holds, in order."""
+        values, mask = jnp.broadcast_arrays(values, mask)
+        size = self.capacity + mask.shape[0]
+        place = self.count + jnp.cumsum(mask, dtype=INT) - 1
+        grown = jnp.pad(self.values, (0, mask.shape[0]))
+        grown = grown.at[jnp.where(mask, place, size)].set(values.astype(grown.dtype), mode="drop")
+        return Slice(grown, self.count + jnp.sum(mask, dtype=INT))
+
+
+def either(mask: Mask, first: Slice, second: Slice) -> Slice:
+    """Return one slice where the mask holds, else the other."""
+    size = max(first.capacity, second.capacity)
+    both = [jnp.pad(one.values, (0, size - one.capacity)) for one in (first, second)]
+    return Slice(jnp.where(mask, both[0], both[1]), jnp.where(mask, first.count, second.count))
+
+
+def slice_of(dtype: Any, *values: Any) -> Slice:
+    """Return the slice of these values."""
+    made = (
+        jnp.stack([jnp.asarray(value, dtype) for value in values])
+        if values
+        else jnp.zeros(0, dtype)
+    )
+    return Slice(made, jnp.asarray(len(values), INT))
+
+
+__all__ = [
+    "INT",
+    "REAL",
+    "GoRouter",
+    "Slice",
+    "at",
+    "either",
+    "extreme",
+    "lanes",
+    "last_where",
+    "over",
+    "put",
+    "quotient",
+    "real",
+    "remainder",
+    "slice_of",
+    "summed",
+    "times",
+    "whole",
+    "winner",
+]  # fmt: skip

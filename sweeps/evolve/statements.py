@@ -1,0 +1,175 @@
+"""Statements of Go as statements of Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sweeps.evolve.source import (
+    field,
+    items,
+    statements_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.values import (
+    GoValue,
+    array,
+)
+from sweeps.evolve.variables import Variables
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class Statements(Variables):
+    """Translate statements but for loops."""
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def run(self, statements: list[Node]) -> None:
+        """Translate statements in their order."""
+        for node in statements:
+            method = getattr(self, f"do_{node.type}", None)
+            if method is None:
+                self.refuse(node, "this statement is not read")
+            else:
+                method(node)
+
+    def do_block(self, node: Node) -> None:
+        """Translate a block in a scope of its own."""
+        with self.block(self.mask):
+            self.run(statements_of(node))
+
+    def do_expression_statement(self, node: Node) -> None:
+        """Translate `copy(a, b)`, and leave out what only checks or tells."""
+        call = items(node)[0]
+        name = text_of(field(call, "function")) if call.type == "call_expression" else ""
+        if name == "copy":
+            self.tell(node)
+            to, source = (self.value(one) for one in items(field(call, "arguments")))
+            if to.axes != source.axes or to.is_alias or to.kind != source.kind or to.is_list:
+                self.refuse(node, "this copy is not read")
+            self.emit(f"{to.code} = {self.chosen(source.code, to.code)}")
+        elif name == "panic":
+            return  # a program that panics ends; what it would have computed is never seen
+        else:
+            self.refuse(node, "this call is not read")
+
+    # --- branches ---------------------------------------------------------------------------------
+
+    def do_if_statement(self, node: Node) -> None:
+        """Translate `if …; … { … } else …`."""
+        self.tell(node, whole=False)
+        with self.block(self.mask):
+            first = node.child_by_field_name("initializer")
+            if first is not None:
+                if first.type != "short_var_declaration":
+                    self.refuse(first, "not read")
+                self.do_short_var_declaration(first, is_told=False)
+            condition = self.condition(field(node, "condition"))
+            taken, other = field(node, "consequence"), node.child_by_field_name("alternative")
+            if _only_panics(taken) and other is None:
+                return
+            name = self.fresh(f"is_{self.program.line(node)}")
+            self.emit(f"{name} = {array(condition)}")
+            self._branch(node, name, taken, "if")
+            if other is not None:
+                if other.type == "block":
+                    self._branch(other, f"~{name}", other, "else")
+                else:
+                    with self.block(self.under(other, f"~{name}", "else")):
+                        self.do_if_statement(other)
+
+    def _branch(self, node: Node, condition: str, taken: Node, word: str) -> None:
+        mask = self.under(node, condition, word) if self.mask else condition
+        with self.block(mask):
+            self.run(statements_of(taken))
+
+    def do_expression_switch_statement(self, node: Node) -> None:
+        """Translate `switch … { case …: … default: … }`."""
+        self.tell(node, whole=False)
+        with self.block(self.mask):
+            if node.child_by_field_name("initializer") is not None:
+                self.do_short_var_declaration(field(node, "initializer"), is_told=False)
+            given = node.child_by_field_name("value")
+            value = self.value(given) if given is not None else None
+            before = self.fresh(f"before_{self.program.line(node)}")
+            self.emit(f"{before} = jnp.bool_(False)")
+            cases = [
+                one
+                for one in node.named_children
+                if one.type in ("expression_case", "default_case")
+            ]
+            for case in [one for one in cases if one.type == "expression_case"] + [
+                one for one in cases if one.type == "default_case"
+            ]:
+                self._case(case, value, before)
+
+    def _case(self, case: Node, value: GoValue | None, before: str) -> None:
+        bad = next(
+            (one for one in walk(case) if one.type in ("fallthrough_statement", "break_statement")),
+            None,
+        )
+        if bad is not None:
+            self.refuse(bad, "not read inside switch")
+        self.tell(case, whole=False)
+        condition = f"~{before}"
+        if case.type == "expression_case":
+            codes = []
+            for one in items(field(case, "value")):
+                met = (
+                    self.condition(one)
+                    if value is None
+                    else self.operation(one, "==", value, self.value(one))
+                )
+                codes.append(f"({array(met)})")
+            is_met = self.fresh(f"is_{self.program.line(case)}")
+            self.emit(f"{is_met} = ({' | '.join(codes)}) & ~{before}")
+            self.emit(f"{before} = {before} | {is_met}")
+            condition = is_met
+        shown = [one for one in case.named_children if one.type == "statement_list"]
+        mask = (
+            self.under(case, condition, "case")
+            if self.mask or case.type == "default_case"
+            else condition
+        )
+        with self.block(mask):
+            self.run([one for part in shown for one in statements_of(part)])
+
+    def do_return_statement(self, node: Node) -> None:
+        """Translate `return …`; what comes back is kept until the end if there are several returns."""
+        self.tell(node)
+        given = items(node.named_children[0]) if node.named_children else []
+        values = [self.result(one) for one in given]
+        if not self.returned:
+            self.returned = [
+                replace(value, code=f"answer_{place}") for place, value in enumerate(values)
+            ]
+        if len(values) != len(self.returned):
+            self.refuse(node, "another number of results is not read")
+        for place, value in enumerate(values):
+            wanted = self.returned[place]
+            value = (
+                self.fitting(node, value, wanted)
+                if value.kind != wanted.kind or value.is_untyped
+                else value
+            )
+            name = f"answer_{place}"
+            if value.axes and self.mask:
+                self.refuse(node, "a slice or map as one of several results is not read")
+            self.emit(
+                f"{name} = {self.chosen(array(value), name) if self.returns_early else array(value)}"
+            )
+        if self.returns_early:
+            self.set_flag("done", "")
+
+    def result(self, node: Node) -> GoValue:
+        """Translate one result of a return."""
+        value = self.value(node)
+        return value
+
+
+def _only_panics(block: Node) -> bool:
+    statements = statements_of(block)
+    return len(statements) == 1 and text_of(statements[0]).startswith("panic(")

@@ -1,0 +1,1 @@
+"""Contexts for evolved routing functions, and Go itself to decide about them."""

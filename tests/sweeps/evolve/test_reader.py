@@ -1,0 +1,154 @@
+"""A routing function of Go decides as in Go, in all contexts; what is not read is refused with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_jax import ClusterConfig, ConfigError, simulate
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.policies import registry
+from blis_jax.workload.spec import load_builtin, override
+from sweeps.evolve.reader import policy_of
+from sweeps.evolve.source import read
+from tests.support.evolve.cases import by_go, cases_of, decided
+from tests.support.evolve.programs import PROGRAMS, whole
+
+RECORDED = Path(__file__).with_name(
+    "decisions.json"
+)  # of Go 1.27, by program and number of instances
+SIZES, NUM_CASES = (1, 2, 4, 7), 60
+FIRST_LINE = next(
+    number
+    for number, text in enumerate(whole("ties").split("\n"), 1)
+    if "EVOLVE-BLOCK-START" in text
+)
+GO = shutil.which("go")
+
+pytestmark = pytest.mark.lenient_promotion
+
+
+def read_text(folder: Path, text: str, name: str = "routing.go") -> str:
+    path = folder / name
+    path.write_text(text)
+    return policy_of(read(path))
+
+
+def policy(folder: Path, name: str):
+    path = folder / f"{name}.py"
+    path.write_text(read_text(folder, whole(name)))
+    return registry.find("routing", f"{path}:route")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_decisions_are_those_of_go(name: str, tmp_path: Path) -> None:
+    recorded = json.loads(RECORDED.read_text())[name]
+    made = policy(tmp_path, name)
+    for size in SIZES:
+        chosen, used = decided(made, cases_of(3, NUM_CASES, size))
+        assert [*map(list, zip(chosen.tolist(), used.tolist(), strict=True))] == recorded[str(size)]
+
+
+@pytest.mark.skipif(GO is None, reason="Go is not installed; the extra promote has it")
+def test_a_thousand_contexts_are_decided_as_in_go(tmp_path: Path) -> None:
+    texts = {name: whole(name) for name in PROGRAMS}
+    policies = {name: policy(tmp_path, name) for name in PROGRAMS}
+    for size in (3, 6):
+        cases = cases_of(11, 1000, size)
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        expected = by_go(str(GO), texts, cases, folder)
+        assert any((used > 0).any() for _, used in expected.values()) == (size > 1)
+        for name, made in policies.items():
+            for found, wanted in zip(decided(made, cases), expected[name], strict=True):
+                np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def test_loops_without_an_order_are_vectors(tmp_path: Path) -> None:
+    loops = {
+        name: read_text(tmp_path, whole(name)).count(" for pass_") for name in ("helpers", "ties")
+    }
+    assert loops == {"helpers": 0, "ties": 0}
+    assert " for i in range(go.size):" in read_text(tmp_path, whole("ties"))
+
+
+def test_a_block_and_a_python_file_are_read_as_the_whole(tmp_path: Path) -> None:
+    def code(text: str) -> list[str]:
+        body = re.sub(r"_\d+", "", text[text.index("def route") :]).split("\n")
+        return [line for line in body if "#" not in line and '"""' not in line and line.strip()]
+
+    of_file = code(read_text(tmp_path, whole("ties")))
+    block = PROGRAMS["ties"][1]
+    assert code(read_text(tmp_path, block.lstrip("\n"), "block.go")) == of_file
+    in_python = f"GO = '''{whole('ties')}'''\nother = 1\n"
+    of_python = read_text(tmp_path, in_python, "program.py")
+    assert code(of_python) == of_file
+    line = FIRST_LINE + 2
+    assert f"# {line}: bestScore := -math.MaxFloat64" in of_python
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("bestIdx := ws.count % 2", r"a struct field.*is not read: ws\.count"),
+        ("ws.weights[0] = 1\nbestIdx := 0", r"kept between requests: ws\.weights\[0\]"),
+        ("aw := ws.weights\naw[0] = 1\nbestIdx := 0", r"one slice or map, which is changed here; use copy"),
+        ("go func() {}()\nbestIdx := 0", r"this statement is not read: go func"),
+        ("bestIdx := time.Now().Second()", r"package time is not read"),
+        ("bestIdx := rand.Intn(2)", r"package rand is not read"),
+        ("bestIdx := len(req.OutputTokens)", r"the answer's length is not known"),
+        ("bestIdx := 0\nfor bestIdx < 3 { bestIdx++ }", r"a loop without a bound"),
+        ("x := 0\nf := func() int { x++; return x }\nbestIdx := f()", r"a variable of another function"),
+        ("s := map[string]float64{}\nt := 0.0\nfor _, v := range s { t += v }\nbestIdx := int(t)", r"random order"),
+        ("if len(snapshots) > 2 { return NewRoutingDecision(snapshots[0].ID, \"\") }\nbestIdx := 0", r"before the obs"),
+        ("snapshots[0].QueueDepth = 3\nbestIdx := 0", r"is not read: it would be kept"),
+        ("goto end\nend:\nbestIdx := 0", r"this statement is not read: goto end"),
+        ("bestIdx := 1.5 + 0", r"an int|is not read|another type"),
+        ("if req.TenantID == \"a\" { }\nbestIdx := 0", r"tenants have numbers here"),
+        ("bestIdx := ((", r"this is not Go"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_refused_with_its_line(block: str, said: str, tmp_path: Path) -> None:
+    whole_text = whole("ties").replace(PROGRAMS["ties"][1], f"\n{block}\n")
+    with pytest.raises(ConfigError, match=rf"^routing\.go:\d+: .*{said}"):
+        read_text(tmp_path, whole_text)
+    last = len(block.split("\n"))
+    with pytest.raises(ConfigError) as refused:
+        read_text(tmp_path, whole_text)
+    line = int(str(refused.value).split(":")[1])
+    assert line in range(FIRST_LINE, FIRST_LINE + last + 8)
+
+
+def test_files_without_a_routing_function_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no method Route"):
+        read_text(tmp_path, "package sim\nfunc other() int { return 1 }\n")
+    with pytest.raises(ConfigError, match="no text with the mark"):
+        read_text(tmp_path, "x = 1\n", "program.py")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path / "none.go")
+
+
+def test_a_text_that_is_no_class_is_told(tmp_path: Path) -> None:
+    block = 'bestIdx := 0\nif req.SLOClass == "realtime" { bestIdx = len(snapshots) - 1 }\n'
+    path = tmp_path / "block.go"
+    path.write_text(block)
+    program = read(path)
+    assert "'realtime' is no class of BLIS" in policy_of(program)
+    assert len(program.notes) == 1
+
+
+def test_weighted_routing_in_go_is_weighted_routing(tmp_path: Path) -> None:
+    table = draw_requests(override(load_builtin("multiprefix"), num_requests=60), 3, 16)[0]
+    scorers = "prefix-affinity:1,load-balance:2"
+    cluster = ClusterConfig(num_instances=3, revision="blis-2026-08", routing_scorers=scorers)
+    policy(tmp_path, "weighted")
+    read_ = cluster.replace(routing_policy=f"{tmp_path / 'weighted.py'}:route")
+    found = simulate(read_, table).requests.instance
+    expected = simulate(cluster.replace(routing_policy="weighted"), table).requests.instance
+    np.testing.assert_array_equal(found, expected)
+    assert len(set(expected)) == 3
