@@ -121,7 +121,7 @@ def test_own_policies(terminal: Terminal) -> None:
         ("--seeds", "8", "--num-requests", "150", "--figure", "none"),
     )
     first = terminal.type("compare", base, f"pile={base};routing_policy=mine.py:pile", *few)
-    assert "router round-robin" in first and "router pile (pile)" in first
+    assert "router round-robin" in first and "pile: router pile." in first
     assert "Verdict: worse: critical +" in first
     settings = "admission_policy=mine.py:gate;scheduler=mine.py:shortest"
     first = terminal.type(

@@ -31,6 +31,7 @@ from blis_jax.files import input_files
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 from blis_jax.reports.style import GREY, RED, area_handle, figure, line_handle, save
+from blis_jax.reports.words import cluster_line
 from blis_jax.traces.measured import run as measured_run
 from blis_jax.traces.measured.run import LATENCIES, MeasuredRun, at, tpot_of
 from blis_jax.traces.measured.sent import Load, Summary, number
@@ -45,6 +46,7 @@ def text(found: Calibration) -> str:
         sure,
         price,
         "--coefficients-from FILE gives the errors on another run, and lets every command use the fit.",
+        _server(found),
     )
     return "\n".join(
         [
@@ -56,6 +58,15 @@ def text(found: Calibration) -> str:
             *_held_out(found),
         ]
     )
+
+
+def _server(found: Calibration) -> str:
+    """Return the first line: the server as far as the run or the options say what it is."""
+    stated = found.run.settings
+    config = found.config.replace(
+        model=stated.model or "a model without a name", hardware=stated.gpu or "", tp=stated.tp or 1
+    )
+    return cluster_line({"": config})
 
 
 def _head(found: Calibration) -> list[str]:

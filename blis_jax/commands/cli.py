@@ -224,6 +224,11 @@ class Notes:
         if self.level <= LOG_LEVELS.index("info"):
             say(self.name, message)
 
+    def say(self, message: str) -> None:
+        """Say what is simulated, at the usual log level and from there on."""
+        if self.level <= LOG_LEVELS.index("warn"):
+            say(self.name, message)
+
     def warn(self, message: str) -> None:
         """Say what the user may not expect, from log level warn on."""
         if self.level <= LOG_LEVELS.index("warn"):

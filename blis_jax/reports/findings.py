@@ -102,19 +102,25 @@ class Answer:
 
     @classmethod
     def of(
-        cls, asked: str, verdict: str | Iterable[str], sure: str, price: str, next: str
+        cls,
+        asked: str,
+        verdict: str | Iterable[str],
+        sure: str,
+        price: str,
+        next: str,
+        cluster: str = "",
     ) -> Answer:
         """Return the answer in plain sentences, of which no number is compared or drawn."""
         verdicts = [verdict] if isinstance(verdict, str) else verdict
         said = tuple(Sentence.of(text) for text in verdicts)
-        return cls(asked, said, Sentence.of(sure), Sentence.of(price), next)
+        return cls(asked, said, Sentence.of(sure), Sentence.of(price), next, cluster=cluster)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return a heading and a text for each line."""
         time = "" if self.time is None else f" {self.time}"
         verdicts = [(("Verdict", "")[at > 0], str(one)) for at, one in enumerate(self.verdict)]
         return [
-            *([("Cluster", self.cluster)] if self.cluster else []),
+            *((("Cluster", "")[at > 0], one) for at, one in enumerate(self.cluster.splitlines())),
             ("Asked", self.asked),
             *verdicts,
             ("Sure", str(self.sure)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -171,18 +172,44 @@ def _legend(is_short: bool) -> list[str]:
 # --- the first line of every output: which cluster was simulated, and as what ---------------------
 
 
-MOST_NAMED = 3  # values of one part that are told by arm
+MOST_NAMED = 4  # arms that have a line of what is theirs alone
+LONGEST, MOST_SCORERS = (
+    160,
+    3,
+)  # characters of the first line, and what a shortened one names of a router
+SHORTENED = (
+    "model",
+    "profile",
+    "router",
+    "instances",
+)  # in this order, until the line is short enough
 
 
 def cluster_line(configs: Mapping[str, ClusterConfig], varied: Collection[str] = ()) -> str:
     """Return model, GPUs, instances, token budget, chunks, router and profile of arms by name.
 
-    What all arms have is said once, and what they have not with their names. `varied` are settings that the command
-    tries values of, and of which the arms' own mean nothing.
+    The first line says what all arms have; names are cut where it would be too long. Below are what few clusters have,
+    and what is an arm's alone. `varied` are settings that the command tries values of, and of which the arms' own mean
+    nothing.
     """
-    parts = (part._replace(text=_each) if part.name in varied else part for part in _PARTS)
-    said = (_told(part, configs, varied) for part in parts)
-    return "; ".join(text for text in said if text) + "."
+    said = {part: _told(part, configs, varied) for part in _PARTS}
+    by_arm = [part for part in said if said[part] is None]
+    common = {part: texts for part, texts in said.items() if texts is not None}
+    names = [f"by arm: {', '.join(part.name for part in by_arm)}"] if by_arm else []
+    told = {part.name: texts for part, texts in common.items() if not part.is_seldom}
+    for count in range(len(SHORTENED) + 1):
+        words = [texts[name in SHORTENED[:count]] for name, texts in told.items()]
+        line = f"{'; '.join([*filter(None, words), *names])}."
+        if len(line) <= LONGEST:
+            break
+    also = [texts[0] for part, texts in common.items() if texts[0] and part.is_seldom]
+    below = [f"{'; '.join(also)}."] if also else []
+    if len(configs) <= MOST_NAMED and by_arm:
+        below += [
+            f"{name}: {'; '.join(part.of_arm(config) for part in by_arm)}."
+            for name, config in configs.items()
+        ]
+    return "\n".join([line, *below])
 
 
 class _Part(NamedTuple):
@@ -190,22 +217,27 @@ class _Part(NamedTuple):
     settings: tuple[str, ...]  # that it tells of
     text: Callable[[ClusterConfig], str]  # empty if there is nothing to tell
     without: str = ""  # said of arms without a text where others have one
+    is_seldom: bool = False  # few clusters have it
+    short: Callable[[ClusterConfig], str] | None = None  # where the text is too long
+
+    def of_arm(self, config: ClusterConfig) -> str:
+        """Return the part of one arm among others."""
+        return self.text(config) or self.without or f"no {self.name}"
 
 
-def _told(part: _Part, configs: Mapping[str, ClusterConfig], varied: Collection[str]) -> str:
+def _told(
+    part: _Part, configs: Mapping[str, ClusterConfig], varied: Collection[str]
+) -> tuple[str, str] | None:
+    """Return a part of all arms, as it is and shortened; None where it is not the same in all."""
     if not set(part.settings).isdisjoint(varied):
-        return f"{part.name} varied"
-    arms: dict[str, list[str]] = {}
-    for name, config in configs.items():
-        arms.setdefault(part.text(config), []).append(name)
-    if len(arms) == 1:
-        return next(iter(arms))
-    if len(arms) > MOST_NAMED:
-        return f"{part.name} by arm"
-    return ", ".join(
-        f"{text or part.without or f'no {part.name}'} ({joined(names)})"
-        for text, names in arms.items()
-    )
+        return f"{part.name} varied", f"{part.name} varied"
+    text, short = part.text, part.short or part.text
+    if part.name == "instances" and "num_instances" in varied:
+        told = _each(configs.values())
+        return told, told
+    first = next(iter(configs.values()))
+    is_common = len({text(config) for config in configs.values()}) == 1
+    return (text(first), short(first)) if is_common else None
 
 
 def _instances(config: ClusterConfig) -> str:
@@ -223,10 +255,19 @@ def _instances(config: ClusterConfig) -> str:
     return f"{' + '.join(texts)} = {total} GPU{'s' * (total != 1)}"
 
 
-def _each(config: ClusterConfig) -> str:
-    """Return what an instance is where their number is tried."""
-    number, gpu = _gpus(config, InstanceGroup())
-    return f"instances × {number} {gpu or 'GPU'}, their number varied"
+def _few_words(config: ClusterConfig) -> str:
+    """Return the instances without their name: 8 × 2 H100 = 16 GPUs."""
+    return re.sub(r" instances?", "", _instances(config))
+
+
+def _each(configs: Collection[ClusterConfig]) -> str:
+    """Return what an instance is where their number is tried: `instances × 1 or 2 H100`."""
+    sizes: dict[str, dict[str, None]] = {}
+    for config in configs:
+        number, gpu = _gpus(config, InstanceGroup())
+        sizes.setdefault(gpu or "GPU", {})[str(number)] = None
+    kinds = " or ".join(f"{' or '.join(numbers)} {gpu}" for gpu, numbers in sizes.items())
+    return f"instances × {kinds}, their number varied"
 
 
 def _gpus(config: ClusterConfig, group: InstanceGroup) -> tuple[int, str]:
@@ -235,16 +276,20 @@ def _gpus(config: ClusterConfig, group: InstanceGroup) -> tuple[int, str]:
     return (tp or 1) * dp, group.hardware or config.hardware
 
 
+def _model(config: ClusterConfig) -> str:
+    return config.model or "a model without a name"
+
+
 def _budget(config: ClusterConfig) -> str:
     tokens, requests = config.max_num_scheduled_tokens, config.max_num_running_reqs
-    return f"budget {tokens:,} tokens and {requests:,} requests a step"
+    return f"budget {tokens:,} tokens, {requests:,} requests"
 
 
 def _chunks(config: ClusterConfig) -> str:
     if config.slo_prefill:
-        return "prompts cut by class"
+        return "chunks by class"
     most = config.long_prefill_token_threshold
-    return f"prompts cut at {most:,} tokens" if most else "prompts cut by the budget alone"
+    return f"chunks of {most:,}" if most else "chunks by budget"
 
 
 def _cache(config: ClusterConfig) -> str:
@@ -259,12 +304,22 @@ def _tier(config: ClusterConfig) -> str:
 def _router(config: ClusterConfig) -> str:
     scorers = " + ".join(f"{short_name(name)} {weight:g}" for name, weight in config.scorers())
     name = short_name(config.routing_policy)
-    handed = (
-        ""
-        if config.hand_over_policy == NONE
-        else f", hand-over {short_name(config.hand_over_policy)}"
+    return f"router {name}{f' by {scorers}' * bool(scorers)}{_handed(config)}"
+
+
+def _short_router(config: ClusterConfig) -> str:
+    """Return the router with the first word of its policies' names."""
+    scorers = ", ".join(
+        f"{short_name(name).split('-')[0]} {weight:g}" for name, weight in config.scorers()
     )
-    return f"router {name}{f' by {scorers}' * bool(scorers)}{handed}"
+    many = len(config.scorers())
+    named = f"of {many} scorers" if many > MOST_SCORERS else scorers
+    return f"router {named or short_name(config.routing_policy)}{_handed(config)}"
+
+
+def _handed(config: ClusterConfig) -> str:
+    name = config.hand_over_policy
+    return "" if name == NONE else f", hand-over {short_name(name)}"
 
 
 def _profile(config: ClusterConfig) -> str:
@@ -272,6 +327,11 @@ def _profile(config: ClusterConfig) -> str:
         return "without BLIS's defects"
     month = "August" if config.is_august else "February"
     return f"as BLIS of {month} 2026, defects included"
+
+
+def _short_profile(config: ClusterConfig) -> str:
+    profile = "blis-2026-08" if config.is_august else "blis-2026-02"
+    return "without BLIS's defects" if config.corrected else f"{profile} with defects"
 
 
 def _free_exchange(config: ClusterConfig) -> str:
@@ -285,13 +345,15 @@ def _free_exchange(config: ClusterConfig) -> str:
 
 
 _PARTS = (
-    _Part("model", ("model",), lambda config: config.model or "a model without a name"),
-    _Part("num_instances", (), _instances),
+    _Part("model", ("model",), _model, short=lambda config: _model(config).rpartition("/")[2]),
+    _Part("instances", (), _instances, short=_few_words),
     _Part("budget", ("max_num_scheduled_tokens", "max_num_running_reqs"), _budget),
     _Part("chunks", ("long_prefill_token_threshold", "slo_prefill"), _chunks),
-    _Part("prefix caching", ("enable_prefix_caching",), _cache, "prefix caching on"),
-    _Part("CPU tier", ("kv_cpu_blocks",), _tier),
-    _Part("cost of tp left out", ("latency_model",), _free_exchange),
-    _Part("router", ("routing_policy", "routing_scorers"), _router),
-    _Part("profile", ("corrected", "revision", "variant"), _profile),
+    _Part("router", ("routing_policy", "routing_scorers"), _router, short=_short_router),
+    _Part("profile", ("corrected", "revision", "variant"), _profile, short=_short_profile),
+    _Part(
+        "prefix caching", ("enable_prefix_caching",), _cache, "prefix caching on", is_seldom=True
+    ),
+    _Part("CPU tier", ("kv_cpu_blocks",), _tier, is_seldom=True),
+    _Part("cost of tp left out", ("latency_model",), _free_exchange, is_seldom=True),
 )

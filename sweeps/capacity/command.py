@@ -280,7 +280,9 @@ def _written(
     starting: Starting | None,
 ) -> int:
     """Write the files, print the words, and return the exit code."""
-    findings = findings_of(found, question.targets, setting, question.has_prices, runs.num_runs)
+    findings = findings_of(
+        found, question.targets, setting, question.has_prices, runs.num_runs, starting is not None
+    )
     best = cheapest(found)
     lines, router = starting(best) if starting is not None and best is not None else ([], None)
     said = Remarks(tuple(lines), "How it is started", is_brief=True)

@@ -21,6 +21,7 @@ from sweeps.claims.words import FAILS, MEETS, OPEN
 from sweeps.strategies.arms import Arm
 
 FORMAT = 1
+MANY = 3  # other arms, which are then told together
 
 
 def to_document(
@@ -98,8 +99,12 @@ def findings_of(
     setting: Mapping[str, Any],
     has_prices: bool = False,
     num_made: int | None = None,
+    is_recommended: bool = False,
 ) -> Findings:
-    """Return the answer, what each cluster costs and what was tried; `num_made` are the runs of this call."""
+    """Return the answer, what each cluster costs and what was tried.
+
+    `num_made` are the runs of this call; `is_recommended` says that GPU and model are given and settings are tried.
+    """
     runs = sum(decision.num_seeds for smallest in answers for decision in smallest.tried.values())
     made = None if num_made is None else Sentence.of(Quantity.whole(num_made), " of them made now.")
     level = f"{100 * setting['confidence']:g} %"
@@ -115,7 +120,7 @@ def findings_of(
                 ".",
             ),
             price=Sentence.of(Quantity.whole(runs), " runs."),
-            next=_next(answers, more),
+            next=_next(answers, more, is_recommended),
             time=made,
             cluster=setting.get("cluster", ""),
         ),
@@ -149,12 +154,13 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
         return
     by = "" if len(answers) == 1 else "by lowest cost: " if has_prices else "by fewest GPUs: "
     yield Sentence.of(f"{by}{_sentence(best)}.")
-    for name in dict.fromkeys(
-        answer.arm.name for answer in answers if answer.arm.name != best.arm.name
-    ):
-        other = cheapest([answer for answer in answers if answer.arm.name == name])
-        if other is not None:
-            yield Sentence.of(f"{_sentence(other)}.")
+    names = dict.fromkeys(one.arm.name for one in answers if one.arm.name != best.arm.name)
+    cheapest_of = (cheapest([one for one in answers if one.arm.name == name]) for name in names)
+    others = [one for one in cheapest_of if one is not None]
+    if len(others) < MANY:
+        yield from (Sentence.of(f"{_sentence(other)}.") for other in others)
+    else:
+        yield Sentence.of(f"others: {_by_gpus(others)}.")
     rivals = [(answer, _open_sizes(answer)) for answer in answers if answer is not best]
     open_to = [
         f"{_name_in(answer, answers)} with {', '.join(map(str, cheaper))} instances"
@@ -163,6 +169,17 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
     ]
     if open_to:
         yield Sentence.of(f"open, and no dearer: {joined(open_to)}.")
+
+
+def _by_gpus(answers: Sequence[Smallest]) -> str:
+    """Return which arms need how many GPUs, those of the fewest first."""
+    names: dict[int, list[str]] = {}
+    for answer in sorted(answers, key=_cost):
+        num_gpus = answer.family.of(answer.num_instances or 0).num_gpus
+        names.setdefault(num_gpus, []).append(answer.arm.name)
+    return "; ".join(
+        f"{count} GPU{'s' * (count > 1)} with {joined(arms)}" for count, arms in names.items()
+    )
 
 
 def _name_in(answer: Smallest, answers: Sequence[Smallest]) -> str:
@@ -178,18 +195,21 @@ def _shares(
     """Yield how many requests of each target the best cluster serves in time."""
     best = cheapest(answers)
     if best is not None:
-        yield f"; with {best.family.of(best.num_instances or 0)} instances, in time: "
+        size = str(best.family.of(best.num_instances or 0))
+        yield f"; with {size} instance{'s' * (size != '1')}, in time: "
         attained = best.tried[best.num_instances or 0].attained
         for at, (target, share) in enumerate(zip(targets, attained, strict=True)):
             yield f"{', ' * (at > 0)}{target.slo_class} by {target.limit_name} "
             yield _in_time(share)
 
 
-def _next(answers: Sequence[Smallest], more: str) -> str:
+def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
     if cheapest(answers) is None:
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(answer) for answer in answers):
         return f"{more} close what is open."
+    if is_recommended:
+        return "--tp, --grid and --strategy try others; another GPU is another MODEL GPU."
     return "--strategy NAME asks the same of another policy; --gpus A,B of other GPUs."
 
 

@@ -16,6 +16,7 @@ from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
 from blis_jax.metrics.metric import names_in
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from blis_jax.reports.words import cluster_line
 from sweeps.dataset.axes import check_axes, read_axes
 from sweeps.dataset.plan import DatasetSizes, make_plan
 from sweeps.dataset.store import DatasetStore, fill
@@ -68,6 +69,7 @@ def fill_dataset(options: DatasetOptions, command: str) -> int:
                 "the points are those that the same options run.",
                 "nothing was run.",
                 "leave out --plan to run them.",
+                cluster_line({strategy.name: space.base}, space.settings),
             )
         )
         return 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import lookup
 from blis_jax.policies.their_names import SETTINGS
 from blis_jax.reports.findings import Answer, Findings, Quantity, Row, Table
+from blis_jax.reports.words import cluster_line
 from blis_jax.statistics.intervals import CONFIDENCE, normal_quantile
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import requests_of, workload_of_arms
@@ -295,7 +296,9 @@ def take_gradients(
     files: outputs.Files = [
         (output, lambda path: write_json(path, document(arm.name, requests.seeds, gradients)))
     ]
-    findings = Findings(answer(arm.name, requests.seeds, gradients), [table(gradients)])
+    cluster = cluster_line({arm.name: arm.config})
+    told = replace(answer(arm.name, requests.seeds, gradients), cluster=cluster)
+    findings = Findings(told, [table(gradients)])
     outputs.show(findings, lambda: outputs.write_files(files), options)
     return 0
 

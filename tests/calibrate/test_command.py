@@ -27,7 +27,7 @@ def test_the_example_run(tmp_path: Path, capsys):
     assert abs(held_out["tpot_ms"]) < 0.03 and abs(held_out["ttft_ms"]) < 0.1
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert "same episode" in printed.out and "training mean" in printed.out
-    assert printed.out.startswith("Asked: ")
+    assert printed.out.startswith("Cluster: example/made-up-7b; 1 instance × 1 GPU = 1 GPU; ")
     assert "Verdict: the fit describes its run: the mean that is furthest" in printed.out
     assert document["verdict"]["describes"]
     # the same coefficients on the same requests, without a fit

@@ -9,6 +9,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.metrics.metric import METRICS
 from blis_jax.reports import answers, words
 from blis_jax.reports.words import cluster_line
+from sweeps.strategies.arms import arm_of, list_names
 
 
 @pytest.mark.parametrize("metric", [name for name, one in METRICS.items() if one.title])
@@ -36,8 +37,8 @@ def test_a_verdict_is_about_what_so_few_runs_can_tell() -> None:
 
 PLAIN = ClusterConfig(model="m", hardware="L4", tp=1, num_instances=2, corrected=True)
 SAID = (
-    "m; 2 instances × 1 L4 = 2 GPUs; budget 2,048 tokens and 256 requests a step; prompts cut by the budget alone; "
-    "router round-robin; without BLIS's defects."
+    "m; 2 instances × 1 L4 = 2 GPUs; budget 2,048 tokens, 256 requests; chunks by budget; router round-robin; "
+    "without BLIS's defects."
 )
 
 
@@ -47,17 +48,18 @@ def test_one_arm() -> None:
 
 def test_arms_that_differ_are_named() -> None:
     told = cluster_line({"a": PLAIN, "b": PLAIN.replace(enable_prefix_caching=False)})
-    assert "prefix caching on (a), prefix caching off (b)" in told
+    assert told.splitlines()[1:] == ["a: prefix caching on.", "b: prefix caching off."]
+    assert told.splitlines()[0] == f"{SAID[:-1]}; by arm: prefix caching."
 
 
 @pytest.mark.parametrize(
     ("changes", "before", "after"),
     [
         ({"num_instances": 1, "tp": 4}, "2 instances × 1 L4 = 2", "1 instance × 4 L4 = 4"),
-        ({"long_prefill_token_threshold": 256}, "by the budget alone", "at 256 tokens"),
-        ({"slo_prefill": True}, "by the budget alone", "by class"),
-        ({"enable_prefix_caching": False}, "alone; ", "alone; prefix caching off; "),
-        ({"kv_cpu_blocks": 3000}, "alone; ", "alone; CPU tier of 3,000 KV blocks; "),
+        ({"long_prefill_token_threshold": 256}, "chunks by budget", "chunks of 256"),
+        ({"slo_prefill": True}, "by budget", "by class"),
+        ({"enable_prefix_caching": False}, "defects.", "defects.\nprefix caching off."),
+        ({"kv_cpu_blocks": 3000}, "defects.", "defects.\nCPU tier of 3,000 KV blocks."),
         ({"corrected": False}, "without BLIS's defects", "as BLIS of February 2026, defects included"),
         (
             {"routing_policy": "weighted", "routing_scorers": "queue-depth:2,load-balance:1"},
@@ -65,7 +67,7 @@ def test_arms_that_differ_are_named() -> None:
         ),
         (
             {"hand_over_policy": "pools", "instances": [{"role": "prefill"}, {"count": 2, "role": "decode"}]},
-            "2 instances × 1 L4 = 2 GPUs", "1 prefill instance × 1 L4 + 2 decode instances × 1 L4 = 3 GPUs",
+            "2 instances × 1 L4 = 2 GPUs", "1 prefill × 1 L4 + 2 decode × 1 L4 = 3 GPUs",
         ),
     ],
 )  # fmt: skip
@@ -82,22 +84,29 @@ def test_roofline_has_no_cost_between_gpus() -> None:
     }
     assert words not in cluster_line({"one": of_tp[1]})
     assert words in cluster_line({"two": of_tp[2]})
-    assert f"{words} (two)" in cluster_line({"one": of_tp[1], "two": of_tp[2]})
+    told = cluster_line({"one": of_tp[1], "two": of_tp[2]})
+    assert words in told.splitlines()[2] and words not in told.splitlines()[1]
     assert words not in cluster_line({"two": PLAIN.replace(tp=2)})
 
 
 def test_arms_that_differ() -> None:
     other = PLAIN.replace(max_num_scheduled_tokens=512, kv_cpu_blocks=9)
     told = cluster_line({"a": PLAIN, "b": other, "c": PLAIN})
-    assert (
-        "budget 2,048 tokens and 256 requests a step (a and c), budget 512 tokens and 256" in told
-    )
-    assert "no CPU tier (a and c), CPU tier of 9 KV blocks (b)" in told
+    assert told.splitlines()[1:] == [
+        "a: budget 2,048 tokens, 256 requests; no CPU tier.",
+        "b: budget 512 tokens, 256 requests; CPU tier of 9 KV blocks.",
+        "c: budget 2,048 tokens, 256 requests; no CPU tier.",
+    ]
     many = {
         name: PLAIN.replace(max_num_scheduled_tokens=size)
-        for name, size in zip("abcd", range(300, 304), strict=True)
+        for name, size in zip("abcde", range(300, 305), strict=True)
     }
-    assert "; budget by arm; " in cluster_line(many)
+    assert cluster_line(many).endswith("; by arm: budget.")
+
+
+@pytest.mark.parametrize("name", list_names())
+def test_the_line_is_short_for_every_strategy(name: str) -> None:
+    assert len(cluster_line({name: arm_of(name).config}).splitlines()[0]) <= words.LONGEST
 
 
 def test_what_the_command_varies() -> None:
@@ -105,6 +114,6 @@ def test_what_the_command_varies() -> None:
         {"a": PLAIN}, ("num_instances", "max_num_scheduled_tokens", "routing_scorers")
     )
     assert told == (
-        "m; instances × 1 L4, their number varied; budget varied; prompts cut by the budget alone; router varied; "
+        "m; instances × 1 L4, their number varied; budget varied; chunks by budget; router varied; "
         "without BLIS's defects."
     )

@@ -46,7 +46,7 @@ from blis_jax.metrics.kv import (
 from blis_jax.policies.numbers import DECLARED
 from blis_jax.records.record import Status
 from blis_jax.reports.perfetto import TracedRun, write_trace
-from blis_jax.reports.words import steady_lines
+from blis_jax.reports.words import cluster_line, steady_lines
 from blis_jax.results.blis_files import labels_of, results_document, results_text
 from blis_jax.results.printed_text import decision_lines
 
@@ -135,6 +135,8 @@ def _note_before(
     options: RunOptions, config: ClusterConfig, source: Source, num_requests: int, notes: Notes
 ) -> None:
     """Say before the run what is simulated, and which options have no effect."""
+    is_known = "hardware" in options.named or "alpha_coeffs" not in options.named
+    notes.say(cluster_line({"": config if is_known else config.replace(hardware="")}))
     _say_stream(source, num_requests, notes)
     if not num_requests:
         notes.warn("no request arrives before the horizon, so there are no figures")

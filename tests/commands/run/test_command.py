@@ -497,7 +497,8 @@ def test_seed_decides_the_requests(stream, capsys):
 @simulating
 def test_only_another_stream_than_the_references_is_remarked(capsys):
     assert run.main(LOW_LOAD) == 0
-    assert capsys.readouterr().err == ""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "; budget 2,048 tokens, 256 requests; " in line
     assert run.main([*LOW_LOAD, "--rng", "jax"]) == 0
     assert "stream jax (not BLIS's)" in capsys.readouterr().err
 
@@ -518,7 +519,7 @@ def test_clients_add_their_model_and_their_network(tmp_path, capsys):
     arguments = [*BASE, "--workload-spec", "w.yaml", "--results-path", "r.json"]
     assert run.main(arguments) == 0
     said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    assert said.count("\n") == 2  # and the cluster
     assert "w.yaml: clients[0].slo_class: 'realtime'" in said
     requests = json.loads((tmp_path / "r.json").read_text())["requests"]
     assert [request.get("model") for request in requests] == ["tuned", None] * 2
