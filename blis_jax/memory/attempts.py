@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.columns import as_int, branch
+from blis_jax.core.columns import as_int
 from blis_jax.core.outcome import Outcome
 from blis_jax.memory.allocation import Answer, Refusal, attempt, attempt_with_tier
 from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, no_block_rows
@@ -42,16 +42,6 @@ def decision_of(
     if not demand.is_last:
         now, is_old = _after_reload(ctx, state, one, demand)
     return lambda: attempt(ctx, work, one, now, is_old, refusal)
-
-
-def worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
-    """Compute the decision behind a branch that is always taken; without it, each number of a row that
-    uses the decision computes it anew.
-    """
-    if ctx.when is not branch:
-        return decision()
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))
-    return branch(ctx.params.cluster.infinity > 0, decision, lambda: nothing)
 
 
 def _after_reload(

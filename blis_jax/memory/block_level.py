@@ -23,7 +23,7 @@ from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST
 from blis_jax.memory import decode_takes, preemption
 from blis_jax.memory.allocation import Answer, Refusal
-from blis_jax.memory.attempts import decision_of, life_after, worked_out
+from blis_jax.memory.attempts import decision_of, life_after
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
     Tenant,
@@ -46,7 +46,6 @@ from blis_jax.memory.memory import (
     Memory,
     Plan,
     Visit,
-    blocks_of_decode,
 )
 from blis_jax.memory.victims import Victims
 from blis_jax.tables.blocks import (
@@ -125,7 +124,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
         decision = decision_of(ctx, state, work, one, demand, self.refusal)
-        answer = worked_out(ctx, decision)
+        answer = ctx.worked_out(decision)
         asked = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
@@ -205,20 +204,18 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return Parts(decode_takes.no_takes()) if self.takes_at_once(ctx) else Parts()
 
     def takes_of(
-        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array
     ) -> Parts:
-        """Return what members take so in the next steps."""
+        """Return which members take so many blocks so."""
         if not self.takes_at_once(ctx):
             return Parts()
-        return Parts(decode_takes.takes_of(ctx, slots, step_index, num_steps))
+        return Parts(decode_takes.takes_of(ctx, slots, step_index, count))
 
     def decode_blocks(
-        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+        self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the blocks that members take without a visit; none where they are visited for each."""
-        if not self.takes_at_once(ctx):
-            return super().decode_blocks(ctx, slots, step_index, num_steps)
-        return blocks_of_decode(ctx, slots, step_index, num_steps)
+        """Return the blocks that members take without a visit, which ends the equal steps before."""
+        return taken, taken * steps
 
     def without_own(
         self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array

@@ -16,8 +16,7 @@ from jax import lax
 from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.types import LAST, pytree
 from blis_jax.memory.block_tables.contents import places
-from blis_jax.memory.block_tables.turn import unfused
-from blis_jax.memory.memory import MAX_TAKES, blocks_of_decode
+from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.blocks import NO_BLOCK, Blocks, Pool
 from blis_jax.tables.context import Context, SlotRows, Work, count_of, least_key, slot_of
 from blis_jax.tables.state import RUNAWAY, State
@@ -67,12 +66,19 @@ def steps_at_once(ctx: Context, slots: SlotRows, work: Work, due: Bool[Array, "s
     return jnp.where(is_simple, jnp.maximum(steps, 0), 0)
 
 
-def takes_of(
+def takes_after(
     ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
-) -> DecodeTakes:
-    """Return who takes the next blocks in so many steps."""
+) -> tuple[jax.Array, jax.Array]:
+    """Return how many members take a block in the step after so many, and after how many somebody takes the next."""
+    size, is_decode = ctx.shape.block_size, slots.finish != LAST
+    in_last = in_last_block(step_index + num_steps + slots.alloc_offset, size)
+    fullest = jnp.max(jnp.where(is_decode, in_last, 0))
+    return count_of(is_decode & (in_last == 0)), num_steps + jnp.int32(size) - fullest
+
+
+def takes_of(ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array) -> DecodeTakes:
+    """Return who takes so many blocks from this step on."""
     size = ctx.shape.block_size
-    count, _ = blocks_of_decode(ctx, slots, step_index, num_steps)
     held, order = step_index + slots.alloc_offset, slots.order.astype(jnp.int64)
     is_decode, in_last = slots.finish != LAST, in_last_block(held, size)
     first_due = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)  # in so many steps
@@ -116,7 +122,7 @@ def taken(ctx: Context, state: State, instance: jax.Array, takes: DecodeTakes) -
 
     def take(number: jax.Array, blocks: Blocks) -> Blocks:
         """Pop a free block for the member that is noted next."""
-        one = unfused(ctx, lambda: _pop(ctx, blocks, instance))
+        one = ctx.worked_out(lambda: _pop(ctx, blocks, instance))
 
         def at(table: jax.Array, place: jax.Array, value: jax.Array | int) -> jax.Array:
             return put(table, jnp.full((1, 1), value, table.dtype), (instance, place))

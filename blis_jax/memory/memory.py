@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
 from blis_jax.core.parts import Parts
-from blis_jax.core.types import LAST
+from blis_jax.core.types import LAST, pytree
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.tables.blocks import Asker, Do, InstanceMemory, MemoryTask
 from blis_jax.tables.context import Context, SlotRows, Work
@@ -146,7 +146,7 @@ class Grant:
         )
 
 
-@dataclass(frozen=True)
+@pytree
 class Visit:
     """The outcome of a visit to a request."""
 
@@ -298,16 +298,16 @@ class Memory(ABC, Generic[S, R]):
         return Parts()
 
     def takes_of(
-        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, count: jax.Array
     ) -> Parts:
-        """Return which blocks members take then, for `write`."""
+        """Return who takes so many blocks from this step on, for `write`."""
         return Parts()
 
     def decode_blocks(
-        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+        self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Return the blocks that counted members take over the next steps, and the sum of these blocks
-        over the steps.
+        over the steps; `taken` are those that they take without a visit, with the first of the steps.
         """
         return jnp.int32(0), jnp.int32(0)
 

@@ -339,10 +339,10 @@ class NoEviction(Memory[OnPath, PathRows]):
         return Plan(visit_all, counted, is_pure, jnp.min(left), ~visit_all)
 
     def decode_blocks(
-        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+        self, ctx: Context, slots: SlotRows, index: jax.Array, steps: jax.Array, taken: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Return the blocks that follow from the tokens held: members that are counted take theirs all at once."""
-        return blocks_of_decode(ctx, slots, step_index, num_steps)
+        return blocks_of_decode(ctx, slots, index, steps)
 
     def after_step(
         self,

@@ -17,7 +17,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, branch
 from blis_jax.core.types import pytree
 from blis_jax.memory.block_tables.contents import places
-from blis_jax.memory.block_tables.turn import Moves, Turn, applied, planned, unfused
+from blis_jax.memory.block_tables.turn import Moves, Turn, applied, planned
 from blis_jax.memory.mirror import Member, after_uses, member_of, relinked, searched
 from blis_jax.tables.blocks import Blocks, TierOrder
 from blis_jax.tables.context import Context
@@ -107,7 +107,7 @@ def use_in_order(ctx: Context, state: State, is_on: jax.Array) -> State:
 
     def use(at: jax.Array, tables: Tables) -> Tables:
         """Put a content behind all others in the order of use, into its entry or a new one."""
-        found = unfused(ctx, lambda: _entry(ctx, instance, uses, at, tables))
+        found = ctx.worked_out(lambda: _entry(ctx, instance, uses, at, tables))
         keys, order, filled, new = tables
         put = lax.dynamic_update_slice
         changed = TierOrder(

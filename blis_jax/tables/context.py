@@ -78,6 +78,15 @@ class Context:
             return repeated(holds, change, value, most)
         return always(holds(value), change, value)
 
+    def worked_out(self, made: Callable[[], T]) -> T:
+        """Return `made()`, behind a branch that is always taken; many lanes have none. Else the compiler computes it
+        again for each value that uses it, and copies tables that are read and then written.
+        """
+        if self.when is not branch:
+            return made()
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(made))
+        return branch(self.params.cluster.infinity > 0, made, lambda: nothing)
+
     def vector(self, row: Vector) -> Vector:
         """Return a row of a table in the form that phases use: as it is, or with its entries apart; see columns.py."""
         return row if self.when is branch else apart(row)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from blis_jax.memory.decode_takes import taken, takes_of
+from blis_jax.memory.decode_takes import taken, takes_after, takes_of
+from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.blocks import Blocks, Pool
 from blis_jax.tables.context import SlotRows
 from tests.engine.phases.made import Made
@@ -34,12 +35,27 @@ def decoding() -> Made:
 def test_blocks_are_taken_step_by_step_and_in_batch_order() -> None:
     made = decoding()
     slots = SlotRows(made.state, ONE)
-    takes = takes_of(made.ctx, slots, jnp.int32(4), jnp.int32(18))
+    takes = takes_of(made.ctx, slots, jnp.int32(4), jnp.int32(6))
     # steps 0: slots 2 and 0; step 1: slot 1; steps 16 and 17: the same again
     assert int(takes.count) == 6
     assert takes.slot[:6].tolist() == [2, 0, 1, 2, 0, 1]
     assert takes.position[:6].tolist() == [3, 2, 2, 4, 3, 3]
-    assert int(takes_of(made.ctx, slots, jnp.int32(4), jnp.int32(1)).count) == 2
+    assert takes.slot[6:].tolist() == [0] * (MAX_TAKES - 6)
+
+
+def test_it_is_told_when_somebody_takes_the_next_block() -> None:
+    made = decoding()
+    slots = SlotRows(made.state, ONE)
+    after, told = 0, []
+    for _ in range(4):
+        count, then = takes_after(made.ctx, slots, jnp.int32(4), jnp.int32(after))
+        told.append((after, int(count)))
+        after = int(then)
+    assert told == [(0, 2), (1, 1), (16, 2), (17, 1)]
+    assert [int(each) for each in takes_after(made.ctx, slots, jnp.int32(4), jnp.int32(5))] == [
+        0,
+        16,
+    ]
 
 
 def test_the_next_free_blocks_are_listed_and_holes_are_passed_over() -> None:
@@ -47,7 +63,7 @@ def test_the_next_free_blocks_are_listed_and_holes_are_passed_over() -> None:
     blocks = made.state[Blocks]
     hole = blocks.ring.at[1, 1].set(-1)
     made.state = made.state.having(dataclasses.replace(blocks, ring=hole))
-    takes = takes_of(made.ctx, SlotRows(made.state, ONE), jnp.int32(4), jnp.int32(2))
+    takes = takes_of(made.ctx, SlotRows(made.state, ONE), jnp.int32(4), jnp.int32(3))
     after = taken(made.ctx, made.state, ONE, takes)
     assert [int(after.lists[1, slot, at]) for slot, at in ((2, 3), (0, 2), (1, 2))] == [0, 2, 3]
     assert after.hold[1, :5].tolist() == [1, -2, 1, 1, -5]

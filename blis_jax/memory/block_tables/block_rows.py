@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -129,26 +129,32 @@ class Tenant(Subject):
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     """Return everything about the request in a slot, or the one whose allocation is attempted again."""
     blocks, task, instance = state[Blocks], work.task, choice.instance
-    is_forced = task.do == Do.ATTEMPT
-    slot = jnp.where(is_forced, task.slot, choice.slot)
-    slot_row = SlotRows(state, instance).one(ctx, slot)
-    request = slot_row.request
-    if choice.is_last:
-        request = jnp.where(is_forced, task.request, request)
+
+    def read() -> dict[str, Any]:
+        is_forced = task.do == Do.ATTEMPT
+        slot = jnp.where(is_forced, task.slot, choice.slot)
+        slot_row = SlotRows(state, instance).one(ctx, slot)
+        request = slot_row.request
+        if choice.is_last:
+            request = jnp.where(is_forced, task.request, request)
+        return {
+            "slot": slot,
+            "asker": jnp.where(is_forced, task.asker, choice.asker),
+            "request": request,
+            "row": slot_row,
+            "past": ctx.past(state, request),
+            "fixed": ctx.memory.preempted.fixed(ctx, state, request),
+            "life": BlockLife(ctx.vector(row(blocks.life, request))),
+            "computed": blocks.computed[instance, slot],
+        }
+
     return Tenant(
         instance=instance,
-        slot=slot,
-        asker=jnp.where(is_forced, task.asker, choice.asker),
-        request=request,
-        row=slot_row,
-        past=ctx.past(state, request),
-        fixed=ctx.memory.preempted.fixed(ctx, state, request),
         step=work.inst.step_index + 1,
         task=task,
-        life=BlockLife(ctx.vector(row(blocks.life, request))),
-        computed=blocks.computed[instance, slot],
         priority=choice.priority,
         is_last=choice.is_last,
+        **ctx.worked_out(read),
     )
 
 

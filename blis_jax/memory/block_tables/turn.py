@@ -154,11 +154,7 @@ def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation
 def planned(
     ctx: Context, state: State, is_on: jax.Array, plan: Callable[[Turn], T]
 ) -> tuple[jax.Array, T]:
-    """Return the active instance, or the spare one if it is not its turn, and what is planned on it.
-
-    That is computed behind a branch that is always taken: read and write of a table in one piece of code would make
-    the compiler copy the table, because it fuses reads into places that it puts after the write.
-    """
+    """Return the active instance, or the spare one if it is not its turn, and what is planned on it."""
     blocks, lane = state[Blocks], state.lane
     instance = jnp.where(is_on, lane.active, jnp.int32(ctx.shape.num_instances))
 
@@ -167,13 +163,7 @@ def planned(
         inst, task = Instance(row(state.inst.numbers, instance)), MemoryTask(blocks.task)
         return plan(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
 
-    return instance, unfused(ctx, made)
-
-
-def unfused(ctx: Context, made: Callable[[], T]) -> T:
-    """Return what `made` reads and computes, apart from what is written behind it."""
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(made))
-    return ctx.when(ctx.params.cluster.infinity > 0, made, lambda: nothing)
+    return instance, ctx.worked_out(made)
 
 
 def applied(ctx: Context, state: State, instance: jax.Array, moves: Moves) -> State:

@@ -51,7 +51,7 @@ def serve(
     asked = hand_overs.asked(ctx, state, one, asked, comes)
     demand = memory.remembered(work, one, asked)
     grant = memory.allocate(ctx, state, work, one, demand)
-    visit = _visit(one, demand, grant, comes)
+    visit = ctx.worked_out(lambda: _visit(one, demand, grant, comes))
     moves, work = hand_overs.ask(ctx, state, work, one, visit)
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
     past = _past(ctx, work, one, demand, visit)

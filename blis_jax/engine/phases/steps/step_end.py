@@ -119,21 +119,17 @@ def _in_runs(
 ) -> tuple[_Timed, EarlierRecords | None]:
     """The last run of a stretch, and the records of the runs before it."""
     inst, slots = work.inst, SlotRows(state, instance)
-    blocks, _ = ctx.memory.decode_blocks(ctx, slots, inst.step_index, work.lane.num_steps)
-    none = no_earlier(ctx)
-    last = stretch.num_runs - 1
+    blocks_of, none, last = ctx.memory.decode_blocks, no_earlier(ctx), stretch.num_runs - 1
+    taken = jnp.sum(stretch.taken, dtype=jnp.int32)
+    blocks, _ = blocks_of(ctx, slots, inst.step_index, work.lane.num_steps, taken)
 
     def run(at: jax.Array, before: tuple[jax.Array, ...]) -> tuple[_Timed, jax.Array, jax.Array]:
         """Return the times of a run of equal steps, and the step index and used blocks behind it."""
         start, total, index, used = before
-        steps = stretch.num_steps[at]
-        taken, more = ctx.memory.decode_blocks(ctx, slots, index, steps)
-        duration, summed = stretch.durations[at], used * steps + more
-        return (
-            _Timed(steps, duration, stretch.unlimited, start, total, summed),
-            index + steps,
-            used + taken,
-        )
+        steps, duration = stretch.num_steps[at], stretch.durations[at]
+        more, summed = blocks_of(ctx, slots, index, steps, stretch.taken[at])
+        timed = _Timed(steps, duration, stretch.unlimited, start, total, used * steps + summed)
+        return timed, index + steps, used + more
 
     def record(at: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         timed, index, used = run(at, carry[0])

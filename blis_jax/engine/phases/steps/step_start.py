@@ -76,7 +76,8 @@ def begin(
     fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most)
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
     used = inst.used_blocks
-    blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps)
+    taken = jnp.int32(0) if stretch is None else jnp.sum(stretch.taken, dtype=jnp.int32)
+    blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps, taken)
     blocks, summed = jnp.where(visits.takes_blocks, blocks, 0), used * num_steps + more
     counted = visits.num_counted
     lane, ties = work.lane, (unverified > 0) & ~is_simple

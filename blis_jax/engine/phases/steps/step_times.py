@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import branch, together
-from blis_jax.core.exact import in_last_block, truncate
+from blis_jax.core.exact import truncate
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, pytree
 from blis_jax.core.views import Members, StepBatch
+from blis_jax.memory.decode_takes import takes_after
 from blis_jax.memory.memory import MAX_TAKES
-from blis_jax.tables.context import Context, SlotRows, Work, count_of, row
+from blis_jax.tables.context import Context, SlotRows, Work, row
 from blis_jax.tables.state import Past, State, StepRecord
 from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_FAST_STEPS = 2048
 MAX_RUNS = 16  # of equal steps in a stretch; each has a record
-BITS = 62  # of a number of 64 bits, for the steps to the next block
 
 
 @pytree
@@ -39,6 +39,7 @@ class DecodeSteps:
     num_runs: jax.Array
     num_steps: Int[Array, "run"]
     durations: Real[Array, "run"]  # on the clock
+    taken: Int[Array, "run"]  # blocks, with its first step, where members take them without a visit
     unlimited: jax.Array  # µs of the last step, float64, which no clock limits
     takes: Parts  # of blocks in these steps, see `Memory.takes_of`
 
@@ -61,7 +62,7 @@ def no_stretch(ctx: Context) -> DecodeSteps | None:
     runs = most_runs(ctx)
     nothing = jnp.zeros((runs,), jnp.int32)
     durations, takes = jnp.zeros((runs,), ctx.clock), ctx.memory.no_takes(ctx)
-    return DecodeSteps(jnp.int32(0), nothing, durations, jnp.float64(0.0), takes)
+    return DecodeSteps(jnp.int32(0), nothing, durations, nothing, jnp.float64(0.0), takes)
 
 
 def no_earlier(ctx: Context) -> EarlierRecords | None:
@@ -100,7 +101,8 @@ def fast_steps(
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
     if latency.has_equal_decode_steps and not _has_stretches(ctx):
         raw = _equal_time(ctx, state, work, instance)
-        limit = jnp.minimum(jnp.minimum(_steps_before(ctx, work, until, raw), by_finish), by_sum)
+        in_time = _equal_steps_before(ctx, work, until, raw)
+        limit = jnp.minimum(jnp.minimum(in_time, by_finish), by_sum)
         return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32), None
     if not _has_stretches(ctx):
         return jnp.int32(1), None
@@ -108,7 +110,8 @@ def fast_steps(
     limit = jnp.minimum(jnp.maximum(limit, 1), most)
     stretch = _stretch(ctx, state, work, instance, until, limit)
     count, slots = jnp.sum(stretch.num_steps, dtype=jnp.int32), SlotRows(state, instance)
-    takes = ctx.memory.takes_of(ctx, slots, work.inst.step_index, count)
+    taken = jnp.sum(stretch.taken, dtype=jnp.int32)
+    takes = ctx.memory.takes_of(ctx, slots, work.inst.step_index, taken)
     return jnp.maximum(count, 1), dataclasses.replace(stretch, takes=takes)
 
 
@@ -120,6 +123,7 @@ class _Progress:
     start: jax.Array  # of the step behind it
     last: jax.Array  # duration of its last step
     taken: jax.Array  # blocks, where members take them without a visit
+    next_take: jax.Array  # steps before the next one in which somebody may take one
     goes_on: jax.Array
     stretch: DecodeSteps
 
@@ -133,81 +137,90 @@ def _stretch(
     most: jax.Array,
 ) -> DecodeSteps:
     """The steps that start before a time and not after the horizon, at most so many; the first in any case."""
-    horizon, clock = ctx.params.cluster.horizon_us, ctx.clock
-    wide = jnp.float64 if jnp.issubdtype(clock, jnp.floating) else jnp.int64
-    before = until.astype(jnp.int64)
-    before = jnp.where(horizon < before, horizon + 1, before).astype(wide)
     rule, decode = ctx.mechanism.rules.step_time, work.inst.num_decode
-    runs, takes_after = most_runs(ctx), None
-    if ctx.memory.takes_at_once(ctx):
-        takes_after = _takes_after(ctx, SlotRows(state, instance), work.inst.step_index)
+    is_equal, before = ctx.mechanism.latency.has_equal_decode_steps, _end(ctx, until)
     time_of = _decode_times(ctx, state, work, instance)
-
-    def put(values: jax.Array, at: jax.Array, value: jax.Array) -> jax.Array:
-        value = value.astype(values.dtype)[None]
-        return value if runs == 1 else lax.dynamic_update_slice(values, value, (at,))
+    taking = _taking(ctx, SlotRows(state, instance), work.inst.step_index)
 
     def is_next(now: _Progress) -> jax.Array:
         return now.goes_on & (now.count < most)
 
     def step(now: _Progress) -> _Progress:
-        """Go one step further; a step that has no room is left for the next scan step."""
+        """Go one step further; where all take the same time, up to the next one in which somebody takes a block."""
         raw = rule(time_of(now.count), jnp.int32(0), decode)
-        duration = truncate(raw, wide)
-        is_new = (now.count == 0) | (duration != now.last)
-        fits, taken = jnp.array(True), now.taken
-        if takes_after is not None:
-            taken = taken + takes_after(now.count)
-            is_new, fits = is_new | (taken > now.taken), taken <= MAX_TAKES
-        old = now.stretch
-        fits = fits & (~is_new | (old.num_runs < runs))
-        num_runs = old.num_runs + (is_new & fits).astype(jnp.int32)
-        at = num_runs - 1
-        # a step that has no room is the first one of the next scan step
-        made = DecodeSteps(
-            num_runs,
-            put(old.num_steps, at, old.num_steps[at] + fits.astype(jnp.int32)),
-            put(old.durations, at, jnp.where(fits, duration, now.last)),
-            jnp.where(fits, raw, old.unlimited),
-            Parts(),
-        )
-        start = now.start + duration
+        duration, steps = truncate(raw, jnp.int64), jnp.int32(1)
+        takes, next_take = taking(now.count, now.next_take)
         # behind a step without a duration another one would start at the same time
-        goes_on = fits & (duration > 0) & (start < before) & (raw < ctx.never.astype(raw.dtype))
-        return _Progress(now.count + fits.astype(jnp.int32), start, duration, taken, goes_on, made)
+        has_time = (duration > 0) & (raw < ctx.never.astype(raw.dtype))
+        if is_equal:
+            in_time = _steps_before(now.start, before, duration)
+            in_time = jnp.minimum(in_time, MAX_FAST_STEPS).astype(jnp.int32)
+            steps = jnp.minimum(jnp.minimum(next_take, most) - now.count, in_time)
+            steps = jnp.where(has_time, steps, 1)
+        is_new = (now.count == 0) | (duration != now.last) | (takes > 0)
+        taken = now.taken + takes
+        fits = (~is_new | (now.stretch.num_runs < most_runs(ctx))) & (taken <= MAX_TAKES)
+        made = _with_steps(ctx, now.stretch, steps, duration, raw, takes, is_new)
+        # steps that have no room are the first ones of the next scan step
+        made = jax.tree.map(lambda new, old: jnp.where(fits, new, old), made, now.stretch)
+        steps = jnp.where(fits, steps, 0)
+        start = now.start + duration * steps.astype(jnp.int64)
+        goes_on = fits & has_time & (start < before)
+        return _Progress(now.count + steps, start, duration, taken, next_take, goes_on, made)
 
     nothing = no_stretch(ctx)
     assert nothing is not None
     nothing = dataclasses.replace(nothing, takes=Parts())
-    start = work.lane.now.astype(wide)
-    zero = jnp.int32(0)
-    first = _Progress(zero, start, jnp.asarray(-1, wide), zero, jnp.array(True), nothing)
+    start, zero = work.lane.now.astype(jnp.int64), jnp.int32(0)
+    first = _Progress(zero, start, jnp.int64(-1), zero, zero, jnp.array(True), nothing)
     return lax.while_loop(is_next, step, first).stretch
 
 
-def _takes_after(
+def _with_steps(
+    ctx: Context,
+    old: DecodeSteps,
+    steps: jax.Array,
+    duration: jax.Array,
+    raw: jax.Array,
+    takes: jax.Array,
+    is_new: jax.Array,
+) -> DecodeSteps:
+    """The stretch with more steps, in its last run or in a new one."""
+    runs = most_runs(ctx)
+    num_runs = old.num_runs + is_new.astype(jnp.int32)
+    at = num_runs - 1
+
+    def put(values: jax.Array, value: jax.Array) -> jax.Array:
+        value = value.astype(values.dtype)[None]
+        return value if runs == 1 else lax.dynamic_update_slice(values, value, (at,))
+
+    return DecodeSteps(
+        num_runs,
+        put(old.num_steps, old.num_steps[at] + steps),
+        put(old.durations, duration),
+        put(old.taken, old.taken[at] + takes),
+        raw,
+        Parts(),
+    )
+
+
+def _taking(
     ctx: Context, slots: SlotRows, index: jax.Array
-) -> Callable[[jax.Array], jax.Array]:
-    """What says how many members whose last block is full take one in the step that comes after so many."""
-    size = ctx.shape.block_size
-    in_last, is_decode = in_last_block(index + slots.alloc_offset, size), slots.finish != LAST
+) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """What says how many members take a block in the step that comes after so many, told the next such step, and
+    the one after.
+    """
+    if not ctx.memory.takes_at_once(ctx):
+        return lambda count, next_take: (jnp.int32(0), next_take)
 
-    def counted(count: jax.Array) -> jax.Array:
-        return count_of((in_last_block(in_last + count, size) == 0) & is_decode)
+    def counted(count: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return takes_after(ctx, slots, index, count)
 
-    if size > BITS:
-        return counted
-    # one bit for each number of steps after which somebody takes, again after each block
-    due = in_last_block(jnp.int32(size) - in_last, size).astype(jnp.int64)
-    bits = jnp.where(is_decode, lax.shift_left(jnp.ones_like(due), due), jnp.int64(0))
-    taken = lax.reduce(bits, jnp.int64(0), lax.bitwise_or, (0,))
-
-    def takes(count: jax.Array) -> jax.Array:
-        bit = in_last_block(count, size).astype(jnp.int64)
-        is_any = lax.shift_right_logical(taken, bit) & 1 == 1
-        return ctx.when(is_any, lambda: counted(count), lambda: jnp.int32(0))
-
-    return takes
+    if ctx.mechanism.latency.has_equal_decode_steps:  # no other steps are asked about
+        return lambda count, next_take: counted(count)
+    return lambda count, next_take: ctx.when(
+        count == next_take, lambda: counted(count), lambda: (jnp.int32(0), next_take)
+    )
 
 
 def _decode_times(
@@ -248,17 +261,29 @@ def _equal_time(ctx: Context, state: State, work: Work, instance: jax.Array) -> 
     return step_time(ctx, state, instance, StepBatch(jnp.int32(0), work.inst.num_decode, members))
 
 
-def _steps_before(ctx: Context, work: Work, until: jax.Array, step_time: jax.Array) -> jax.Array:
+def _end(ctx: Context, until: jax.Array) -> jax.Array:
+    """The time, int64 µs, before which steps start that start before a time and not after the horizon."""
+    horizon, until = ctx.params.cluster.horizon_us, until.astype(jnp.int64)
+    return jnp.where(horizon < until, horizon + 1, until)
+
+
+def _steps_before(now: jax.Array, before: jax.Array, duration: jax.Array) -> jax.Array:
+    """Steps of this duration that start before a time, all int64 µs."""
+    duration = jnp.maximum(duration, 1)
+    return lax.div(before - now + duration - 1, duration)
+
+
+def _equal_steps_before(
+    ctx: Context, work: Work, until: jax.Array, step_time: jax.Array
+) -> jax.Array:
     """Steps of this duration that start before a time and not after the horizon, int64."""
-    horizon, now = ctx.params.cluster.horizon_us, work.lane.now
+    now = work.lane.now
     if ctx.shape.is_continuous:
-        until = jnp.minimum(until, horizon.astype(ctx.clock))
+        until = jnp.minimum(until, ctx.params.cluster.horizon_us.astype(ctx.clock))
         most = jnp.float64(MAX_FAST_STEPS)
         return jnp.minimum(jnp.ceil((until - now) / step_time), most).astype(jnp.int64)
-    duration = jnp.maximum(truncate(step_time, ctx.clock).astype(jnp.int64), 1)
-    until = until.astype(jnp.int64)
-    until = jnp.where(horizon < until, horizon + 1, until)
-    return lax.div(until - now.astype(jnp.int64) + duration - 1, duration)
+    duration = truncate(step_time, ctx.clock).astype(jnp.int64)
+    return _steps_before(now.astype(jnp.int64), _end(ctx, until), duration)
 
 
 def members_of(
