@@ -64,6 +64,7 @@ SHARED = (
     Shared("overwrite", "replace an existing output, make everything again", also=("force", "fresh")),
     Shared("no-figures", "draw no figures"),
     Shared("all", "print every row and note below the answer"),
+    Shared("explain", "print how figures, intervals and verdicts are made, below the answer"),
     Shared("quiet", "print nothing but errors"),
     Shared("no-cache", "compile again instead of using programs kept from earlier runs"),
 )  # fmt: skip

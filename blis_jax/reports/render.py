@@ -16,6 +16,7 @@ from blis_jax.reports.findings import Answer, Cell, Findings, Quantity, Remarks,
 WIDTH = 100  # columns where the output is no terminal
 MARGIN = 9  # of the answer's texts
 GAP = "  "
+ABOUT = "docs/how-to/compare-properly.md"  # what a comparison tells, and how surely
 COLOURS = {"better": "\33[32m", "worse": "\33[31m"}
 NO_COLOUR = "\33[0m"
 
@@ -34,15 +35,15 @@ def taken() -> Iterator[list[Findings]]:
         _taken.reset(before)
 
 
-def show(findings: Findings, has_all: bool = False) -> None:
-    """Print findings on standard output, as wide as the terminal."""
+def show(findings: Findings, has_all: bool = False, has_notes: bool = False) -> None:
+    """Print findings on standard output, as wide as the terminal; see `text`."""
     found = _taken.get()
     if found is not None:
         found.append(findings)
         return
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
-    print(text(findings, has_all, width, has_colours=is_terminal))
+    print(text(findings, has_all, width, has_colours=is_terminal, has_notes=has_notes))
 
 
 def show_answer(answer: Answer, *texts: str) -> None:
@@ -58,18 +59,22 @@ def show_answer(answer: Answer, *texts: str) -> None:
 
 
 def text(
-    findings: Findings, has_all: bool = False, width: int = WIDTH, has_colours: bool = False
+    findings: Findings,
+    has_all: bool = False,
+    width: int = WIDTH,
+    has_colours: bool = False,
+    has_notes: bool = False,
 ) -> str:
-    """Return the answer, then the short tables, or with `has_all` every row and note."""
+    """Return the answer, then the short tables, with `has_all` every row and note, with `has_notes` every note."""
     lines = list(answer_lines(findings.answer, width))
     for section in findings.filled:
         if isinstance(section, Table):
             shown = section if has_all else section.brief()
             if shown.rows:
                 lines += ["", *_table_lines(shown, width, has_colours)]
-        elif section.is_brief or has_all:
+        elif section.is_brief or has_all or has_notes:
             lines += ["", *_note_lines(section, width)]
-    left_out = None if has_all else left_out_line(findings)
+    left_out = None if has_all else left_out_line(findings, has_notes)
     return "\n".join([*lines, *([] if left_out is None else ["", *_wrapped(left_out, width)])])
 
 
@@ -80,18 +85,18 @@ def answer_lines(answer: Answer, width: int = WIDTH) -> Iterator[str]:
         yield from _wrapped(line, width, f"{first:<{MARGIN}}", " " * MARGIN)
 
 
-def left_out_line(findings: Findings) -> str | None:
-    """Return how many rows and notes the short form leaves out, None if it has all."""
+def left_out_line(findings: Findings, has_notes: bool = False) -> str | None:
+    """Return how many rows and notes the short form leaves out, and what prints them; None if it has all."""
     rows = sum(not row.is_brief for table in findings.tables for row in table.rows)
     notes = sum(
         len(one.lines) for one in findings.sections if isinstance(one, Remarks) and not one.is_brief
     )
-    counts = [
-        f"{count} more {word}{'s' * (count > 1)}"
-        for count, word in ((rows, "row"), (notes, "note"))
-        if count
-    ]
-    return f"--all prints {' and '.join(counts)}." if counts else None
+    said = [f"--all prints {rows} more row{'s' * (rows > 1)}"] if rows else []
+    if notes and not has_notes:
+        said.append(
+            f"--explain tells how figures, intervals and verdicts are made ({notes} note{'s' * (notes > 1)}; {ABOUT})"
+        )
+    return f"{'; '.join(said)}." if said else None
 
 
 def _wrapped(line: str, width: int, first: str = "", later: str = "") -> list[str]:

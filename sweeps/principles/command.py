@@ -184,7 +184,7 @@ def _checked(
         with cli.writing(path):
             write_json(path, {"principles": checks, "code": code})
         if not options.quiet:
-            render.show(findings_of(checks), options.all)
+            render.show(findings_of(checks), options.all, options.explain)
             print(f"Written: {path}")
         return 0
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
+    AllSwitch,
     FigureOption,
     MeasuredOptions,
     OutputSwitches,
@@ -131,10 +132,9 @@ class _How(SlotsOption, title="engine"):
     )
 
 
-class _Switches(OutputSwitches, title="switches"):
+class _Switches(AllSwitch, OutputSwitches, title="switches"):
     """Switches for the form of the report."""
 
-    all: bool = switch()
     json: bool = switch("print everything as JSON")
 
 

@@ -67,7 +67,11 @@ def test_the_answer_comes_first_and_the_rest_when_asked() -> None:
     assert "−12.3 % [−14.0, −11.0]" in lines[1] and "1200 runs. 2.00 s." in lines[3]
     short, whole = text(FOUND), text(FOUND, has_all=True)
     assert "2 runs failed." in short and "a|b" not in short and "± 1.0" not in short
-    assert "--all prints 1 more row and 2 more notes." in short
+    last = " ".join(short.splitlines()[-2:])
+    assert last.startswith("--all prints 1 more row; --explain tells how ") and "(2 notes; " in last
+    explained = text(FOUND, has_notes=True)
+    assert explained.endswith("--all prints 1 more row.")
+    assert "7 checks" in explained and "± 1.0" not in explained
     assert "a|b" in whole and "± 1.0" in whole and "7 checks" in whole and "--all" not in whole
 
 

@@ -49,7 +49,14 @@ QUESTIONS = {
     "sweep": _Question("sweep", ".zarr"),
     "train_surrogate": _Question("surrogate train"),
 }
-_OF_TERMINALS = ("--quiet", "--all", "--json", "--help", "--help-all")  # what Python does without
+_OF_TERMINALS = (
+    "--quiet",
+    "--all",
+    "--explain",
+    "--json",
+    "--help",
+    "--help-all",
+)  # what Python does without
 _UNASKED = {"--figure": "none", "--no-figures": True}  # pictures are drawn by `plot`
 
 

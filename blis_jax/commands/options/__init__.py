@@ -205,9 +205,10 @@ class PlainSwitches(OverwriteSwitch, title="switches"):
 
 
 class AllSwitch(CommandOptions, title="switches"):
-    """The switch that prints all of the results."""
+    """The switches that print all of the results, or how they were found."""
 
     all: bool = switch()
+    explain: bool = switch()
 
 
 class OutputSwitches(PlainSwitches, title="switches"):

@@ -199,7 +199,7 @@ def show(findings: Findings, write: Callable[[], Sequence[Path]], options: Comma
     named = vars(options)
     try:
         if not named.get("quiet"):
-            render.show(findings, named.get("all", False))
+            render.show(findings, named.get("all", False), named.get("explain", False))
             sys.stdout.flush()
     finally:
         files = write()
