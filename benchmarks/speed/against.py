@@ -89,6 +89,7 @@ class Side:
     def __init__(self, tree: Path, command: Sequence[str], flags: Mapping[str, str]) -> None:
         """Starts it; the first answer says what a repetition is."""
         environment = os.environ | dict(flags) | {"PYTHONPATH": str(tree)}
+        environment.pop("XLA_FLAGS", None)  # each revision sets its own as it is imported
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self.process = subprocess.Popen(
             command,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blis_jax.backend import CPU_FLAG
 from blis_jax.core.exact import exact_product, exact_quotient, runtime_infinity, truncate
 from blis_jax.core.outcome import WHOLE
 from blis_jax.core.views import StepBatch
@@ -140,7 +141,6 @@ def test_equals_numpy(check):
         assert check() == 0
 
 
-SMALL_WHILE = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
 IN_A_FRESH_PROCESS = (
     "import jax; jax.config.update('jax_enable_x64', True); from tests.core.test_exact import CHECKS; "
     "print([check() for check in CHECKS])"
@@ -149,7 +149,7 @@ IN_A_FRESH_PROCESS = (
 
 @pytest.mark.parametrize(
     "xla_flags",
-    ["", SMALL_WHILE, "--xla_cpu_max_isa=AVX", f"--xla_cpu_max_isa=AVX {SMALL_WHILE}"],
+    ["", CPU_FLAG, "--xla_cpu_max_isa=AVX", f"--xla_cpu_max_isa=AVX {CPU_FLAG}"],
     ids=["plain", "one function", "without fused multiply-add", "both"],
 )
 def test_equals_numpy_under_any_compiler_flags(xla_flags: str):

@@ -74,7 +74,7 @@ def flags_line(flags: str | None) -> str:
     words = "XLA's option for long loops: not set, so runs on a CPU are about ten times slower"
     if not flags:
         return f"{words}; XLA_FLAGS is empty, which keeps it out: unset XLA_FLAGS"
-    return f"{words}; your {backend.EXTRA_OPTIONS} lacks it: add {_LOOP_OPTION}=1000000000000 there"
+    return f"{words}; your {backend.EXTRA_OPTIONS} lacks it: add {backend.CPU_OPTIONS} there"
 
 
 def cache_line() -> str:
