@@ -8,6 +8,7 @@ from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.core.revision_rules import AUGUST_RULES, FEBRUARY_RULES
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import lookup
 
 MODEL = "meta-llama/llama-3.1-8b-instruct"
 
@@ -51,7 +52,7 @@ def test_names_of_the_revision():
     ("settings", "words"),
     [
         ({"corrected": True}, "corrected True is not part of blis-2026-08; leave it at False"),
-        ({"latency_model": "blackbox"}, "use trained-physics or roofline"),
+        ({"latency_model": "blackbox-context"}, "use trained-physics, roofline or blackbox"),
         ({"admission_policy": "slo-gated"}, "take the profile blis-2026-02"),
         ({"priority_policy": "slo-based"}, "leave it at constant"),
         ({"num_gateways": 2, "num_instances": 2}, "num_gateways 2 is not part of blis-2026-08"),
@@ -65,3 +66,15 @@ def test_what_the_revision_lacks_is_refused(settings, words):
 def test_a_limit_on_length_is_of_august_alone():
     with pytest.raises(ConfigError, match="leave it out, or take the profile blis-2026-08"):
         ClusterConfig(max_model_len=4096)
+
+
+def test_the_linear_law_runs_under_augusts_rules():
+    fit = lookup("qwen/qwen2.5-7b-instruct", "H100", 1, "vllm/vllm-openai:v0.11.0")
+    config = ClusterConfig(
+        revision=AUGUST, latency_model="blackbox", alpha_coeffs=fit.alpha, beta_coeffs=fit.beta,
+        total_kv_blocks=fit.total_kv_blocks,
+    )  # fmt: skip
+    assert config.profile == "blis-2026-08/blackbox"
+    assert config.beta_coeffs == (7051.796874715078, 19.538416565504026, 25.431830886933543)
+    assert mechanism(config).rules == AUGUST_RULES
+    assert lookup("qwen/qwen3-14b").total_kv_blocks == 17600

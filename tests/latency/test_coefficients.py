@@ -94,7 +94,8 @@ def test_table_equals_the_published_list():
     for key, numbers in first_rows.items():
         found = lookup(*key)
         assert (*found.alpha, *found.beta, found.total_kv_blocks) == numbers
-    assert {key[0] for key in first_rows} == set(known_models())
+    later = {"qwen/qwen3-14b"}  # fitted in March, as the fits of vLLM 0.11 are
+    assert {key[0] for key in first_rows} == set(known_models()) - later
 
 
 @pytest.mark.golden

@@ -39,7 +39,8 @@ def test_a_fitted_pair_can_be_looked_up() -> None:
     line = pairs("models")["meta-llama/llama-3.1-8b-instruct"]
     assert line == "fitted: A100-80 × 1, 2, 4; H100 × 1, 2, 4; described"
     assert lookup("meta-llama/llama-3.1-8b-instruct", "A100-80", 4).tp == 4
-    assert pairs("models")["qwen/qwen3-14b"] == "described"
+    assert pairs("models")["qwen/qwen3-14b"] == "fitted: H100 × 1; described"
+    assert pairs("models")["meta-llama/llama-3.1-70b-instruct"] == "described"
     assert pairs("gpus")["H200"].startswith("described: ")
 
 
