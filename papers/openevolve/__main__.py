@@ -1,0 +1,83 @@
+"""`python -m papers.openevolve`: routers of a program search, their published numbers again, and on new seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.options import CommandOptions, option, switch
+from papers.pages import csv_of, rows_of, write_text
+
+NAME = "papers.openevolve"
+FOLDER = "out/openevolve"
+_DESCRIPTION = """\
+Run the OpenEvolve example of BLIS, five arms on nine workloads, and the winner that was handed over
+with its baselines, on the published seeds and on 20 seeds that no search saw. Print how many published
+numbers are equal to the last digit, the scores that follow, and what the arms change by class. The
+example's data are read from a folder beside the repository; its Go files, if they are given, are read
+by the reader of `blis-jax evolve read`.
+"""
+_EXAMPLES = """\
+examples:
+  the tables that come with the package, and the page of results:
+    %(prog)s --saved --page docs/results/openevolve.md
+
+  everything again, with the Go files of the search's repository:
+    %(prog)s --data ../shared/data/openevolve_blis_router --programs ../skydiscover
+"""
+
+
+class OpenEvolveOptions(
+    CommandOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
+
+    data: str | None = option(
+        str, None, "FOLDER",
+        "workloads and published numbers (default: ../shared/data/openevolve_blis_router)",
+    )  # fmt: skip
+    programs: str | None = option(
+        str, None, "FOLDER", "Go files of the winner and of the hand-made routers"
+    )
+    output: str = option(str, FOLDER, "FOLDER", "where tables and runs go")
+    page: str | None = option(str, None, "FILE", "also write the page of results")
+    saved: bool = switch("use the tables that come with the package instead of simulating")
+    quiet: bool = switch()
+    no_cache: bool = switch()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run_command(NAME, _run, arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options = OpenEvolveOptions.read(arguments)
+    folder = Path(str(files(NAME))) / "data"
+    if not options.saved:
+        folder = Path(options.output)
+        cli.check_writable(folder, is_folder=True)
+        prepare_backend(use_cache=not options.no_cache)
+
+    from papers.openevolve import experiments, page, tables
+
+    if not options.saved:
+        data = experiments.data_folder(options.data)
+        programs = Path(options.programs) if options.programs else None
+        groups = list(experiments.groups(data, programs, folder / "programs"))
+        for name, rows in tables.make(data, groups, folder / "runs"):
+            write_text(folder / f"{name}.csv", csv_of(rows))
+    rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in tables.TABLES}
+    if not options.quiet:
+        print("\n".join(page.printed(rows_by_table)))
+    if options.page is not None:
+        write_text(Path(options.page), page.page(rows_by_table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
