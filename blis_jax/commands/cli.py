@@ -136,6 +136,8 @@ _NOT_KNOWN_YET = {  # JAX's errors on values that a policy's function has only w
 def _said(error: Exception) -> str:
     """Return what went wrong in a user's file, in one line."""
     kind = type(error).__name__
+    if "truth value of an array" in str(error):  # an example is made of arrays of numpy
+        kind = "TracerBoolConversionError"
     if kind in _NOT_KNOWN_YET:
         return _NOT_KNOWN_YET[kind]
     if isinstance(error, AttributeError) and error.name is not None and error.obj is not None:

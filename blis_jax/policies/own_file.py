@@ -18,7 +18,7 @@ import numpy as np
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.lazy import jax
-from blis_jax.policies.scenes import scene_of
+from blis_jax.policies.scenes import INSTANCES, scene_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -50,13 +50,23 @@ def check(policy: Policy) -> None:
             _check_memory(policy, made, source)
     if policy.kind == "scorer":
         _check_scores(policy, f"{source.name}, line {code.co_firstlineno}")
+    if policy.kind in ("routing", "picker"):
+        _check_choice(policy, f"{source.name}, line {code.co_firstlineno}")
 
 
-_ARGUMENTS = {"decide": 3, "start": 2, "observe": 3}  # how many, of each function of a policy
+_ARGUMENTS = {  # how many, of each function of a policy
+    "decide": 3,
+    "start": 2,
+    "observe": 3,
+    "next_time": 2,
+    "pool": 2,
+}
 _FORMS = {
     "decide": "the function takes (params, state, context)",
     "start": "start= takes (params, shape)",
     "observe": "observe= takes (params, state, completion)",
+    "next_time": "next_time= takes (params, state)",
+    "pool": "pool= takes (params, context)",
 }
 
 
@@ -131,7 +141,7 @@ def _compared_texts(made: ast.FunctionDef) -> Iterator[tuple[int, str]]:
 def _check_scores(policy: Policy, place: str) -> None:
     """Warn where a score of an example is outside 0 to 1."""
     for first in EXAMPLES:
-        values = _scores(policy, first)
+        values = _decided(policy, first)
         if np.isnan(values).any():
             raise ConfigError(
                 f"{policy.words} ({place}) gives NaN on an example; no instance can be chosen by it, so look for 0 ÷ 0"
@@ -144,15 +154,28 @@ def _check_scores(policy: Policy, place: str) -> None:
             return
 
 
-def _scores(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
-    """Return what the scorer gives on an example; nothing where it fails, which is said where it is traced."""
+def _check_choice(policy: Policy, place: str) -> None:
+    """Warn where an example gets an instance that there is not."""
+    for first in EXAMPLES:
+        for chosen in _decided(policy, first).reshape(-1):
+            if chosen % 1 == 0 and not 0 <= chosen < INSTANCES:  # others are refused where traced
+                text = (
+                    f"{policy.words} ({place}) chooses instance {chosen:g} of {INSTANCES} on an example; it must "
+                    "return the index of one, from 0 on, and a run without such an instance ends there"
+                )
+                warnings.warn(ConfigWarning(text), stacklevel=2)
+                return
+
+
+def _decided(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
+    """Return the decision on an example; nothing where it fails, which is said where it is traced."""
     context = jax.tree.map(lambda leaf: _example(leaf, first), scene_of(policy.kind))
     shape: Any = None  # what a start needs of it, an example has not
     numbers = policy.values()
     try:
         with jax.enable_x64(True):
-            score, _ = policy.decide(numbers, policy.start(numbers, shape), context)
-        return np.asarray(score, np.float64)
+            decision, _ = policy.decide(numbers, policy.start(numbers, shape), context)
+        return np.asarray(decision, np.float64)
     except Exception:
         return np.zeros(0)
 

@@ -20,7 +20,7 @@ from blis_jax.core.kinds import KINDS
 from blis_jax.core.types import EngineShape, Record
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import jax
-from blis_jax.policies.scenes import INSTANCES, PATH, SLOTS, array_of, scene_of
+from blis_jax.policies.scenes import INSTANCES, PATH, SLOTS, answered, array_of, scene_of
 
 if TYPE_CHECKING:
     from blis_jax.policies.contract import Policy
@@ -170,12 +170,12 @@ def reading(
         try:
             signals = signals_of(function, size, clock, absent, num_scorers)
             break
-        except ConfigError:
+        except UnreadSignal:
             raise
-        except Exception as error:  # the policy's own
+        except Exception as error:  # the policy's own, or an answer of another form
             failures.append(error)
     if signals is None:
-        raise failures[0]
+        raise failures[-1 if isinstance(failures[-1], ConfigError) else 0]
     for signal in RANDOM:
         if signal in signals and not policy.is_random:
             raise ConfigError(_unread(policy, signal).sentence)
@@ -283,7 +283,9 @@ def _answers(
     """Arrays of what all functions of a policy answer that are asked with a context."""
     context = asked[KINDS[function.kind].context]
     state = function.start(numbers, shape)
-    answers: list[Any] = [function.decide(numbers, state, context)]
+    answers: list[Any] = [
+        answered(function, state, context, function.decide(numbers, state, context))
+    ]
     if function.routed is not None:
         answers.append(function.routed(numbers, state, context, instance))
     if function.hands is not None:

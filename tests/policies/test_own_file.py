@@ -10,9 +10,11 @@ import pytest
 from blis_jax import ConfigError
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
+from blis_jax.core.kinds import KINDS
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.errors import ConfigWarning
 from blis_jax.policies import registry
+from blis_jax.policies.reading import reading, signals_of
 from blis_jax.runs.demand import sharing_instances
 from sweeps.strategies.arms import arm_of
 
@@ -114,7 +116,7 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
         ("return (0 if context.snapshots.queue_depth[0] > 3 else 1), state",
          "if, and, or, not and while need a value before the run; use jnp.where"),
         ("return [0, 1][context.snapshots.queue_depth[0]], state", "an index or a count is needed before the run"),
-        ("return float(context.snapshots.queue_depth[0]), state", "a Python number is needed before the run"),
+        ("return min(float(context.snapshots.queue_depth[0]), 1.0), state", "a Python number is needed before the run"),
         ("return jnp.zeros((2, 3)) @ jnp.zeros(5), state", "TypeError: "),
     ],
     ids=["a signal elsewhere", "a misspelt signal", "a Python if", "an index", "a number", "another error"],
@@ -131,6 +133,62 @@ def test_what_tracing_shows_is_one_sentence(
     assert cli.run_command("test", command, []) == 2
     said = capsys.readouterr().err
     assert f"mine.py, line 6: {says}" in said and said.count("\n") == 1
+
+
+WRONG = {  # by kind: what a policy must not return, and what is said
+    "admission": ("0.5, state", r"decided float\[\]; decide bool"),
+    "routing": ("1.5, state", r"decided float\[\]; decide int32"),
+    "scorer": ("0.5, state", r"decided float\[\]; decide float64\[instance\], here float64\[\d\]"),
+    "picker": ("context.scores, state", r"decided float64\[\d\]; decide int32"),
+    "priority": ("0.5, state", r"decided float\[\]; decide float64\[slot\]"),
+    "scheduler": ("0.5, state", r"decided float\[\]; decide \(float64\[slot\], int32\[slot\]\)"),
+    "cluster": ("3, state", r"decided int\[\]; decide a ClusterChange"),
+    "hand_over": ("True, state", r"decided bool\[\]; decide a HandOver"),
+    "source": ("None, state", r"decided None; decide a Happening"),
+    "victim": ("True, state", r"decided bool\[\]; decide float64\[slot\]"),
+    "offload": ("'yes', state", r"decided 'yes'; decide float64\[block\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", ["wrong", "nothing"])
+def test_a_wrong_return_of_every_kind_is_one_sentence_before_a_run(
+    tmp_path: Path, kind: str, answer: str
+) -> None:
+    needs = "next_time=lambda params, state: 0" if KINDS[kind].needs else ""
+    wrong, says = WRONG[kind]
+    line, says = (
+        (f"return {wrong}", says) if answer == "wrong" else ("pass", "returned None; return a pair")
+    )
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{HEAD}@{KINDS[kind].decorator}({needs})\ndef mine(params, state, context):\n    {line}\n"
+    )
+    policy = registry.find(kind, f"{path}:mine")
+    with pytest.raises(ConfigError, match=rf"mine \(mine.py, line 3\) {says}"):
+        signals_of(policy)
+
+
+@pytest.mark.parametrize("chosen", ["99", "-1"])
+def test_an_instance_that_there_is_not_is_told(tmp_path: Path, chosen: str) -> None:
+    with pytest.warns(ConfigWarning, match=rf"chooses instance {chosen} of 4 on an example"):
+        registry.find("routing", written(tmp_path, "routing_policy", f"return {chosen}, state"))
+
+
+def test_a_scorer_of_one_size_of_cluster_is_asked_with_that(tmp_path: Path) -> None:
+    name = written(tmp_path, "scorer", "return jnp.linspace(0.0, 1.0, 6), state")
+    policy = registry.find("scorer", name)
+    assert reading(policy, 6).signals == frozenset()
+    with pytest.raises(ConfigError, match=r"here float64\[5\]"):
+        reading(policy, 5)
+
+
+def test_next_time_takes_two(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    head = "@cluster_policy(next_time=lambda params, state, context: 0)\n"
+    path.write_text(f"{HEAD}{head}def mine(params, state, context):\n    return 0, state\n")
+    with pytest.raises(ConfigError, match=r"next_time= takes \(params, state\)"):
+        registry.find("cluster", f"{path}:mine")
 
 
 def test_a_router_of_a_file_has_room_for_uneven_shares(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import everywhere, has_cpu_tier, per_instance
+from blis_jax.core.kinds import NONE
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
@@ -68,7 +69,7 @@ FEATURES = (
         "CPU KV tier",
         ("kv_cpu_blocks",),
         has_cpu_tier,
-        _replaced(kv_cpu_blocks=0),
+        lambda config: everywhere(config.replace(offload_policy=NONE), kv_cpu_blocks=0),
         {"cpu_offloads": "offloaded", "cpu_reloads": "reloaded"},
     ),
     Feature(
