@@ -39,6 +39,7 @@ CASES = (
     "sustainable-1000",
     "sustainable-10000",
     "sustainable-100000",
+    "sustainable-1000000",
     "overloaded-1000",
     "overloaded-10000",
     "pressure-5000",
