@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,19 @@ import pandas
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
-from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.intervals import Error, group_of, half_widths
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
 from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING, predicted
-from papers.real_servers.predict.learned import OF_POOLS, Learned, deployment_key, layout_key
+from papers.real_servers.predict.learned import (
+    OF_POOLS,
+    Learned,
+    Seen,
+    deployment_key,
+    layout_key,
+    software_key,
+)
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
 from papers.real_servers.predict.scene import Collection as RunsCollection
 from papers.real_servers.predict.simulation import SimulatedRequests
@@ -108,15 +116,44 @@ def _pools_alike(run: ClusterRun) -> str:
     return run.layout
 
 
-# what is left out, and the kind of interval that its errors make; the first fits all anew, the others the groups alone
+def _side(runs: Sequence[ClusterRun]) -> list[str]:
+    """Return the layout, its software, and whether the run is of the upper or the lower half of its concurrencies."""
+    by_layout: dict[str, set[int]] = {}
+    layouts = [f"{run.layout} {run.scene.server.variant}" for run in runs]
+    for run, layout in zip(runs, layouts, strict=True):
+        by_layout.setdefault(layout, set()).add(run.concurrency)
+    return [
+        f"{layout} {'lower' if run.concurrency <= np.median(list(by_layout[layout])) else 'upper'}"
+        for run, layout in zip(runs, layouts, strict=True)
+    ]
+
+
+# What is left out; the first fits all anew, the others the groups alone. What kind of row a left-out run is
+# follows from the runs that stay.
 HALVES = "half of the concurrencies"
-DESIGNS = {
-    HALVES: ("same", None),
-    "one layout": ("other_layout", _pools_alike),
-    "one deployment": ("other_deployment", lambda run: deployment_key(run.scene.server)),
-    "one model": ("other_model", lambda run: run.scene.server.model.lower()),
-    "one kind of GPU": ("other_hardware", lambda run: run.scene.server.hardware),
+DESIGNS: Mapping[str, Callable[[Sequence[ClusterRun]], list[str]]] = {
+    "upper or lower concurrencies": _side,
+    "one sharing of experts": lambda runs: [
+        f"{run.layout} {run.scene.server.variant}" for run in runs
+    ],
+    "one software of a model": lambda runs: [software_key(run.scene.server) for run in runs],
+    "one layout": lambda runs: [_pools_alike(run) for run in runs],
+    "one deployment": lambda runs: [deployment_key(run.scene.server) for run in runs],
+    "one model": lambda runs: [run.scene.server.model.lower() for run in runs],
+    "one kind of GPU": lambda runs: [run.scene.server.hardware for run in runs],
 }
+
+
+def _kinds(runs: Sequence[ClusterRun], labels: Sequence[str]) -> list[str]:
+    """Return the kind of row that each run is if all runs of its label are left out; empty if it is two."""
+    kind_of: dict[str, str] = {}
+    for label in dict.fromkeys(labels):
+        known = Seen.of(run.scene for run, name in zip(runs, labels, strict=True) if name != label)
+        for run, name in zip(runs, labels, strict=True):
+            if name == label:
+                kinds = known.unseen(run.scene)
+                kind_of[run.name] = kinds[0] if len(kinds) == 1 else ""
+    return [kind_of[run.name] for run in runs]
 
 
 @dataclass(frozen=True)
@@ -126,6 +163,11 @@ class ClusterStudy:
     learned: Learned
     runs: Sequence[ClusterRun]
     errors: Mapping[str, Sequence[Error]]  # by design, of runs that were left out
+
+    @property
+    def everything(self) -> list[Error]:
+        """Return the errors of all designs."""
+        return list(itertools.chain.from_iterable(self.errors.values()))
 
 
 def study(
@@ -144,19 +186,39 @@ def study(
         assert before.beta is not None
         start = LoopFit(before.beta, before.pace, before.view)
     fit, posterior, requests = _fitted(runs, view, start)
-    errors = {HALVES: _other_half(runs, view, start)}
-    for design, (_, label) in DESIGNS.items():
-        names = [] if label is None else [label(run) for run in runs]
-        if len(set(names)) > 1:
-            errors[design] = _errors(runs, requests, posterior.left_out(names))
+    errors = {HALVES: _placed(_other_half(runs, view, start), runs, halves(runs))}
+    for design, label in DESIGNS.items():
+        labels = label(runs)
+        if len(set(labels)) > 1:
+            found = _errors(runs, requests, posterior.left_out(labels))
+            errors[design] = _placed(found, runs, labels)
     half = {} if before is None else {name: dict(before.errors[one]) for name, one in ALIKE.items()}
-    is_split = {run.name: bool(run.scene.server.pools) for run in runs}
-    for design, found in errors.items():
-        for suffix, side in (("", False), (OF_POOLS, True)):
-            mine = [one for one in found if is_split[one.run] == side]
-            for name, width in widths(mine).items():
-                half.setdefault(name, {})[DESIGNS[design][0] + suffix] = width
+    everything = list(itertools.chain.from_iterable(errors.values()))
+    for suffix, side in (("", False), (OF_POOLS, True)):
+        for name, widths in half_widths(of_side(everything, runs, side)).items():
+            half.setdefault(name, {}).update({f"{kind}{suffix}": w for kind, w in widths.items()})
     return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors)
+
+
+def of_side(errors: Iterable[Error], runs: Sequence[ClusterRun], has_pools: bool) -> list[Error]:
+    """Return the errors of runs that have pools, or of those that have none."""
+    mine = {run.name for run in runs if bool(run.scene.server.pools) == has_pools}
+    return [error for error in errors if error.run in mine]
+
+
+def _placed(
+    errors: Iterable[Error], runs: Sequence[ClusterRun], labels: Sequence[str]
+) -> list[Error]:
+    """Give errors their kind and group."""
+    place_of = {
+        run.name: (kind, group_of(run.scene, kind))
+        for run, kind in zip(runs, _kinds(runs, labels), strict=True)
+    }
+    return [
+        one._replace(kind=kind, group=group)
+        for one in errors
+        for kind, group in (place_of[one.run],)
+    ]
 
 
 def _fitted(
@@ -215,35 +277,5 @@ def _learned(
     posterior: LoopPosterior,
     half: Mapping[str, Mapping[str, float]],
 ) -> Learned:
-    servers = [run.scene.server for run in runs]
-    return Learned(
-        fit.beta,
-        fit.pace,
-        NOTHING,
-        frozenset(server.model.lower() for server in servers),
-        frozenset(server.hardware for server in servers),
-        half,
-        fit.view,
-        posterior.effects(),
-        frozenset(run.layout for run in runs),
-    )
-
-
-def coverage(errors: Sequence[Error]) -> dict[str, float]:
-    """Return by figure how much intervals hold of one half of the layouts, made from the other half;
-    none for one layout.
-    """
-    order = {
-        name: place
-        for place, name in enumerate(dict.fromkeys(one.run.rpartition(",")[0] for one in errors))
-    }
-    sides = [
-        [one for one in errors if order[one.run.rpartition(",")[0]] % 2 == side] for side in (0, 1)
-    ]
-    held: dict[str, list[bool]] = {}
-    for known, new in (sides, sides[::-1]):
-        half = widths(known)
-        for one in new if known else ():
-            size = abs(math.log(one.predicted / one.measured))
-            held.setdefault(one.figure, []).append(size <= half[one.figure])
-    return {name: float(np.mean(one)) for name, one in held.items()}
+    seen = Seen.of(run.scene for run in runs)
+    return Learned(fit.beta, fit.pace, NOTHING, seen, half, fit.view, posterior.effects())

@@ -1,16 +1,17 @@
-"""Fits to some runs, and their errors on the others: one workload, model or kind of GPU is left out at a time."""
+"""Fits to some runs, and their errors on the others: a workload, deployment, model or kind of GPU is left out."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from blis_jax import progress
+from papers.real_servers.intervals import Error, group_of, half_widths
 from papers.real_servers.predict.figures import (
     NOTHING,
     ClientView,
@@ -20,29 +21,28 @@ from papers.real_servers.predict.figures import (
     predicted,
     seen,
 )
-from papers.real_servers.predict.learned import COVERAGE, Learned
+from papers.real_servers.predict.learned import KINDS, Learned, Seen, deployment_key
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
 
 STAGE_S = 120.0  # of each stage, when runs are simulated for a fit
-DESIGNS = {"workload": "same", "model": "other_model", "hardware": "other_hardware"}
-GROUPS = 2  # at least, of a design, so that something is left to fit
+NEAR = 0.02  # laws that differ by less are not simulated again
 
 
-class Error(NamedTuple):
-    """A figure that was predicted."""
+def deployment(run: VllmRun) -> str:
+    """Return what serves: model, GPU and TP."""
+    return deployment_key(run.scene.server)
 
-    run: str
-    figure: str
-    stage: int | None
-    predicted: float
-    measured: float
 
-    @property
-    def percent(self) -> float:
-        """Return how far the prediction is off, in % and without its sign."""
-        return abs(100 * (self.predicted / self.measured - 1))
+# What is left out at a time. Which kind of row a left-out run is follows from the runs that stay.
+DESIGNS: Mapping[str, Callable[[VllmRun], str]] = {
+    "run": lambda run: run.name,
+    "workload": lambda run: run.workload,
+    "deployment": deployment,
+    "model": lambda run: run.model,
+    "hardware": lambda run: run.hardware,
+}
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,28 @@ class Fitter:
     def __init__(self, runs: Sequence[VllmRun], law: StepLaw) -> None:
         self.runs = {run.name: replace(run, scene=shortened(run.scene, STAGE_S)) for run in runs}
         self.law = law
+        self._near = law.fitted(self.runs)
+        self._times = law.predicted_us(self._near)
+        self._requests: dict[str, SimulatedRequests] = {}
 
     def fitted(self, chosen: Iterable[str]) -> ServerFit:
-        """Fit the step law and the client to these runs."""
+        """Fit step law and client to these runs, with the terms that predict each of their models from the others."""
         names = list(chosen)
-        steps = self.law.fitted(names)
-        simulated = {name: self.simulated(name, steps) for name in names}
-        return ServerFit(steps, client_of([self.runs[name] for name in names], simulated))
+        models = {name: run.model for name, run in self.runs.items()}
+        steps = self.law.fitted(names, self.law.chosen_terms(names, models))
+        runs = [self.runs[name] for name in names]
+        requests = {name: self._scaled(name, steps)[1] for name in names}
+        return ServerFit(steps, client_of(runs, requests))
+
+    def _scaled(self, name: str, steps: StepFit) -> tuple[float, SimulatedRequests]:
+        """Return the run as simulated once by the law of all runs, with times in the ratio of both laws; and this."""
+        if name not in self._requests:
+            self._requests[name] = self.simulated(name, self._near)
+        mine = [each.run == name for each in self.law.steps]
+        ratio = float(np.mean((self.law.predicted_us(steps) / self._times)[mine]))
+        requests = self._requests[name]
+        times = {key: ratio * getattr(requests, key) for key in ("ttft_ms", "itl_ms", "e2e_ms")}
+        return ratio, replace(requests, **times)
 
     def simulated(self, name: str, steps: StepFit) -> SimulatedRequests:
         """Simulate a run by a step law, without the requests that find no cached prompt."""
@@ -83,7 +98,10 @@ class Fitter:
 
     def errors(self, name: str, fit: ServerFit) -> list[Error]:
         """Return the predictions of a run by a fit, with what was measured."""
-        return _errors(self.runs[name], self.simulated(name, fit.steps), fit.client)
+        ratio, requests = self._scaled(name, fit.steps)
+        if abs(ratio - 1) > NEAR:
+            requests = self.simulated(name, fit.steps)
+        return _errors(self.runs[name], requests, fit.client)
 
 
 def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[Error]:
@@ -101,15 +119,24 @@ def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[
 
 def held_out(fitter: Fitter, design: str) -> list[Error]:
     """Return errors on runs that a fit has not seen; `design` is one of `DESIGNS`."""
-    groups = sorted({getattr(run, design) for run in fitter.runs.values()})
+    label = DESIGNS[design]
+    groups = sorted({label(run) for run in fitter.runs.values()})
     errors = []
     with progress.phase(f"leaving out each {design}", len(groups), "fits") as work:
         for number, group in enumerate(groups):
-            seen = [run.name for run in fitter.runs.values() if getattr(run, design) != group]
-            fit = fitter.fitted(seen)
-            for run in fitter.runs.values():
-                if run.name not in seen:
-                    errors += fitter.errors(run.name, fit)
+            left = [run for run in fitter.runs.values() if label(run) == group]
+            stay = [run for run in fitter.runs.values() if label(run) != group]
+            known = Seen.of(run.scene for run in stay)
+            if design == "run" and known.unseen(left[0].scene) != ("same",):
+                continue  # nothing repeats it
+            fit = fitter.fitted(run.name for run in stay)
+            for run in left:
+                kinds = known.unseen(run.scene)
+                kind = kinds[0] if len(kinds) == 1 else ""
+                # repetitions of one load say how far they are apart, each by itself
+                alike = run.name if kind == "same" else group_of(run.scene, kind)
+                found = fitter.errors(run.name, fit)
+                errors += [error._replace(kind=kind, group=alike) for error in found]
             work.show(number + 1)
     return errors
 
@@ -133,52 +160,22 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
     ]
 
 
-def widths(errors: Sequence[Error]) -> dict[str, float]:
-    """Return, by figure, half the width of an interval in logarithms that holds the share `COVERAGE`
-    of new errors like these.
-    """
-    half_by_figure = {}
-    for name in dict.fromkeys(error.figure for error in errors):
-        sizes = sorted(
-            abs(math.log(error.predicted / error.measured))
-            for error in errors
-            if error.figure == name
-        )
-        place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
-        half_by_figure[name] = sizes[place - 1]
-    return half_by_figure
-
-
-def half_widths(errors: Mapping[str, Sequence[Error]]) -> dict[str, dict[str, float]]:
-    """Return `widths` by figure and kind of what was left out."""
-    by_figure: dict[str, dict[str, float]] = {}
-    for kind, of_kind in errors.items():
-        for name, width in widths(of_kind).items():
-            by_figure.setdefault(name, {})[kind] = width
-    return by_figure
-
-
 def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned:
     """Fit to all runs, and keep the errors of runs held out by each design."""
     fit = fitter.fitted(fitter.runs)
-    return Learned(
-        fit.steps.beta,
-        fit.steps.pace,
-        fit.client,
-        *_seen(fitter),
-        half_widths({DESIGNS[design]: of_design for design, of_design in errors.items()}),
-    )
+    halves = half_widths(itertools.chain.from_iterable(errors.values()))
+    return Learned(fit.steps.beta, fit.steps.pace, fit.client, _seen(fitter), halves)
 
 
 def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
     """Return `trained-physics` with its own errors, which no fit has touched."""
-    kinds = dict.fromkeys(DESIGNS.values(), errors)
-    return Learned(None, {}, NOTHING, *_seen(fitter), half_widths(kinds))
+    mine = [error._replace(group=deployment(fitter.runs[error.run])) for error in errors]
+    halves = half_widths(one._replace(kind=kind) for kind in KINDS for one in mine)
+    return Learned(None, {}, NOTHING, _seen(fitter), halves)
 
 
-def _seen(fitter: Fitter) -> tuple[frozenset[str], frozenset[str]]:
-    runs = fitter.runs.values()
-    return frozenset(run.model.lower() for run in runs), frozenset(run.hardware for run in runs)
+def _seen(fitter: Fitter) -> Seen:
+    return Seen.of(run.scene for run in fitter.runs.values())
 
 
 def median_interval(errors: Sequence[Error], draws: int = 2000) -> tuple[float, float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +17,9 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from papers.pages import write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
-from papers.real_servers.clusters import ClusterRun, ClusterStudy, coverage, read_clusters, study
+from papers.real_servers.clusters import ClusterRun, ClusterStudy, of_side, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
-    Error,
     Fitter,
     LayoutAgreement,
     agreement,
@@ -29,9 +29,9 @@ from papers.real_servers.designs import (
     nothing_fitted,
     published,
     published_of,
-    widths,
 )
 from papers.real_servers.figure import draw
+from papers.real_servers.intervals import Error, checks, half_widths
 from papers.real_servers.predict.closed import LoopView
 from papers.real_servers.predict.learned import Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
@@ -100,10 +100,16 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
         (f"published: {words}", published(runs, name)) for name, words in ESTIMATES.items()
     ]
     rows.append(("ours, nothing fitted", ours))
-    rows += [(f"ours, fitted, one {design} left out", by_design[design]) for design in DESIGNS]
+    rows += [
+        (f"ours, fitted, one {design} left out", by_design[design])
+        for design in DESIGNS
+        if design != "run"
+    ]
     if writes:
         draw(runs, ours, by_design["model"])
-    parts = [error_table(rows), worst_table(by_design), coefficient_table(fits[FITTED])]
+    everything = list(itertools.chain.from_iterable(by_design.values()))
+    parts = [error_table(rows), kind_table(everything), worst_table(by_design)]
+    parts.append(coefficient_table(fits[FITTED]))
     return "\n\n".join(parts), fits
 
 
@@ -123,12 +129,11 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
         )
         if name == "inferencex":
             done = study(runs, LoopView())
-            alone, text = done.learned, design_table(done)
+            alone, text = done.learned, kind_table(done.everything)
         else:
             before = alone or learned("inferencex", FITTED)
-            as_labelled = study(runs, LoopView(follows_pools=True), before)
-            done = study(runs, LoopView(follows_pools=False), before)
-            text = llmd_tables(done, as_labelled)
+            done = study(runs, LoopView(), before)
+            text = llmd_tables(done)
         bare = replace(
             done.learned,
             beta=None,
@@ -136,52 +141,60 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
             errors={},
             view=LoopView(),
             effects={},
-            layouts=frozenset(),
         )
         fits_by_cluster[name] = text, {FITTED: done.learned, PUBLISHED: bare}
     return fits_by_cluster
 
 
-def design_table(
-    study: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
-) -> str:
-    """Make the table of errors on runs left out, by design and figure, and how much intervals hold of new layouts.
+KIND_WORDS = {
+    "same": "as measured before",
+    "other_concurrency": "more or fewer at once than measured",
+    "other_layout": "other workload, lengths, number of instances or sharing of experts",
+    "other_deployment": "other TP, copies of attention, or GPU of those measured",
+    "other_software": "version of vLLM not measured with this model",
+    "other_model": "other model",
+    "other_hardware": "GPU that was never measured",
+}
 
-    Args:
-        found: the study.
-        is_split: whether a run is of pools, by its name; None: all runs make one table.
-        side: which of them are in the table.
-    """
-    words = "left out" if is_split is None else ("pools, left out" if side else "equal, left out")
-    head = ["figure", "runs", "median error, % [95 %]", "worst, %", "interval, ± %", "holds"]
-    rows = [[words, *head]]
-    rows.append(["---"] * len(rows[0]))
-    for design, everything in study.errors.items():
-        errors = [error for error in everything if is_split is None or is_split[error.run] == side]
-        half, held = widths(errors), coverage(errors)
-        for name, cells in _figures(errors).items():
-            width = 100 * (math.exp(half[name]) - 1)
-            number = sum(error.figure == name for error in errors)
-            last = [f"{width:.0f}", _percent(held.get(name))]
-            rows.append([design, name, str(number), *cells, *last])
+
+def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
+    """Make the table of errors on runs left out, and what intervals made without their group hold, by kind of row."""
+    head = [
+        title,
+        "figure",
+        "figures",
+        "groups",
+        "median error, % [95 %]",
+        "worst, %",
+        "interval, ± %",
+        "holds",
+    ]
+    rows = [head, ["---"] * len(head)]
+    half, held = half_widths(errors), checks(errors)
+    for kind, words in KIND_WORDS.items():
+        of_kind = [error for error in errors if error.kind == kind]
+        every = [one for (_, of), one in held.items() if of == kind]
+        for name, cells in _figures(of_kind).items():
+            mine = [error for error in of_kind if error.figure == name]
+            width = half.get(name, {}).get(kind)
+            check = held.get((name, kind))
+            last = ["" if width is None else f"{100 * (math.exp(width) - 1):.0f}"]
+            last.append(_percent(check and check.held))
+            groups = len({error.group for error in mine})
+            rows.append([words, name, str(len(mine)), str(groups), *cells, *last])
+        if number := sum(one.figures for one in every):
+            share = sum(one.figures * one.held for one in every) / number
+            rows.append([words, "all of these", str(number), "", "", "", "", _percent(share)])
     return _markdown(rows)
 
 
-def llmd_tables(study: ClusterStudy, as_labelled: ClusterStudy) -> str:
-    """Make the tables of errors by design, of pools under two readings of their labels, and of which layout wins."""
-    is_split = {run.name: bool(run.scene.server.pools) for run in study.runs}
-    rows = [["one layout left out", "figure", "runs", "median error, % [95 %]", "worst, %"]]
-    rows.append(["---"] * len(rows[0]))
-    for words, done, wanted in (
-        ("equal instances", study, False),
-        ("pools, every instance serves whole requests", study, True),
-        ("pools, as labelled", as_labelled, True),
-    ):
-        errors = [error for error in done.errors["one layout"] if is_split[error.run] == wanted]
-        number = len({error.run for error in errors})
-        rows += [[words, name, str(number), *cells] for name, cells in _figures(errors).items()]
-    parts = [design_table(study, is_split, side) for side in (False, True)]
-    return "\n\n".join([*parts, _markdown(rows), rank_table(study)])
+def llmd_tables(study: ClusterStudy) -> str:
+    """Make the tables of errors by kind of row, for equal instances and for pools, and of which layout wins."""
+    parts = [
+        kind_table(of_side(study.everything, study.runs, side), words)
+        for words, side in (("equal instances; the row is", False), ("pools; the row is", True))
+    ]
+    return "\n\n".join([*parts, rank_table(study)])
 
 
 def rank_table(found: ClusterStudy) -> str:
@@ -198,20 +211,14 @@ def rank_table(found: ClusterStudy) -> str:
     rows = [head, ["---"] * len(head)]
     by_name = {run.name: run for run in found.runs}
     layout_of = {run.name: run.layout for run in found.runs}
-    is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
     errors = found.errors["one layout"]
-    half = {
-        name: {
-            run: width
-            for side in (False, True)
-            for width in widths(
-                [e for e in errors if e.figure == name and is_split[e.run] == side]
-            ).values()
-            for run in is_split
-            if is_split[run] == side
-        }
-        for name in RANKED
-    }
+    half: dict[str, dict[str, float]] = {name: {} for name in RANKED}
+    for side in (False, True):
+        mine = of_side(errors, found.runs, side)
+        widths = half_widths(mine)
+        for one in mine:
+            if one.figure in half:
+                half[one.figure][one.run] = widths.get(one.figure, {}).get(one.kind, math.inf)
     for words, chosen in (("all", None), ("16 GPUs", 16)):
         for concurrency in sorted({run.concurrency for run in found.runs}):
             for name in RANKED:
@@ -222,8 +229,8 @@ def rank_table(found: ClusterStudy) -> str:
                     and by_name[one.run].concurrency == concurrency
                     and (chosen is None or num_gpus(by_name[one.run]) == chosen)
                 ]
-                one = agreement(mine, layout_of, half[name])
-                rows.append([str(concurrency), f"{one.layouts}, {words}", name, *_shares(one)])
+                order = agreement(mine, layout_of, half[name])
+                rows.append([str(concurrency), f"{order.layouts}, {words}", name, *_shares(order)])
     return _markdown(rows)
 
 

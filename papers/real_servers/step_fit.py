@@ -5,6 +5,7 @@ step of a known batch, and the law can be differentiated at it. All coefficients
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ class StepFit:
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
 
+# What a law may do without; weights, KV, layers and arithmetic take time in any.
+OPTIONAL = (3, 4, 5, 6, 7)
+ABSENT = 1e-9  # of a coefficient that is left out
+
+
 class StepLaw:
     """The law on measured stages, compiled once; it can be fitted to any of them."""
 
@@ -62,15 +68,45 @@ class StepLaw:
         law = _law(self.steps, self.gpus)
         self._predict, self._slopes = jax.jit(law), jax.jit(jax.jacfwd(law))
 
-    def fitted(self, chosen: Collection[str]) -> StepFit:
+    def chosen_terms(self, chosen: Collection[str], group_of: Mapping[str, str]) -> frozenset[int]:
+        """Return which of `OPTIONAL` to leave out: what predicts each group best from the others.
+
+        Args:
+            chosen: the runs that count.
+            group_of: what is left out together, by run.
+        """
+        groups = sorted({group_of[name] for name in chosen})
+        choices = [
+            frozenset(absent)
+            for number in range(len(OPTIONAL) + 1)
+            for absent in itertools.combinations(OPTIONAL, number)
+        ]
+        measured = np.array([each.itl_us for each in self.steps])
+
+        def missed(absent: frozenset[int]) -> float:
+            """Return the mean over groups of the median error of one that is left out."""
+            sizes = []
+            for group in groups:
+                rest = {name for name in chosen if group_of[name] != group}
+                found = self.predicted_us(self.fitted(rest, absent))
+                left = [each.run in chosen and group_of[each.run] == group for each in self.steps]
+                sizes.append(np.median(np.abs(np.log(found / measured)[left])))
+            return float(np.mean(sizes))
+
+        return min(choices, key=missed) if len(groups) > 1 else frozenset()
+
+    def fitted(self, chosen: Collection[str], absent: Collection[int] = ()) -> StepFit:
         """Fit the coefficients at the maximum of the posterior, by Gauss-Newton in their logarithms; runs weigh alike.
 
         Args:
             chosen: the runs that count.
+            absent: places of coefficients that the law does without.
         """
         usual = [usual_pace(gpu_description(name)) for name in self.gpus]
         prior = np.log([*PRIOR[:-1], *usual])
         sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus)])
+        for place in absent:
+            prior[place], sd[place] = np.log(ABSENT), ABSENT
         counts = Counter(each.run for each in self.steps)
         weight = [(each.run in chosen) / (NOISE * counts[each.run] ** 0.5) for each in self.steps]
         measured = np.log([each.itl_us for each in self.steps])

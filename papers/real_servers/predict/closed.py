@@ -12,18 +12,9 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import GIB, kv_bytes_per_token, num_parameters
 from blis_jax.latency.served_physics import ServedNumbers, vector
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene
-from papers.real_servers.predict.segments import (
-    BOTH,
-    LoopInstance,
-    Request,
-    Routing,
-    Transfer,
-    run_loop,
-)
+from papers.real_servers.predict.segments import LoopInstance, Request, run_loop
 from papers.real_servers.predict.simulation import (
     BLOCK_TOKENS,
-    LINK_GB_PER_S,
-    LINK_LATENCY_US,
     SimulatedRequests,
     deployment_of,
     kv_blocks_of,
@@ -35,14 +26,10 @@ FEW = 2000  # requests of one run; from here on one run is enough
 
 @dataclass(frozen=True)
 class LoopView:
-    """The delays and routing of a closed loop beside the steps of the servers; the default adds nothing."""
+    """The delays of a closed loop beside the steps of the servers; the default adds nothing."""
 
     entry_ms: float = 0.0  # from sending a request until an instance can take it
     entry_ms_per_1000: float = 0.0  # likewise, for 1,000 tokens of its prompt
-    random_share: float = 1.0  # of requests whose instance is chosen at random
-    follows_pools: bool = True  # False: instances of pools serve whole requests
-    transfer_ms: float = LINK_LATENCY_US / 1e3  # of a hand-over between pools
-    transfer_gb_per_s: float = LINK_GB_PER_S
 
 
 def simulated_loop(
@@ -104,29 +91,26 @@ def _one_run(
         requests[0].cached = (load.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     entry_ms = view.entry_ms + view.entry_ms_per_1000 * load.prompt / 1e3
     run_loop(
-        _instances(server, beta, view),
+        _instances(server, beta),
         requests,
         load.concurrency,
-        Routing(view.random_share, seed),
+        seed,
         1e3 * entry_ms,
-        _transfer(server, view),
     )
     return iter(requests)
 
 
-def _instances(server: RealServer, beta: tuple[float, ...], view: LoopView) -> list[LoopInstance]:
-    groups = [(one.count, one.tp, one.role) for one in server.pools] or [
-        (server.num_instances, server.tp, BOTH)
-    ]
+def _instances(server: RealServer, beta: tuple[float, ...]) -> list[LoopInstance]:
+    """Return idle instances; those of pools serve whole requests too, as measured clusters with pools seem to do."""
+    groups = [(one.count, one.tp) for one in server.pools] or [(server.num_instances, server.tp)]
     return [
         LoopInstance(
             _numbers(replace(server, tp=tp, pools=()), beta),
             server.max_num_running_reqs,
             server.max_num_scheduled_tokens,
             _memory(replace(server, tp=tp, pools=())),
-            role if view.follows_pools else BOTH,
         )
-        for count, tp, role in groups
+        for count, tp in groups
         for _ in range(count)
     ]
 
@@ -156,12 +140,3 @@ def _memory(server: RealServer) -> int:
     if free <= 0:
         raise ConfigError(f"model {server.model} does not fit into {gpus} × {server.hardware}")
     return int(free / (kv_bytes_per_token(served) * server.tp * _kv_share(server)))
-
-
-def _transfer(server: RealServer, view: LoopView) -> Transfer | None:
-    """KV of all GPUs of an instance, over one link."""
-    if not server.pools:
-        return None
-    served = deployment_of(server)
-    each = kv_bytes_per_token(served) * server.tp
-    return Transfer(1e3 * view.transfer_ms, each / (1e3 * view.transfer_gb_per_s))

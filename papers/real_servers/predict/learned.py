@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from typing import Any
@@ -23,6 +23,61 @@ OF_POOLS = "_pools"  # behind a kind of runs held out
 REFERENCE_GPU = "H100"
 
 
+# How far a row is from what a fit has seen. The first four are steps of one ladder.
+LADDER = (
+    "same",  # its deployment and load, or concurrencies between those
+    "other_concurrency",  # below or above all that were measured of its layout
+    "other_layout",  # lengths, number of instances, sharing of experts, or workload
+    "other_deployment",  # TP or copies of attention, or the first time on such GPUs
+)
+# The first stands alone; the others may come together.
+FAR = ("other_software", "other_model", "other_hardware")
+KINDS = (*LADDER, *FAR)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a fit has seen."""
+
+    models: frozenset[str] = frozenset()  # lower case
+    gpus: frozenset[str] = frozenset()
+    software: frozenset[str] = frozenset()  # models with a version behind them
+    layouts: Mapping[str, Sequence[float]] = field(
+        default_factory=dict
+    )  # requests at once: least, most
+
+    @classmethod
+    def of(cls, scenes: Iterable[Scene]) -> Seen:
+        """Return what these scenes show."""
+        scenes = list(scenes)
+        layouts: dict[str, list[float]] = {}
+        for scene in scenes:
+            many = _at_once(scene)
+            low, high = layouts.get(_shared_key(scene), [many, many])
+            layouts[_shared_key(scene)] = [min(low, many), max(high, many)]
+        servers = [scene.server for scene in scenes]
+        return cls(
+            frozenset(server.model.lower() for server in servers),
+            frozenset(server.hardware for server in servers),
+            frozenset(map(software_key, servers)),
+            layouts,
+        )
+
+    def unseen(self, scene: Scene) -> tuple[str, ...]:
+        """Return which of `KINDS` a scene is; two, where both model and GPU are new."""
+        server = scene.server
+        far = (server.model.lower() not in self.models, server.hardware not in self.gpus)
+        if any(far):
+            return tuple(kind for kind, is_new in zip(FAR[1:], far, strict=True) if is_new)
+        if software_key(server) not in self.software:
+            return ("other_software",)
+        if (span := self.layouts.get(_shared_key(scene))) is None:
+            key = f"{deployment_key(server)}, "
+            is_known = any(layout.startswith(key) for layout in self.layouts)
+            return ("other_layout" if is_known else "other_deployment",)
+        return ("same" if span[0] <= _at_once(scene) <= span[1] else "other_concurrency",)
+
+
 @dataclass(frozen=True)
 class Learned:
     """The coefficients and errors of one model of step times, learned from the runs of one collection."""
@@ -31,14 +86,12 @@ class Learned:
     beta: tuple[float, ...] | None
     pace: Mapping[str, float]  # of other GPUs in the runs
     client: ClientView
-    models: frozenset[str]  # in the runs, lower case
-    gpus: frozenset[str]
-    # by figure and kind of run held out: half of an interval, in logarithms
+    seen: Seen
+    # by figure and kind of row: half of an interval, in logarithms
     errors: Mapping[str, Mapping[str, float]]
     # closed loops alone
     view: LoopView = field(default_factory=LoopView)
     effects: Effects = field(default_factory=dict)
-    layouts: frozenset[str] = frozenset()  # in the runs, as `layout_key` writes them
 
     def client_of(self, scene: Scene) -> ClientView:
         """Return the client of a scene, with the effects of its server's groups."""
@@ -64,28 +117,29 @@ class Learned:
             value: the prediction.
             scene: what the fit has not seen of it says which runs held out count.
         """
-        if figure not in self.errors:
-            return math.nan, math.nan
-        half = max(self._half(figure, kind, scene) for kind in self.unseen(scene))
-        return (value * math.exp(-half), value * math.exp(half)) if half else (math.nan, math.nan)
+        halves = [self._half(figure, kind, scene) for kind in self.seen.unseen(scene)]
+        half = math.hypot(*halves)
+        return (value * math.exp(-half), value * math.exp(half)) if all(halves) else (math.nan,) * 2
 
     def _half(self, figure: str, kind: str, scene: Scene) -> float:
-        """Half of an interval in logarithms; pools have their own, where the runs have pools."""
-        known = self.errors[figure]
-        usual = known.get(kind, 0.0)
-        return known.get(f"{kind}{OF_POOLS}", usual) if scene.server.pools else usual
+        """Half of an interval in logarithms, never narrower than for a nearer row; 0 where no error is known.
 
-    def unseen(self, scene: Scene) -> list[str]:
-        """Return the kinds of runs held out that are like the scene."""
-        server = scene.server
-        kinds = [] if server.hardware in self.gpus else ["other_hardware"]
-        if server.model.lower() not in self.models:
-            return [*kinds, "other_model"]
-        if not isinstance(scene.load, ClosedLoad) or layout_key(scene) in self.layouts:
-            return [*kinds, "same"]
-        key = deployment_key(server)
-        is_known = any(layout.startswith(f"{key}, ") for layout in self.layouts)
-        return [*kinds, "other_layout" if is_known else "other_deployment"]
+        Pools have their own, where the runs have pools.
+        """
+        known = self.errors.get(figure, {})
+
+        def of(one: str) -> float:
+            usual = known.get(one, 0.0)
+            return known.get(f"{one}{OF_POOLS}", usual) if scene.server.pools else usual
+
+        if kind in FAR:
+            return of(kind)
+        farther = [at for at in range(LADDER.index(kind), len(LADDER)) if of(LADDER[at])]
+        return max(map(of, LADDER[: farther[0] + 1])) if farther else 0.0
+
+
+def _at_once(scene: Scene) -> float:
+    return float(scene.load.concurrency) if isinstance(scene.load, ClosedLoad) else 0.0
 
 
 def deployment_key(server: RealServer) -> str:
@@ -94,11 +148,25 @@ def deployment_key(server: RealServer) -> str:
     return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}{pools}"
 
 
+def software_key(server: RealServer) -> str:
+    """Make a text for a model and the version of what serves it."""
+    return f"{server.model.lower()} {server.variant.partition(' ')[0]}".strip()
+
+
+def _shared_key(scene: Scene) -> str:
+    """Make a text for a layout and how its experts are shared out, in whatever version."""
+    return f"{layout_key(scene)} {scene.server.variant.partition(' ')[2]}".strip()
+
+
 def layout_key(scene: Scene) -> str:
-    """Make a text for a closed loop but for its concurrency."""
+    """Make a text for a server and its load, but for the concurrency of a closed loop."""
     server, load = scene.server, scene.load
+    lengths = f"{load.prompt}/{load.output}"
+    if not isinstance(load, ClosedLoad):
+        rates = " ".join(f"{stage.rate:g}" for stage in load.stages)
+        return f"{deployment_key(server)}, {lengths} at {rates} requests/s"
     pools = " ".join(f"{pool.count}{pool.role[0].upper()}-TP{pool.tp}" for pool in server.pools)
-    return f"{deployment_key(server)}, {pools or server.num_instances}, {load.prompt}/{load.output}"
+    return f"{deployment_key(server)}, {pools or server.num_instances}, {lengths}"
 
 
 def usual_pace(gpu: GpuDescription) -> float:
@@ -121,12 +189,15 @@ def from_document(found: Mapping[str, Any]) -> Learned:
         tuple(found["beta"]) if found["beta"] else None,
         found["pace"],
         ClientView(**found["client"]),
-        frozenset(found["models"]),
-        frozenset(found["gpus"]),
+        Seen(
+            frozenset(found["models"]),
+            frozenset(found["gpus"]),
+            frozenset(found["software"]),
+            found["layouts"],
+        ),
         found["errors"],
         LoopView(**found.get("view", {})),
         found.get("effects", {}),
-        frozenset(found.get("layouts", [])),
     )
 
 
@@ -152,12 +223,13 @@ def to_document(learned: Learned) -> dict[str, Any]:
             "token_share": short(client.token_share),
             "spread": short(client.spread),
         },
-        "models": sorted(learned.models),
-        "gpus": sorted(learned.gpus),
+        "models": sorted(learned.seen.models),
+        "gpus": sorted(learned.seen.gpus),
         "errors": short(learned.errors),
         "view": short(asdict(learned.view)),
         "effects": short(learned.effects),
-        "layouts": sorted(learned.layouts),
+        "software": sorted(learned.seen.software),
+        "layouts": short(learned.seen.layouts),
     }
 
 

@@ -1,7 +1,8 @@
 """Closed loops in segments: between two events the batch of an instance is constant, so its steps are summed at once.
 
-The steps are those of the step law. What the engine has beyond it: blocks of 16 tokens, whole microseconds, and
-every policy. A run takes a fraction of a second in place of minutes.
+The steps are those of the step law, and instances are chosen at random. What the engine has beyond it: blocks of 16
+tokens, whole microseconds, pools, and every policy. Fits simulate thousands of loops: one takes a hundredth of a
+second here, and minutes in the engine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +18,6 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import ServedNumbers, step_us
 
 MOST_EVENTS = 5_000_000
-BOTH, PREFILL, DECODE = "both", "prefill", "decode"
-
-
-class Transfer(NamedTuple):
-    """The way of KV from prefill to decode."""
-
-    latency_us: float
-    us_per_token: float
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +31,6 @@ class Request:
     output: int  # tokens still to make
     cached: int = 0  # of the prompt, found in the cache
     computed: int = 0
-    is_split: bool = False  # its prompt is computed on another instance
     first: float = -1.0
     end: float = -1.0
     turn: int = 0  # admissions of its instance before it
@@ -55,7 +46,6 @@ class LoopInstance:
     max_running: int
     budget: int  # tokens of one step
     memory: int  # tokens
-    role: str = BOTH
     waiting: deque[Request] = field(default_factory=deque)
     prompts: list[Request] = field(default_factory=list)  # begun, in order
     decodes: list[tuple[int, int, Request]] = field(default_factory=list)  # heap by last step
@@ -95,10 +85,6 @@ class LoopInstance:
             self.held += one.prompt
             self.admissions += 1
             one.turn = self.admissions
-            if one.computed == one.prompt:
-                self._decode(one)
-                room -= 1
-                continue
             self.prompts.append(one)
             one.computed = one.cached
             room -= self._chunk(one, room)
@@ -197,7 +183,7 @@ class LoopInstance:
                 request.output -= 1
                 if request.first < 0:
                     request.first = now
-                if request.output == 0 or self.role == PREFILL:
+                if request.output == 0:
                     self.held -= request.prompt
                     left.append(request)
                 else:
@@ -205,20 +191,12 @@ class LoopInstance:
         return left
 
 
-class Routing(NamedTuple):
-    """The choice of instances: a share of the requests at random, the others by the fewest requests."""
-
-    random_share: float
-    seed: int
-
-
 def run_loop(
     instances: Sequence[LoopInstance],
     requests: Sequence[Request],
     concurrency: int,
-    routing: Routing,
+    seed: int = 0,
     entry_us: float = 0.0,
-    transfer: Transfer | None = None,
 ) -> None:
     """Send requests in order, so many at once, and fill in their times.
 
@@ -226,9 +204,8 @@ def run_loop(
         instances: idle.
         requests: in the order of sending.
         concurrency: how many are under way at once; whoever ends brings the next.
-        routing: how instances are chosen.
+        seed: of the draws, by which every request gets its instance.
         entry_us: from sending a request until an instance can take it.
-        transfer: between pools, if there are any.
 
     Raises:
         ConfigError: a request does not fit into an instance.
@@ -239,7 +216,7 @@ def run_loop(
             f"a request of {longest} tokens does not fit into the KV memory of "
             f"{min(one.memory for one in instances)} tokens; use more GPUs"
         )
-    _Loop(list(instances), deque(requests), routing, entry_us, transfer).run(concurrency)
+    _Loop(list(instances), deque(requests), seed, entry_us).run(concurrency)
 
 
 class _Loop:
@@ -247,21 +224,15 @@ class _Loop:
         self,
         instances: list[LoopInstance],
         coming: deque[Request],
-        routing: Routing,
+        seed: int,
         entry_us: float,
-        transfer: Transfer | None,
     ) -> None:
         self.instances, self.coming = instances, coming
-        self.entry_us, self.transfer = entry_us, transfer
-        self.random_share = routing.random_share
-        self.rng = np.random.default_rng(routing.seed)
+        self.entry_us = entry_us
+        self.rng = np.random.default_rng(seed)
         self.events: list[tuple[float, int, int, int, Request | None]] = []
         self.number = 0
         self.touched: dict[int, None] = {}
-        self.of_role = {
-            role: [n for n, one in enumerate(instances) if one.role in (role, BOTH)]
-            for role in (PREFILL, DECODE)
-        }
 
     def run(self, concurrency: int) -> None:
         """Serve all requests, `concurrency` of them at once."""
@@ -271,24 +242,18 @@ class _Loop:
         while self.events:
             now, _, place, segment, moved = heapq.heappop(self.events)
             if moved is not None:
-                self._route(moved, DECODE if moved.is_split else PREFILL)
+                self._route(moved)
             elif segment == self.instances[place].segment:
                 self.touched[place] = None
                 for one in self.instances[place].finish(now):
-                    self._left(one, place, now)
+                    self._left(one, now)
             else:
                 continue
             self._settle(now)
             if self.number > MOST_EVENTS:
                 raise ConfigError("the load needs too many steps; use fewer requests")
 
-    def _left(self, one: Request, place: int, now: float) -> None:
-        if one.output and self.instances[place].role == PREFILL:
-            assert self.transfer is not None
-            takes = self.transfer.latency_us + self.transfer.us_per_token * one.prompt
-            one.is_split = True
-            self._event(now + takes, -1, 0, one)
-            return
+    def _left(self, one: Request, now: float) -> None:
         one.end = now
         if self.coming:
             self._send(now)
@@ -299,14 +264,11 @@ class _Loop:
         if self.entry_us:
             self._event(now + self.entry_us, -1, 0, one)
         else:
-            self._route(one, PREFILL)
+            self._route(one)
 
-    def _route(self, one: Request, role: str) -> None:
-        places = self.of_role[role]
-        if len(places) > 1 and self.rng.random() < self.random_share:
-            place = places[int(self.rng.integers(len(places)))]
-        else:
-            place = min(places, key=lambda n: self.instances[n].load)
+    def _route(self, one: Request) -> None:
+        number = len(self.instances)
+        place = int(self.rng.integers(number)) if number > 1 else 0
         self.instances[place].waiting.append(one)
         self.touched[place] = None
 

@@ -6,14 +6,15 @@ import pytest
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
-from papers.real_servers.designs import Error, client_of, half_widths, median_interval
+from papers.real_servers.designs import client_of, median_interval
+from papers.real_servers.intervals import Error
 from papers.real_servers.page import error_table, write_fits
 from papers.real_servers.predict.collections.vllm_runs import scene_of
 from papers.real_servers.predict.figures import ClientView, seen
 from papers.real_servers.predict.learned import usual_pace
 from papers.real_servers.predict.scene import AskedCell
 from papers.real_servers.predict.simulation import SimulatedRequests
-from papers.real_servers.step_fit import MeanStep, StepLaw
+from papers.real_servers.step_fit import ABSENT, OPTIONAL, MeanStep, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
 
 TRUE = (1.0, 1.3, 80.0, 2.0, 15.0, 40.0, 40.0, 300.0, 1.8, 1.0)
@@ -88,22 +89,19 @@ def test_short_scenes_and_the_first_prompts():
     assert warm(run.scene, np.array([8.7, 8.9])).tolist() == [False, True]  # 44 users at 5/s
 
 
-def test_intervals_hold_their_share_of_errors():
+def test_terms_that_predict_one_group_from_another_stay():
+    """The made-up servers have a cost of each prompt and of logits; a law without both misses a model left out."""
+    law = StepLaw(mean_steps())
+    groups = {"run 0": "a", "run 1": "b", "run 2": "c"}
+    absent = law.chosen_terms(set(groups), groups)
+    assert absent < frozenset(OPTIONAL)
+    fit = law.fitted(set(groups), {7})
+    assert fit.beta[7] == pytest.approx(ABSENT) and fit.beta[6] > 1
+    assert law.chosen_terms({"run 0"}, groups) == frozenset()
+
+
+def test_the_median_of_errors_and_its_interval():
     errors = [Error(f"{n}", "ttft_mean", None, float(np.exp(n / 100)), 1.0) for n in range(19)]
-    all_figures = [
-        one._replace(figure=name)
-        for one in errors
-        for name in (
-            "ttft_mean",
-            "ttft_p90",
-            "ttft_p99",
-            "itl_mean",
-            "e2e_mean",
-            "e2e_p90",
-            "e2e_p99",
-        )
-    ]
-    assert half_widths({"same": all_figures})["ttft_mean"]["same"] == pytest.approx(0.17)
     median, low, high = median_interval(errors)
     assert low < median < high and median == pytest.approx(100 * (np.exp(0.09) - 1))
     table = error_table([("mine", errors)])

@@ -8,12 +8,13 @@ import pytest
 
 from blis_jax.latency.served_physics import BETA
 from papers.real_servers import clusters, designs, loop_fit, page
-from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.intervals import Error, few
 from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (
     Learned,
+    Seen,
     factor,
     from_document,
     layout_key,
@@ -99,40 +100,57 @@ def test_halves_and_layouts():
     )
 
 
-def test_intervals_and_their_coverage():
-    errors = [
-        Error(f"{layout}, {n} at once", "e2e_mean", None, math.exp(n / 100), 1.0)
-        for layout in ("a", "b")
-        for n in range(19)
+def test_what_is_left_out_says_which_kind_of_row_it_is():
+    runs = [run(many, number) for number in (1, 2) for many in (8, 1, 64)]
+    assert clusters._side(runs)[:3] == [f"{runs[0].layout}  lower"] * 2 + [
+        f"{runs[0].layout}  upper"
     ]
-    assert widths(errors)["e2e_mean"] == pytest.approx(0.17)
-    assert clusters.coverage(errors) == {"e2e_mean": 18 / 19}
+    assert set(clusters._kinds(runs, clusters._side(runs))) == {"other_concurrency"}
+    assert set(clusters._kinds(runs, [one.layout for one in runs])) == {"other_layout"}
+    assert clusters._kinds(runs, clusters.halves(runs)).count("same") == 2  # 8, between 1 and 64
+    assert set(clusters._kinds(runs, [one.name for one in runs])) == {"same", "other_concurrency"}
+
+
+KIND_OF = {
+    "same": run(16).scene,
+    "other_concurrency": run(64).scene,
+    "other_layout": run(8, 2).scene,
+    "other_deployment": run(8, 3, POOLS).scene,
+    "other_software": Scene(RealServer("qwen/qwen3-14b", "H100", variant="2"), run(8).scene.load),
+    "other_model": Scene(RealServer("a/b", "H100"), run(8).scene.load),
+    "other_hardware": Scene(RealServer("qwen/qwen3-14b", "L40S"), run(8).scene.load),
+}
 
 
 def test_intervals_by_what_was_not_seen():
-    seen = run(8)
-    kinds = ("same", "other_layout", "other_deployment", "other_model", "other_hardware")
-    fit = Learned(
-        BETA, {}, NOTHING, frozenset({"qwen/qwen3-14b"}), frozenset({"H100"}),
-        {"tpot_mean": {kind: 0.125 * (n + 1) for n, kind in enumerate(kinds)}},
-        layouts=frozenset({seen.layout}),
-    )  # fmt: skip
+    halves = {kind: 0.125 * (n + 1) for n, kind in enumerate(KIND_OF)}
+    known = Seen.of([run(8).scene, run(32).scene])
+    fit = Learned(BETA, {}, NOTHING, known, {"tpot_mean": halves})
     assert from_document(to_document(fit)) == fit
-    cases = {
-        "same": run(64).scene,
-        "other_layout": run(8, 2).scene,
-        "other_deployment": run(8, 3, POOLS).scene,
-        "other_model": Scene(RealServer("a/b", "H100"), seen.scene.load),
-        "other_hardware": Scene(RealServer("qwen/qwen3-14b", "L40S"), seen.scene.load),
-    }
-    for place, kind in enumerate(kinds):
-        low, high = fit.interval("tpot_mean", 10.0, cases[kind])
+    for place, (kind, scene) in enumerate(KIND_OF.items()):
+        assert known.unseen(scene) == (kind,)
+        low, high = fit.interval("tpot_mean", 10.0, scene)
         assert math.log(high / 10) == pytest.approx(0.125 * (place + 1))
         assert low * high == pytest.approx(100)
+    both = Scene(RealServer("a/b", "L40S"), run(8).scene.load)
+    assert known.unseen(both) == ("other_model", "other_hardware")
+    _, high = fit.interval("tpot_mean", 10.0, both)
+    assert math.log(high / 10) == pytest.approx(math.hypot(0.75, 0.875))
+
+
+def test_a_far_row_has_no_narrower_interval_than_a_near_one():
+    known = Seen.of([run(8).scene])
+    fit = Learned(BETA, {}, NOTHING, known, {"tpot_mean": {"same": 0.3, "other_deployment": 0.2}})
+    halves = [
+        math.log(fit.interval("tpot_mean", 1.0, KIND_OF[kind])[1])
+        for kind in ("other_concurrency", "other_deployment")
+    ]
+    assert halves == pytest.approx([0.3, 0.3])
     own = dataclasses.replace(fit, errors={"tpot_mean": {"other_deployment_pools": 0.5}})
     _, high = own.interval("tpot_mean", 10.0, run(8, 3, POOLS).scene)
     assert math.log(high / 10) == pytest.approx(0.5)
-    assert math.isnan(own.interval("tpot_mean", 10.0, seen.scene)[0])
+    assert math.isnan(own.interval("tpot_mean", 10.0, run(8).scene)[0])
+    assert math.isnan(fit.interval("e2e_mean", 10.0, run(8).scene)[0])
 
 
 def test_which_layout_wins():
@@ -153,15 +171,19 @@ def test_which_layout_wins():
 def test_tables_of_a_made_up_study():
     runs = [run(8, number) for number in (1, 2, 3)] + [run(8, 3, POOLS)]
     errors = [
-        Error(one.name, name, None, 1.1 * (place + 1.0), place + 1.0)
-        for place, one in enumerate(runs)
+        Error(one.name, name, None, 1.1 * (n + 1.0), n + 1.0, "other_layout", one.layout)
+        for n, one in enumerate(runs)
         for name in page.RANKED
     ]
-    designs = {"one layout": errors, "half of the concurrencies": errors}
-    fit = Learned(BETA, {}, NOTHING, frozenset(), frozenset(), {})
-    text = page.llmd_tables(*2 * (clusters.ClusterStudy(fit, runs, designs),))
-    assert "| one layout | req_s | 3 | 10.0 [10.0, 10.0] | 10 | 10 | 100 % |" in text
-    assert "| pools, as labelled | tpot_mean | 1 | 10.0 [10.0, 10.0] | 10 |" in text
-    assert "| 8 | 4, all | e2e_mean | 6 | 100 [100, 100] | 100 | 100 |" in text
+    study = clusters.ClusterStudy(
+        Learned(BETA, {}, NOTHING, Seen(), {}), runs, {"one layout": errors}
+    )
+    text = page.llmd_tables(study)
+    words = page.KIND_WORDS["other_layout"]
+    width = 100 * (1.1 ** few(3) - 1)
+    assert f"| {words} | req_s | 3 | 3 | 10.0 [10.0, 10.0] | 10 | {width:.0f} | 100 % |" in text
+    assert f"| {words} | all of these | 12 |  |  |  |  | 100 % |" in text
+    assert f"| {words} | tpot_mean | 1 | 1 | 10.0 [10.0, 10.0] | 10 |  |  |" in text
+    assert "| 8 | 4, all | e2e_mean | 6 | 100 [100, 100] |" in text
     assert "| 8 | 0, 16 GPUs | req_s | 0 |" in text
     assert [page.num_gpus(one) for one in runs] == [1, 2, 3, 3]
