@@ -22,7 +22,7 @@ from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (
     OF_POOLS,
     Learned,
-    Seen,
+    SeenRuns,
     deployment_key,
     layout_key,
     software_key,
@@ -148,7 +148,9 @@ def _kinds(runs: Sequence[ClusterRun], labels: Sequence[str]) -> list[str]:
     """Return the kind of row that each run is if all runs of its label are left out; empty if it is two."""
     kind_of: dict[str, str] = {}
     for label in dict.fromkeys(labels):
-        known = Seen.of(run.scene for run, name in zip(runs, labels, strict=True) if name != label)
+        known = SeenRuns.of(
+            run.scene for run, name in zip(runs, labels, strict=True) if name != label
+        )
         for run, name in zip(runs, labels, strict=True):
             if name == label:
                 kinds = known.unseen(run.scene)
@@ -277,5 +279,5 @@ def _learned(
     posterior: LoopPosterior,
     half: Mapping[str, Mapping[str, float]],
 ) -> Learned:
-    seen = Seen.of(run.scene for run in runs)
+    seen = SeenRuns.of(run.scene for run in runs)
     return Learned(fit.beta, fit.pace, NOTHING, seen, half, fit.view, posterior.effects())

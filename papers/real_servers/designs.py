@@ -21,7 +21,7 @@ from papers.real_servers.predict.figures import (
     predicted,
     seen,
 )
-from papers.real_servers.predict.learned import KINDS, Learned, Seen, deployment_key
+from papers.real_servers.predict.learned import KINDS, Learned, SeenRuns, deployment_key
 from papers.real_servers.predict.simulation import SimulatedRequests, simulated
 from papers.real_servers.step_fit import StepFit, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
@@ -126,7 +126,7 @@ def held_out(fitter: Fitter, design: str) -> list[Error]:
         for number, group in enumerate(groups):
             left = [run for run in fitter.runs.values() if label(run) == group]
             stay = [run for run in fitter.runs.values() if label(run) != group]
-            known = Seen.of(run.scene for run in stay)
+            known = SeenRuns.of(run.scene for run in stay)
             if design == "run" and known.unseen(left[0].scene) != ("same",):
                 continue  # nothing repeats it
             fit = fitter.fitted(run.name for run in stay)
@@ -174,8 +174,8 @@ def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
     return Learned(None, {}, NOTHING, _seen(fitter), halves)
 
 
-def _seen(fitter: Fitter) -> Seen:
-    return Seen.of(run.scene for run in fitter.runs.values())
+def _seen(fitter: Fitter) -> SeenRuns:
+    return SeenRuns.of(run.scene for run in fitter.runs.values())
 
 
 def median_interval(errors: Sequence[Error], draws: int = 2000) -> tuple[float, float, float]:

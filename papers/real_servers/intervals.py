@@ -40,7 +40,7 @@ class Error(NamedTuple):
         return abs(math.log(self.predicted / self.measured))
 
 
-class Check(NamedTuple):
+class HeldShare(NamedTuple):
     """How many of some figures lay in intervals made without their group."""
 
     figures: int
@@ -102,7 +102,7 @@ def half_widths(errors: Iterable[Error]) -> dict[str, dict[str, float]]:
     return halves
 
 
-def check(errors: Sequence[Error]) -> Check:
+def check(errors: Sequence[Error]) -> HeldShare:
     """Make an interval of one figure and kind without each group in turn, and count what it holds of the group.
 
     It is made as wide for the number of groups as the one of all groups is.
@@ -112,10 +112,10 @@ def check(errors: Sequence[Error]) -> Check:
     for name in groups:
         half = width([error for error in errors if error.group != name], len(groups))
         held += sum(error.size <= half for error in errors if error.group == name)
-    return Check(len(errors), len(groups), held / len(errors))
+    return HeldShare(len(errors), len(groups), held / len(errors))
 
 
-def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], Check]:
+def checks(errors: Iterable[Error]) -> Mapping[tuple[str, str], HeldShare]:
     """Return `check` by figure and kind, where three groups or more make it possible."""
     found = {key: check(mine) for key, mine in by_figure_and_kind(errors).items()}
     return {key: one for key, one in found.items() if one.groups > 2}

@@ -35,7 +35,7 @@ from papers.real_servers.intervals import Error, checks, half_widths
 from papers.real_servers.predict.closed import LoopView
 from papers.real_servers.predict.learned import Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
-from papers.real_servers.step_fit import StepLaw
+from papers.real_servers.step_fit import ABSENT, StepLaw
 from papers.real_servers.vllm import ESTIMATES, mean_steps, read_runs
 
 BARS = {"e2e_mean": 5.0, "e2e_p99": 8.0, "itl_mean": 5.0, "ttft_mean": 15.0, "ttft_p99": 25.0}
@@ -311,7 +311,7 @@ def coefficient_table(learned: Learned) -> str:
     assert learned.beta is not None
     lines = [["coefficient", "before any run", "fitted"], ["---"] * 3]
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):
-        lines.append([words, f"{before:g}", f"{value:.3g}"])
+        lines.append([words, f"{before:g}", f"{value:.3g}" if value > ABSENT else "left out"])
     for name, pace in learned.pace.items():
         lines.append([f"pace of {name}, H100 = 1", "", f"{pace:.3g}"])
     client = learned.client

@@ -119,6 +119,8 @@ class StepLaw:
                 wanted = np.concatenate([residual, (prior - logs) / sd])
                 logs = logs + np.linalg.lstsq(matrix, wanted, rcond=None)[0]
         values = np.exp(logs).tolist()
+        for place in absent:
+            values[place] = ABSENT
         number = len(LOG_SD)
         seen = {each.deployment.gpu.name for each in self.steps if each.run in chosen}
         paces = dict(zip(self.gpus, values[number:], strict=True))

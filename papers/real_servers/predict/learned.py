@@ -36,7 +36,7 @@ KINDS = (*LADDER, *FAR)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRuns:
     """What a fit has seen."""
 
     models: frozenset[str] = frozenset()  # lower case
@@ -47,7 +47,7 @@ class Seen:
     )  # requests at once: least, most
 
     @classmethod
-    def of(cls, scenes: Iterable[Scene]) -> Seen:
+    def of(cls, scenes: Iterable[Scene]) -> SeenRuns:
         """Return what these scenes show."""
         scenes = list(scenes)
         layouts: dict[str, list[float]] = {}
@@ -86,7 +86,7 @@ class Learned:
     beta: tuple[float, ...] | None
     pace: Mapping[str, float]  # of other GPUs in the runs
     client: ClientView
-    seen: Seen
+    seen: SeenRuns
     # by figure and kind of row: half of an interval, in logarithms
     errors: Mapping[str, Mapping[str, float]]
     # closed loops alone
@@ -133,7 +133,7 @@ class Learned:
             return known.get(f"{one}{OF_POOLS}", usual) if scene.server.pools else usual
 
         if kind in FAR:
-            return of(kind)
+            return max(map(of, (kind, *LADDER))) if of(kind) else 0.0
         farther = [at for at in range(LADDER.index(kind), len(LADDER)) if of(LADDER[at])]
         return max(map(of, LADDER[: farther[0] + 1])) if farther else 0.0
 
@@ -189,7 +189,7 @@ def from_document(found: Mapping[str, Any]) -> Learned:
         tuple(found["beta"]) if found["beta"] else None,
         found["pace"],
         ClientView(**found["client"]),
-        Seen(
+        SeenRuns(
             frozenset(found["models"]),
             frozenset(found["gpus"]),
             frozenset(found["software"]),

@@ -14,7 +14,7 @@ from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (
     Learned,
-    Seen,
+    SeenRuns,
     factor,
     from_document,
     layout_key,
@@ -124,7 +124,7 @@ KIND_OF = {
 
 def test_intervals_by_what_was_not_seen():
     halves = {kind: 0.125 * (n + 1) for n, kind in enumerate(KIND_OF)}
-    known = Seen.of([run(8).scene, run(32).scene])
+    known = SeenRuns.of([run(8).scene, run(32).scene])
     fit = Learned(BETA, {}, NOTHING, known, {"tpot_mean": halves})
     assert from_document(to_document(fit)) == fit
     for place, (kind, scene) in enumerate(KIND_OF.items()):
@@ -139,7 +139,7 @@ def test_intervals_by_what_was_not_seen():
 
 
 def test_a_far_row_has_no_narrower_interval_than_a_near_one():
-    known = Seen.of([run(8).scene])
+    known = SeenRuns.of([run(8).scene])
     fit = Learned(BETA, {}, NOTHING, known, {"tpot_mean": {"same": 0.3, "other_deployment": 0.2}})
     halves = [
         math.log(fit.interval("tpot_mean", 1.0, KIND_OF[kind])[1])
@@ -176,7 +176,7 @@ def test_tables_of_a_made_up_study():
         for name in page.RANKED
     ]
     study = clusters.ClusterStudy(
-        Learned(BETA, {}, NOTHING, Seen(), {}), runs, {"one layout": errors}
+        Learned(BETA, {}, NOTHING, SeenRuns(), {}), runs, {"one layout": errors}
     )
     text = page.llmd_tables(study)
     words = page.KIND_WORDS["other_layout"]

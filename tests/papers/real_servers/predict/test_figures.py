@@ -17,6 +17,7 @@ from papers.real_servers.predict.figures import (
 )
 from papers.real_servers.predict.learned import (
     Learned,
+    SeenRuns,
     from_document,
     learned,
     to_document,
@@ -127,7 +128,7 @@ def test_pools_in_the_engine():
 
 def test_intervals_are_those_of_what_was_not_seen():
     fit = Learned(
-        (1.0,) * 10, {"A100-80": 2.0}, NOTHING, frozenset({"a/b"}), frozenset({"H100"}),
+        (1.0,) * 10, {"A100-80": 2.0}, NOTHING, SeenRuns.of([Scene(RealServer("a/b", "H100"), SCENE.load)]),
         {"ttft_mean": {"same": 0.1, "other_model": 0.2, "other_hardware": 0.3}},
     )  # fmt: skip
 
@@ -139,7 +140,8 @@ def test_intervals_are_those_of_what_was_not_seen():
 
     assert half("A/B", "H100") == pytest.approx(0.1)
     assert half("c/d", "H100") == pytest.approx(0.2)
-    assert half("c/d", "L40S") == pytest.approx(0.3)
+    assert half("a/b", "L40S") == pytest.approx(0.3)
+    assert half("c/d", "L40S") == pytest.approx(math.hypot(0.2, 0.3))
     known = Scene(RealServer("a/b", "H100"), SCENE.load)
     assert math.isnan(fit.interval("itl_mean", 1.0, known)[0])
     assert fit.beta_on("A100-80")[-1] == 2.0 and fit.beta_on("H100")[-1] == 1.0
