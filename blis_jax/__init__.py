@@ -1,6 +1,6 @@
 """A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request.
 
-Ask a question: compare, capacity, sweep, select, ablate, robustness, optimize, sensitivity, gradient,
+Ask a question: compare, capacity, recommend, curve, sweep, select, ablate, robustness, optimize, sensitivity, gradient,
 make_dataset and train_surrogate take what the command of that name takes, and return a StudyResult: print it, or
 call its `to_dataframe()`, `to_dataset()`, `plot()`.
 
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     ablate: Study
     capacity: Study
     compare: Study
+    curve: Study
     gradient: Study
     make_dataset: Study
     optimize: Study
+    recommend: Study
     robustness: Study
     select: Study
     sensitivity: Study
@@ -65,6 +67,7 @@ __all__ = [
     "cache_hit_rate",
     "capacity",
     "compare",
+    "curve",
     "draw_reference_requests",
     "draw_requests",
     "figures_of",
@@ -80,6 +83,7 @@ __all__ = [
     "over_seeds",
     "override",
     "read_trace",
+    "recommend",
     "robustness",
     "run_grid",
     "select",
@@ -98,8 +102,8 @@ __getattr__ = exports(
     "blis_jax",
     {
         "commands.door.functions": (
-            "StudyResult", "ablate", "capacity", "compare", "gradient", "make_dataset", "optimize", "robustness",
-            "select", "sensitivity", "sweep", "train_surrogate",
+            "StudyResult", "ablate", "capacity", "compare", "curve", "gradient", "make_dataset", "optimize",
+            "recommend", "robustness", "select", "sensitivity", "sweep", "train_surrogate",
         ),
         "commands.run.requests": ("draw_requests",),
         "runs.derivatives": ("Differentiator", "jacobian"),

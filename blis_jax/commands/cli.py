@@ -59,7 +59,7 @@ def run_command(
 ) -> int:
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
     if is_called_from_python.get():
-        with display.shown(as_called(name)):
+        with display.shown(as_called(name)) if display.is_watched() else contextlib.nullcontext():
             return command(arguments)
     _open_what_is_closed()
     try:

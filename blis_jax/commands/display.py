@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from blis_jax.progress import Board, board, duration
 
-SWITCH = "BLIS_JAX_PROGRESS"  # `off` in the environment: no progress is shown
+SWITCH = "BLIS_JAX_PROGRESS"  # in the environment; `off`: no progress is shown, `on`: also of calls in scripts
 FIRST_S = 3.0  # commands that take less show nothing
 PAUSE_S = 10.0  # between two lines of the same phase
 SETTLED_S = 1.0  # a phase that has just begun has nothing to tell
@@ -78,6 +78,11 @@ class Display:
 
 _shown: Display | None = None
 _num_inner = 0  # commands inside the one that is shown
+
+
+def is_watched() -> bool:
+    """Return whether calls of Python show progress: in notebooks and at a prompt, in scripts where it is asked for."""
+    return hasattr(sys, "ps1") or os.environ.get(SWITCH) == "on"
 
 
 @contextlib.contextmanager

@@ -158,6 +158,26 @@ def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
     assert seen == [True, False, True] and progress.board.on_idle is None
 
 
+@pytest.mark.parametrize("is_prompt", [False, True], ids=["a script", "a notebook or a prompt"])
+def test_calls_of_python_show_progress_where_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch, is_prompt: bool
+) -> None:
+    monkeypatch.delenv(display.SWITCH)
+    if is_prompt:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    seen = []
+
+    def command(arguments: object) -> int:
+        seen.append(display._shown is not None)
+        return 0
+
+    with cli.called_from_python():
+        cli.run_command("some", command, [])
+        monkeypatch.setenv(display.SWITCH, "on")
+        cli.run_command("some", command, [])
+    assert seen == [is_prompt, True]
+
+
 def test_progress_and_errors_begin_with_the_same_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
