@@ -138,6 +138,12 @@ def _of_all_outputs(table: pd.DataFrame) -> list[str]:
             f"{least.median():.3f}, at least 0.55 on every set for {int((least >= 0.55).sum())} of {len(least)} "
             f"outputs; covered {share.mean():.3f} on average, {share.min():.3f} to {share.max():.3f}"
         )
+        held = share.groupby(table["output"]).min().sort_values()
+        unsure = ", ".join(f"{name} {value:.2f}" for name, value in held[held < 0.8].items())
+        found.append(
+            f"- {words}: {int((held >= 0.86).sum())} of {len(held)} outputs are covered in 0.86 or more on every "
+            f"set; below 0.80 on one set: {unsure or 'none'}"
+        )
     return found
 
 

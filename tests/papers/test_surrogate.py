@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from papers.surrogate import __main__ as command
+from papers.surrogate import tables
 from papers.surrogate.spaces import FIRST_COMMON_SEED, MOST_WANTED, SPACES
 
 
@@ -81,6 +82,18 @@ def test_on_saved_sets_the_simulated_baseline_keeps_the_bar() -> None:
     assert is_new.sum() == 4 and (tokens["r2_simulated"][is_new] >= 0.55).all()
     least = table[table["first_seed"] >= FIRST_COMMON_SEED].groupby("output")["r2_simulated"].min()
     assert (least >= 0.55).sum() >= 41
+
+
+def test_what_holds_on_one_set_of_seeds_is_said_by_metric() -> None:
+    """Points of one set share what is unknown of its seeds: 91 % on average, and far from it on single sets."""
+    table = pd.read_csv(command.SAVED / "iter08_common_seeds.csv")
+    assert 0.88 < table["share_simulated"].mean() < 0.94
+    said = "\n".join(tables.common_seeds(table))
+    assert (
+        "beside the simulated baseline: 16 of 43 outputs are covered in 0.86 or more on every set"
+        in said
+    )
+    assert "e2e_p50_ms[critical] 0.50, e2e_p99_ms[sheddable] 0.69" in said
 
 
 def test_saved_intervals_for_any_seeds_keep_their_bar() -> None:
