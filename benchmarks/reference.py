@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import sweeps.claims.metrics  # noqa: F401  (registers the metrics of searches)
+from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
@@ -30,6 +31,7 @@ def settings_table() -> str:
         "Machines": Machines,
         "Pools of blis-2026-08": PoolSettings,
         "KV memory": MemorySettings,
+        "LoRA adapters of blis-2026-08": AdapterSettings,
         "Router": RouterSettings,
         "The gateway's queue": FlowSettings,
         "Queue and batch of an instance": Queue,

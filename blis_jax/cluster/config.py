@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blis_jax.cluster import (
+    adapters,
     disaggregation,
     instance_groups,
     node_pools,
@@ -19,6 +20,7 @@ from blis_jax.cluster import (
     router,
     step_times,
 )
+from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.machines import Machines, MemorySettings
 from blis_jax.cluster.named_policies import (
     as_pairs,
@@ -44,7 +46,9 @@ CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
 
 @dataclass(frozen=True)
-class ClusterConfig(Machines, MemorySettings, RouterSettings, Queue, PolicySettings):
+class ClusterConfig(
+    Machines, MemorySettings, AdapterSettings, RouterSettings, Queue, PolicySettings
+):
     """One cluster and its policies; times in µs, sizes in tokens or blocks.
 
     Its parts are the classes that it is made of: machines, memory, router, queue and policies. Names are flat, and with
@@ -255,6 +259,8 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
         if isinstance(value := given.get(name), Iterable) and not isinstance(value, str):
             given[name] = tuple(value)
+    if "lora_config" in given:
+        given["lora_config"] = adapters.given_config(given["lora_config"])
     groups, source, fleet = instance_groups.groups_and_fleet(
         given.get("instances", ()), _unchecked(given)
     )
@@ -273,7 +279,7 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 # what follows from other settings where it is not given; each reads what those before it have found
-DERIVATIONS = (revisions.defaults, step_times.defaults, revisions.limits)
+DERIVATIONS = (revisions.defaults, adapters.defaults, step_times.defaults, revisions.limits)
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,6 +372,7 @@ SCORER_NAMES = tuple(registry.SCORERS)
 def _check(config: ClusterConfig) -> None:
     disaggregation.check(config)
     revisions.check(config)
+    adapters.check(config)
     node_pools.check(config)
     router.check(config)
     step_times.check(config)

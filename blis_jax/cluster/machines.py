@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blis_jax.cluster.adapters import reserved_bytes
 from blis_jax.cluster.settings import setting
 from blis_jax.latency.deployment import Deployment, gpu_description, kv_blocks
 from blis_jax.latency.model_description import ModelDescription, model_description
@@ -207,7 +208,8 @@ def blocks_of(
     if memory is not None:
         gpu = dataclasses.replace(served.gpu, memory_gib=memory)
         served = dataclasses.replace(served, gpu=gpu)
-    blocks = kv_blocks(served, config.block_size_in_tokens, config.gpu_memory_utilization)
+    sizes = config.block_size_in_tokens, config.gpu_memory_utilization
+    blocks = kv_blocks(served, *sizes, reserved_bytes(config))
     return UNKNOWN_KV_BLOCKS if blocks is None else blocks
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from blis_jax.cluster.adapters import LoraConfig
 from blis_jax.cluster.config import FIELDS, ClusterConfig, refuse_unknown
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.named_policies import as_pairs, is_policy_number
@@ -33,7 +34,7 @@ def is_later(config: ClusterConfig, name: str) -> bool:
 
 def plain_value(value: object) -> Any:
     """Return a setting's value as JSON has it; groups of instances with what was given of them."""
-    if isinstance(value, InstanceGroup | NodePool):
+    if isinstance(value, InstanceGroup | NodePool | LoraConfig):
         return value.plain()
     return [plain_value(one) for one in value] if isinstance(value, tuple) else value
 
@@ -41,8 +42,10 @@ def plain_value(value: object) -> Any:
 def all_values(config: ClusterConfig) -> dict[str, Any]:
     """Return all settings by name, groups of instances only where there are some."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    lists = ("instances", "node_pools")
-    values_of_lists = {name: plain_value(values[name]) for name in lists if values[name]}
+    lists = ("instances", "node_pools", "lora_config")
+    values_of_lists = {
+        name: plain_value(values[name]) for name in lists if values[name] != FIELDS[name].default
+    }
     return {name: value for name, value in values.items() if name not in lists} | values_of_lists
 
 

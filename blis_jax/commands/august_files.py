@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blis_jax.cluster.adapters import config_of, given_config
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.node_pools import SECTIONS
 from blis_jax.core.types import SLO_CLASSES
@@ -163,7 +164,7 @@ def _number(value: Any, place: str, is_whole: bool = False) -> float:
 
 _SECTIONS = (
     *("defaults", "version", "workloads", "trained_physics_coefficients"),
-    *("lora", "kv_offload_devices"),  # without effect where nothing asks for them
+    *("lora", "kv_offload_devices"),  # the latter is without effect
 )
 _PARTS = ("prefill_hardware", "decode_hardware")
 _LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens"}
@@ -197,7 +198,11 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         changed["model_config"] = str(Path(folder) / "config.json")
     if defaults is not None:
         path = Path(defaults)
-        changed = _of_defaults(path, read_defaults(path), changed)
+        document = read_defaults(path)
+        changed = _of_defaults(path, document, changed)
+        if "lora_config" in changed and document.get("lora"):
+            usual = config_of(document["lora"], f"{path}: lora")
+            changed["lora_config"] = given_config(changed["lora_config"]).or_else(usual)
         beside = path.parent / "hardware_config.json"
         hardware = hardware or (str(beside) if beside.is_file() else None)
     if hardware is None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cluster import disaggregation
-from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, REVISIONS, ClusterConfig
+from blis_jax.cluster import adapters, disaggregation
+from blis_jax.cluster.config import (
+    AUGUST,
+    AUGUST_SCORERS,
+    FIELDS,
+    POLICY_NAMES,
+    REVISIONS,
+    ClusterConfig,
+)
 from blis_jax.cluster.instance_groups import check_number
 from blis_jax.cluster.machines import DECIDERS
 from blis_jax.cluster.node_pools import POLICY
 from blis_jax.cluster.revisions import OF_REVISION
 from blis_jax.commands.august_files import options_of, with_files
-from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.core.kinds import SAME
 from blis_jax.errors import ConfigError, ConfigWarning
@@ -183,6 +191,7 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
             "cluster_policy": POLICY,
             f"{POLICY.replace('-', '_')}_interval_us": interval,
         }
+    resolved_settings = _with_adapters(resolved_settings)
     resolved_settings = (
         _without_pools(resolved_settings)
         if resolved_settings.get("revision") == AUGUST
@@ -195,6 +204,42 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     if policy is not None:
         resolved_settings["slo_preemption"] = policy == "priority"
     return resolved_settings
+
+
+def _with_adapters(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of adapters where settings have them: in `lora_config`, and among the scorers."""
+    changed = dict(settings)
+    weight, capacity = (
+        changed.pop("lora_scorer_weight", None),
+        changed.get("lora_adapter_capacity", 1),
+    )
+    named = {
+        name: changed.pop(f"lora_{name}") for name in adapters.NUMBERS if f"lora_{name}" in changed
+    }
+    if named or "lora_config" in changed:
+        lora = adapters.given_config(changed.get("lora_config", adapters.LoraConfig()))
+        changed["lora_config"] = dataclasses.replace(lora, **named)
+        if lora.adapters and capacity <= 0:  # as a setting 0 stands for none
+            raise ConfigError(
+                f"--lora-adapter-capacity must be above 0 where adapters are declared, got {capacity}"
+            )
+    if weight is None:
+        return changed
+    if not (weight > 0 and math.isfinite(weight)):
+        raise ConfigError(f"--lora-scorer-weight must be a finite number above 0, got {weight:g}")
+    if changed.get("routing_policy") != "weighted":
+        warnings.warn(
+            "--lora-scorer-weight has no effect without --routing-policy weighted, as in BLIS",
+            ConfigWarning,
+            stacklevel=2,
+        )
+        return changed
+    scorers = changed.get("routing_scorers") or AUGUST_SCORERS
+    if adapters.SCORER in [part.partition(":")[0].strip() for part in scorers.split(",")]:
+        raise ConfigError(
+            f"--lora-scorer-weight: {adapters.SCORER} is among the scorers already; give its weight in one of them"
+        )
+    return changed | {"routing_scorers": f"{scorers},{adapters.SCORER}:{weight!r}"}
 
 
 def _without_pools(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,6 +284,5 @@ def _as_option(message: str, fields: Mapping[str, Any]) -> str:
 def _check_scorers(option: str, policy: str, scorers: str) -> None:
     names = [part.partition(":")[0].strip() for part in scorers.split(",")]
     for name in names:
-        refuse_name(name)
         if (policy == "weighted" or is_file(policy)) and names.count(name) > 1:
             raise ConfigError(f"{option}: {name!r} is given twice; add up its weights")

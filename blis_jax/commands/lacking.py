@@ -8,7 +8,6 @@ from typing import NamedTuple
 from blis_jax.errors import UnsupportedError
 from blis_jax.policies.their_names import SETTINGS
 
-_LORA = "LoRA adapters are not simulated yet; leave it out"
 _REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
 _AGREEMENT = (
     "BLIS's calibrate compares a simulated run with a measured one, and this calibrate fits coefficients; "
@@ -17,17 +16,6 @@ _AGREEMENT = (
 # Of BLIS's simulations, and so of any command here.
 _OF_SIMULATIONS = {
     "kv-offload-config": "tiers of KV memory beyond the CPU's are not simulated yet; --kv-cpu-blocks gives one tier",
-    **dict.fromkeys(
-        (
-            "lora-config",
-            "lora-adapter-capacity",
-            "lora-footprint-bytes-per-rank",
-            "lora-load-bandwidth-bytes-us",
-            "lora-load-base-latency-us",
-            "lora-scorer-weight",
-        ),
-        _LORA,
-    ),
 }
 _OF_OBSERVE = (
     "api-format", "api-key", "itl-output", "kv-metrics-url", "no-streaming", "prewarm-duration", "record-itl",
@@ -126,16 +114,6 @@ def refuse_option(name: str, command: str) -> None:
     known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
     if name in known:
         raise UnsupportedError(f"--{name} is not supported: {known[name]}")
-
-
-def refuse_name(name: str) -> None:
-    """Refuse a policy that BLIS has and this program lacks.
-
-    Raises:
-        UnsupportedError: BLIS has it; nothing happens for other names.
-    """
-    if name == "lora-affinity":
-        raise UnsupportedError(f"{name} is not supported: {_LORA}")
 
 
 def refuse_command(name: str) -> None:

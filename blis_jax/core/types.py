@@ -131,6 +131,8 @@ class Snapshots:
     kv_thrashing_rate: Float[Array, "instance"] | Absent = None
     # leading prompt blocks in the router's copy of the caches; only for a policy that reads it
     cached_prompt_blocks: Int[Array, "instance"] | Absent = None
+    # whether the request's LoRA adapter is loaded; likewise
+    has_adapter: Bool[Array, "instance"] | Absent = None
     # µs for this prompt alone, see asked.py; likewise
     prompt_us: Float[Array, "instance"] | Absent = None
 
@@ -158,6 +160,7 @@ class Mechanism(OfEachKind):
     finds_prefixes: bool = (
         True  # blocks are found by their content, else every prompt is computed whole
     )
+    num_adapters: int = 0  # LoRA adapters that instances have columns for; 0: none is ever loaded
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES

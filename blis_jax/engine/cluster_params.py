@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from blis_jax.cluster import disaggregation, step_times
+from blis_jax.cluster import adapters, disaggregation, step_times
 from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.disaggregation import kinds_of_gpu
 from blis_jax.cluster.instance_groups import per_instance, roles
@@ -32,6 +32,7 @@ from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
 from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits, FleetParams
 from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
+from blis_jax.tables.adapters import AdapterParams
 from blis_jax.tables.gateways import QueueParams, TenantBudgets
 from blis_jax.tables.router import SignalParams
 
@@ -141,7 +142,7 @@ def cluster_params(config: ClusterConfig, rows: int, *more: object) -> ClusterPa
         "infinity": np.float64(np.inf),
         "signals": _signal_params(config, rows),
     }
-    own = Parts(*more, *(_of_august(config, rows) if config.is_august else ()))
+    own = Parts(*more, *(_of_august(config, rows) if config.is_august else ()), *_adapters(config))
     return ClusterParams(**arrays, **_instance_numbers(config, rows), own=own)
 
 
@@ -156,6 +157,35 @@ def _of_august(config: ClusterConfig, rows: int) -> Iterator[object]:
         yield AnswerCuts(each - 1)
     times: Any = _padded(config, step_times.times_after_decode(config), rows, np.int64)
     yield AfterDecode(times)
+
+
+ADAPTER_COLUMNS = 8  # programs have a multiple of these
+
+
+def num_adapter_columns(config: ClusterConfig) -> int:
+    """Return the columns that an instance has for adapters, 0 where none is ever loaded."""
+    if not adapters.has_adapters(config):
+        return 0
+    return -(-len(config.lora_config.adapters) // ADAPTER_COLUMNS) * ADAPTER_COLUMNS
+
+
+def _adapters(config: ClusterConfig) -> Iterator[object]:
+    """The numbers of adapters, if instances load any."""
+    columns = num_adapter_columns(config)
+    if not columns:
+        return
+    ranks = [one.rank for one in config.lora_config.adapters]
+
+    def column(values: Sequence[float], dtype: DTypeLike) -> Any:
+        return np.pad(np.asarray(values, dtype), (0, columns - len(ranks)))
+
+    capacity: Any = np.int32(config.lora_adapter_capacity)
+    yield AdapterParams(
+        capacity,
+        load_us=column(adapters.load_times(config), np.int64),
+        rank=column(ranks, np.int32),
+        overhead=column(adapters.overheads(config), np.float64),
+    )
 
 
 NO_TARGET = np.iinfo(np.int64).max

@@ -26,6 +26,7 @@ from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.sources.listed import figures_of, sources_of
 from blis_jax.memory.models import memory_of
 from blis_jax.policies.routing.by_load import regrets_of
+from blis_jax.tables.adapters import RequestAdapters
 from blis_jax.tables.blocks import Blocks, compact, is_crowded
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import gateways_of
@@ -156,6 +157,8 @@ def _columns(table: RequestTable) -> Iterator[object]:
         yield Elsewhere(jnp.pad(jnp.asarray(table.is_elsewhere, jnp.int32) == 1, (0, 1)))
     if hasattr(table, "slo_target_us"):
         yield RequestTargets(jnp.pad(jnp.asarray(table.slo_target_us, jnp.int64), (0, 1)))
+    if hasattr(table, "adapter"):
+        yield RequestAdapters(jnp.pad(jnp.asarray(table.adapter, jnp.int32), (0, 1)) - 1)
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:

@@ -34,13 +34,14 @@ from blis_jax.engine.cluster_params import (
     cluster_params,
     drawn_phases,
     fleet_params,
+    num_adapter_columns,
     queue_params,
 )
 from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, RouterParams
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
-from blis_jax.policies.reading import CACHES, DEMAND, SCORERS, Absent, reading
+from blis_jax.policies.reading import ADAPTERS, CACHES, DEMAND, SCORERS, Absent, reading
 from blis_jax.policies.seeds import RandomSource, router_draws
 
 NO_SCORERS = (
@@ -100,6 +101,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         has_queue=config.flow_control,
         has_budgets=bool(config.tenant_budgets.strip()),
         evicts_in_flight=config.flow_control and config.in_flight_eviction,
+        num_adapters=num_adapter_columns(config),
         defects=_defects(config),
         rules=_rules(config),
     )
@@ -138,7 +140,10 @@ def _absent(config: ClusterConfig) -> Absent:
         "the router's copy of the KV caches, which only blis-2026-08 has; take that profile, or the scorer "
         "prefix-affinity, with precise_kv_routing if the caches are to tell the router"
     )
-    return ((CACHES, why),)
+    adapters = (
+        "the LoRA adapters, which only blis-2026-08 has; take that profile, or another scorer"
+    )
+    return (CACHES, why), (ADAPTERS, adapters)
 
 
 def has_priorities(functions: Mechanism) -> bool:

@@ -1,7 +1,8 @@
 """Rows that change nothing, and putting the rows of a scan step in their places.
 
 Of each sub-tree of the state there is what a scan step writes: a row for one place of it, or the sub-tree as it is to
-be. A sub-tree that nothing is written of, as memory's and what only hooks change, stays as it is.
+be. A table may know itself which row changes nothing (`unchanged`), and the row its place (`put`). A sub-tree that
+nothing is written of, as memory's and what only hooks change, stays as it is.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ _NOTHING: dict[type, Callable[[Context, State], tuple[object, ...]]] = {
 
 def no_changes(ctx: Context, state: State) -> Parts:
     """Return what a scan step writes of the sub-trees of the state where nothing of them changes."""
-    own = (_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING)
-    return Parts(*(part for parts in own for part in parts))
+    own = [_NOTHING[type(part)](ctx, state) for part in state.own if type(part) in _NOTHING]
+    rows = [part.unchanged() for part in state.own if hasattr(part, "unchanged")]
+    return Parts(*(part for parts in own for part in parts), *rows)
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
@@ -328,7 +330,10 @@ def write(ctx: Context, state: State, done: Writes) -> State:
     state = ctx.memory.write(ctx, state, done)
     for change in done.own:
         put_in_place = _WRITE.get(type(change))
-        state = put_in_place(ctx, state, done) if put_in_place else state.having(change)
+        if hasattr(change, "put"):
+            state = change.put(state)
+        else:
+            state = put_in_place(ctx, state, done) if put_in_place else state.having(change)
     return dataclasses.replace(
         state,
         stale=done.stale,

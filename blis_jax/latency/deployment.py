@@ -224,10 +224,12 @@ def kv_blocks(
     weights = int(num_parameters(model) * model.weight_bytes) / GIB
     activations = MOE_ACTIVATIONS_GIB if model.is_moe else ACTIVATIONS_GIB
     other = (OTHER_GIB_ALONE if tp == 1 else OTHER_GIB) * tp
-    overhead = weights + activations + other + reserved_bytes / GIB
+    reserved = reserved_bytes / GIB
+    overhead = weights + activations + other + reserved
     available = deployment.gpu.memory_gib * memory_utilization * tp
     if overhead >= available:
-        raise ConfigError(_too_small(deployment, overhead, weights, available, memory_utilization))
+        parts = overhead, weights, reserved
+        raise ConfigError(_too_small(deployment, parts, available, memory_utilization))
     blocks = int((available - overhead) * GIB) // per_block
     if blocks <= 0:
         raise ConfigError(
@@ -277,12 +279,14 @@ def _check(deployment: Deployment, block_size: int, memory_utilization: float) -
 
 
 def _too_small(
-    deployment: Deployment, overhead: float, weights: float, available: float, share: float
+    deployment: Deployment, parts: tuple[float, float, float], available: float, share: float
 ) -> str:
     gpu, tp, model = deployment.gpu, deployment.tp, deployment.model
+    overhead, weights, reserved = parts
+    adapters = f" and {reserved:.2f} for adapters" if reserved else ""
     least = math.ceil(overhead / (gpu.memory_gib * share))
     return (
-        f"model {model.name} needs {overhead:.2f} GiB ({weights:.2f} of weights) and {tp} × {gpu.name} "
+        f"model {model.name} needs {overhead:.2f} GiB ({weights:.2f} of weights{adapters}) and {tp} × {gpu.name} "
         f"have {available:.2f} GiB to use ({gpu.memory_gib:g} GiB × {share:g} × {tp}); "
         f"use a tp of at least {least}, or give total_kv_blocks"
     )

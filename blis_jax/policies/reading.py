@@ -31,10 +31,11 @@ RANDOM = ("key", "run_key", "draws")  # they say that a run depends on its seed
 MATCH = "snapshots.prefix_match_blocks"
 CPU_TIER = ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate")
 CACHES, PROMPT_TIME = "snapshots.cached_prompt_blocks", "snapshots.prompt_us"
+ADAPTERS = "snapshots.has_adapter"
 SCORERS = ("scorer_scores", "scorer_shares")
 DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
 NUM_KEYS = "shape.num_keys"
-OF_SNAPSHOTS = (MATCH, *CPU_TIER, CACHES, PROMPT_TIME)
+OF_SNAPSHOTS = (MATCH, *CPU_TIER, CACHES, ADAPTERS, PROMPT_TIME)
 # by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
 SIGNALS: dict[str, tuple[str, ...]] = {
     "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", *SCORERS),
@@ -46,7 +47,7 @@ SIGNALS: dict[str, tuple[str, ...]] = {
     "HandOverContext": ("key",),
     "SourceContext": ("key",),
 }
-_ABOUT_A_REQUEST = (MATCH, CACHES, PROMPT_TIME)
+_ABOUT_A_REQUEST = (MATCH, CACHES, ADAPTERS, PROMPT_TIME)
 _NO_REQUEST = "which is about one request, and a cluster policy is asked about none; leave it out"
 Absent = tuple[tuple[str, str], ...]  # signals that a run does not have, each with the reason
 

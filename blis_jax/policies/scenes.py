@@ -86,8 +86,9 @@ def scene_of(
     real = array(np.float64, "instance")
     key = jax.eval_shape(lambda: jax.random.key(0))
     seen = made(
-        Snapshots, "instance", pending_transfer_us=real, kv_thrashing_rate=real, prompt_us=real
-    )
+        Snapshots, "instance", pending_transfer_us=real, kv_thrashing_rate=real, prompt_us=real,
+        has_adapter=array(np.bool_, "instance"),
+    )  # fmt: skip
     name = context or KINDS[kind].context
     inside = ("slot",) if name in ("QueueContext", "VictimContext", "OffloadContext") else ()
     shares = made(contexts.LeadingContents)

@@ -75,6 +75,16 @@ def precise_prefix_cache(params: NoParams, state: NoState, context: GatewayConte
     return jnp.where(most == least, jnp.float64(1.0), scaled), state
 
 
+@scorer()
+def lora_affinity(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
+    """Score 1 where the request's LoRA adapter is loaded, 0 elsewhere; 1 for all where no instance differs."""
+    seen = context.snapshots
+    is_alike = ~jnp.any(seen.is_active & seen.has_adapter) | jnp.all(
+        ~seen.is_active | seen.has_adapter
+    )
+    return (seen.has_adapter | is_alike).astype(jnp.float64), state
+
+
 @pytree
 class LastUse:
     """The counter at which each instance got its last request without a cached prefix; 0 if never."""

@@ -13,6 +13,7 @@ from blis_jax.records.latencies import latency_sums, num_resumed
 from blis_jax.records.record import (
     BLOCK_LEVEL,
     NO_EVICTION,
+    AdapterRecords,
     InstanceRecords,
     PreemptionRecords,
     RequestRecords,
@@ -30,6 +31,7 @@ from blis_jax.records.splits import (
     with_parts,
 )
 from blis_jax.records.stays import Timeouts, ended_steps, orphaned_us, paid_us
+from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction, Pool
 from blis_jax.tables.journeys import Downs, Journey, Reservation
 from blis_jax.tables.raw import BlockRecords
@@ -58,7 +60,21 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
         kv_model=BLOCK_LEVEL if BlockRecords in seen.raw else NO_EVICTION,
         is_august=seen.rules.has_order,
         splits=splits,
+        adapters=_adapter_records(seen),
         figures={name: float(figure) for name, figure in seen.raw.figures.items()},
+    )
+
+
+def _adapter_records(seen: Observation) -> AdapterRecords | None:
+    """Return the loads of adapters, if there may be any."""
+    if AdapterTable not in seen.raw:
+        return None
+    table, rows = seen.raw[AdapterTable], seen.num_instances
+    return AdapterRecords(
+        *(
+            seen.xp.asarray(one)[:rows].astype(np.int64)
+            for one in (table.num_loads, table.num_evictions)
+        )
     )
 
 

@@ -231,6 +231,15 @@ def no_preemptions() -> PreemptionRecords:
     return PreemptionRecords(*(np.zeros(0, np.int64) for _ in range(5)))
 
 
+@dataclass(frozen=True)
+class AdapterRecords:
+    """What loads of LoRA adapters there were; adapters in the order of the cluster's list."""
+
+    num_loads: Int[np.ndarray, "instance adapter"]  # that have ended
+    num_evictions: Int[np.ndarray, "instance adapter"]
+    ids: tuple[str, ...] = ()
+
+
 NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
 
 
@@ -253,6 +262,7 @@ class RunRecord:
         has_priorities: whether priority inversions count, see `engine.mechanism.has_priorities`.
         splits: the parts of requests that were split between the pools of that revision; None without pools.
         names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
+        adapters: loads and evictions of LoRA adapters; None where none is ever loaded.
         figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
     """
 
@@ -270,6 +280,7 @@ class RunRecord:
     has_priorities: bool = False
     splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
+    adapters: AdapterRecords | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:

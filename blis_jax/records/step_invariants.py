@@ -263,7 +263,8 @@ def steps_follow_each_other(record: RunRecord) -> int:
 def no_idling_while_requests_wait(record: RunRecord) -> int:
     """Count violations of 19: after a step that left requests waiting, the next begins by the time it ends.
 
-    On an instance that goes down, what waits may leave, and so may requests that give up.
+    On an instance that goes down, what waits may leave, and so may requests that give up. Where adapters are loaded,
+    one without a batch waits for a load.
     """
     order, is_next = _neighbours(record)
     steps = record.steps
@@ -273,6 +274,8 @@ def no_idling_while_requests_wait(record: RunRecord) -> int:
     gave_up = np.isin(record.requests.status, GAVE_UP) & (record.requests.instance >= 0)
     may_leave[record.requests.instance[gave_up]] = True
     is_late &= ~may_leave[steps.instance[order][1:]]
+    if record.adapters is not None:
+        is_late &= (steps.running - steps.num_completed)[order][:-1] > 0
     return int(np.count_nonzero(is_next & (steps.waiting[order][:-1] > 0) & is_late))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
+from blis_jax.metrics.adapters import adapter_fields
 from blis_jax.metrics.distributions import is_listed
 from blis_jax.metrics.kv import printed_hit_rate
 from blis_jax.metrics.reference import (
@@ -55,6 +57,7 @@ class Labels:
     model: Sequence[str]
     session: Sequence[str]
     round_index: Sequence[int]
+    adapter: Sequence[str] = ()  # of requests that name LoRA adapters; empty if none does
     # further fields of a results file, by request
     latencies: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -97,6 +100,7 @@ def labels_of(
         model=model,
         session=_named(table.session, names.session_names, "session_"),
         round_index=np.asarray(table.round_index).tolist(),
+        adapter=() if names.adapters is None else names.adapters.tolist(),
         latencies=latencies,
     )
 
@@ -167,7 +171,12 @@ def results_text(
     made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
     cluster = cluster_json(record)
     has_blocks = (num_asked or num_instances - made) > 1
-    blocks = [*(blocks if has_blocks else []), cluster and cluster | verdicts.fields]
+    of_adapters = functools.partial(adapter_fields, record, labels.adapter if labels else ())
+    blocks = [block and block | of_adapters(row) for row, block in enumerate(blocks)]
+    blocks = [
+        *(blocks if has_blocks else []),
+        cluster and cluster | verdicts.fields | of_adapters(None),
+    ]
     lines = []
     for block in filter(None, blocks):
         lines += ["=== Simulation Metrics ===", json_text(block)]
@@ -181,8 +190,10 @@ def results_text(
     return "".join(f"{line}\n" for line in lines)
 
 
-def results_document(record: RunRecord, labels: Labels | None = None) -> dict[str, Any]:
-    """Return the cluster's block and one entry per routed request, in order of arrival; without
+def results_document(
+    record: RunRecord, labels: Labels | None = None, verdicts: Verdicts = NO_VERDICTS
+) -> dict[str, Any]:
+    """Return the cluster's block and one entry per routed request, in order of arrival, and the verdicts; without
     `labels` rows are numbered.
     """
     requests = record.requests
@@ -220,14 +231,17 @@ def results_document(record: RunRecord, labels: Labels | None = None) -> dict[st
         document = dict(
             [*fields[:place], ("cache_hit_rate", printed_hit_rate(record)), *fields[place:]]
         )
-    return document | {"requests": entries} if entries else document
+    listed = {"requests": entries} if entries else {}
+    return document | listed | verdicts.fields | adapter_fields(record, labels.adapter)
 
 
 def _of_session(record: RunRecord, labels: Labels, row: int) -> dict[str, Any]:
     """Return a request's session and its place there, which only the later revision tells."""
     if not record.is_august:
         return {}
-    named = {"session_id": labels.session[row]} if labels.session[row] else {}
+    named = {"adapter": labels.adapter[row]} if labels.adapter and labels.adapter[row] else {}
+    if labels.session[row]:
+        named["session_id"] = labels.session[row]
     return {**named, "round_index": int(labels.round_index[row])}
 
 

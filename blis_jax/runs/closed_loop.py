@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax import progress
+from blis_jax.cluster.adapters import with_adapters
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.step_times import times_after_decode
@@ -36,7 +37,14 @@ from blis_jax.workload.reference.follow_up_table import (
 )
 from blis_jax.workload.reference.generate import DrawnWorkload, generated
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
-from blis_jax.workload.table import NEVER_US, RequestTable, with_models, with_targets, with_timeouts
+from blis_jax.workload.table import (
+    NEVER_US,
+    RequestTable,
+    WorkloadNames,
+    with_models,
+    with_targets,
+    with_timeouts,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -119,7 +127,7 @@ def simulate_closed_loop(
     answers: dict[tuple[str, int], int] = {}
     while True:
         loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds, answers)
-        loop = dataclasses.replace(loop, table=_placed(config, loop))
+        loop = dataclasses.replace(loop, table=placed(config, loop.table, loop.names))
         if gives_up:
             table = with_timeouts(loop.table, loop.timeout_us)
             loop = dataclasses.replace(loop, table=table)
@@ -142,15 +150,20 @@ def follow(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
-    loop = dataclasses.replace(loop, table=_placed(config, loop))
+    loop = dataclasses.replace(loop, table=placed(config, loop.table, loop.names))
     batches = _batches_of(config, loop, None)
     return _settled(config, loop, options or Options(), policy_seed(seed), None, batches)
 
 
-def _placed(config: ClusterConfig, loop: ClosedLoop) -> RequestTable:
-    """The table with the models and the bounds of requests, where they decide something."""
-    table = with_models(loop.table, loop.names.models, config.serves)
-    return with_targets(table, loop.names.slo_target_us) if config.goes_by_targets else table
+def placed(config: ClusterConfig, table: RequestTable, names: WorkloadNames) -> RequestTable:
+    """Return the table with the models, adapters and bounds of requests, where they decide something.
+
+    Raises:
+        ConfigError: a request names an adapter that the cluster does not have for it.
+    """
+    table = with_models(table, names.models, config.serves)
+    table = with_adapters(table, config, names.adapters, names.models)
+    return with_targets(table, names.slo_target_us) if config.goes_by_targets else table
 
 
 def _settled(

@@ -154,9 +154,11 @@ class Run(ABC):
         if Orders in observation.raw:
             orders = observation.raw[Orders].number[: observation.num_instances].tolist()
             changes["names"] = instance_names(self.config, orders)
-        return self._with_regret(
-            dataclasses.replace(run_record(observation, repairs), **changes), observation
-        )
+        record = run_record(observation, repairs)
+        if record.adapters is not None:
+            ids = tuple(one.id for one in self.config.lora_config.adapters)
+            changes["adapters"] = dataclasses.replace(record.adapters, ids=ids)
+        return self._with_regret(dataclasses.replace(record, **changes), observation)
 
     def _with_regret(self, record: RunRecord, seen: Observation) -> RunRecord:
         """The record with what the router's choices have cost, where it was watched."""

@@ -240,9 +240,13 @@ NO_KEY = jnp.iinfo(jnp.int64).max
 
 def least_key(mask: jax.Array, rank: jax.Array) -> jax.Array:
     """Return the packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
-    slot = lax.iota(jnp.int64, mask.shape[0])
-    packed = (rank.astype(jnp.int64) << SLOT_BITS) | slot
-    return jnp.min(jnp.where(mask, packed, jnp.int64(NO_KEY)))
+    return jnp.min(jnp.where(mask, packed(rank), jnp.int64(NO_KEY)))
+
+
+def packed(rank: Int[Array, "slot"]) -> Int[Array, "slot"]:
+    """Return (rank, slot) of every slot as one number; ranks ≥ 0."""
+    slot = lax.iota(jnp.int64, rank.shape[0])
+    return (rank.astype(jnp.int64) << SLOT_BITS) | slot
 
 
 def slot_of(key: jax.Array) -> jax.Array:

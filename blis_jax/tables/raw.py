@@ -9,6 +9,7 @@ import numpy as np
 
 from blis_jax.core.parts import HasParts, Parts
 from blis_jax.core.types import pytree
+from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.gateways import Dispatches
 from blis_jax.tables.journeys import (
@@ -55,7 +56,10 @@ class Regrets:
     of: Int[Array, "*lane _"]
 
 
-_READ = Journeys, Downs, Reservations, Dispatches, Exits, PaidTime, Orders, FirstRoutings
+_READ = (
+    *(Journeys, Downs, Reservations, Dispatches, Exits, PaidTime, Orders, FirstRoutings),
+    AdapterTable,
+)
 """The state's sub-trees that results read as they are."""
 
 

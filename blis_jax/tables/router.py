@@ -70,7 +70,7 @@ class View(HasParts):
     """The router's last view of the KV caches: one table `[field, instance]`, in many lanes a row each."""
 
     kv: tuple[jax.Array, ...]  # float64
-    own: Parts  # of an AgedView: CopiedCaches, SeenPrompts
+    own: Parts  # of an AgedView: CopiedCaches, SeenAdapters, SeenPrompts
 
     @property
     def fields(self) -> jax.Array | tuple[jax.Array, ...]:

@@ -25,7 +25,8 @@ from blis_jax.core.types import (
     pytree,
 )
 from blis_jax.policies.contexts import Outstanding
-from blis_jax.policies.reading import CACHES, CPU_TIER
+from blis_jax.policies.reading import ADAPTERS, CACHES, CPU_TIER
+from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.router import CopiedCaches, SeenPrompts, View, first_view
 
 if TYPE_CHECKING:
@@ -259,6 +260,9 @@ def _first_view(
     if mechanism.reads(CACHES):
         empty = jnp.zeros((shape.num_instances, shape.num_nodes + 1), jnp.int32)
         parts.append(CopiedCaches(empty, jnp.zeros((), jnp.float64)))
+    if mechanism.num_adapters and mechanism.reads(ADAPTERS):
+        nothing = jnp.zeros((shape.num_instances, mechanism.num_adapters), bool)
+        parts.append(SeenAdapters(nothing))
     if mechanism.reads("outstanding"):
         parts.append(_no_prompts(shape))
     return first_view(params.cluster, kv, Parts(*parts))

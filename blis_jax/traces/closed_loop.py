@@ -20,7 +20,7 @@ from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.formats.csv_traces import made_up_tokens
-from blis_jax.traces.rows import DELAY, NO_CODE, NO_DELAY, Reading, Report, TraceRows
+from blis_jax.traces.rows import ADAPTER, DELAY, NO_CODE, NO_DELAY, Reading, Report, TraceRows
 from blis_jax.workload.go_random import Stream
 from blis_jax.workload.length_laws import LognormalLaw, RevisedConstantLaw
 from blis_jax.workload.reference.clients import DrawnContents, draw_tokens
@@ -113,7 +113,7 @@ def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
     for row in np.argsort(rows.arrival_us, kind="stable").tolist():
         if row in waiting:
             continue
-        key = ("", "", SLO_CLASSES[rows.slo_class[row]], rows.model_names[rows.model[row]])
+        key = ("", "", SLO_CLASSES[rows.slo_class[row]], rows.model_names[rows.model[row]], "")
         client = clients.setdefault(key, len(clients))
         name = NO_SESSION
         if row in followers:
@@ -258,12 +258,13 @@ def _think_times(rounds: Sequence[Row]) -> list[int]:
 
 
 def _client_key(row: Row) -> tuple[str, ...]:
-    return row["client_id"], row["tenant_id"], SLO_CLASSES[row["slo_class"]], row["model"]
+    slo_class = SLO_CLASSES[row["slo_class"]]
+    return row["client_id"], row["tenant_id"], slo_class, row["model"], row[ADAPTER]
 
 
 def _client(key: tuple[str, ...]) -> RevisedClient:
     """Whom requests with these names come from; what it would draw is not asked."""
-    names = dict(zip(("id", "tenant_id", "slo_class", "model"), key, strict=True))
+    names = dict(zip(("id", "tenant_id", "slo_class", "model", "adapter"), key, strict=True))
     laws = {"input_distribution": _ONE, "output_distribution": _ONE}
     return RevisedClient.model_validate({**names, **laws, "concurrency": 1})
 

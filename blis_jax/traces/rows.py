@@ -26,6 +26,7 @@ _WIDE = ("request_id", "timeout_us")  # columns of 64 bits
 ROW_PREFIX = "row_prefix"
 # a further column: µs from the answer to a session's turn until this one arrives; NO_DELAY where it comes by itself
 DELAY, NO_DELAY = "delay_us", -1
+ADAPTER = "adapter"  # a further column: the LoRA adapter that a request names, empty for none
 MOST_NAMED = 10  # malformed rows that are named
 MOST_TOKENS = 2**31 - 1
 UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # µs of a unit of time
@@ -260,6 +261,7 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         _deadlines(rows),
         session_names=rows.session_names,
         models=models_of(rows),
+        adapters=rows.others.get(ADAPTER),
     )
     return table, texts
 

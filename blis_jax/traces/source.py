@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax import progress
+from blis_jax.cluster.adapters import with_adapters
 from blis_jax.cluster.named_policies import draws
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import split_name
 from blis_jax.traces.options import scale_time
 from blis_jax.traces.read import Trace, TraceOptions, read_trace
-from blis_jax.traces.rows import TraceRows, models_of, to_table
+from blis_jax.traces.rows import ADAPTER, TraceRows, models_of, to_table
 from blis_jax.workload.spec import MeasureSpec
 from blis_jax.workload.table import with_models, with_timeouts
 
@@ -148,11 +149,12 @@ class TraceSource:
         return to_table(self.rows(seed), block_size)[0]
 
     def placed(self, table: RequestTable, seed: int, config: ClusterConfig) -> RequestTable:
-        """Return the requests of one run with what a cluster goes by: deadlines, and models that no instance has."""
+        """Return the requests of one run with what a cluster goes by: deadlines, other models, adapters."""
         rows = self.rows(seed)
         if rows.timeout_us.any() and (config.is_august or config.corrected):
             table = with_timeouts(table, rows.timeout_us)
-        return with_models(table, models_of(rows), config.serves)
+        table = with_models(table, models_of(rows), config.serves)
+        return with_adapters(table, config, rows.others.get(ADAPTER), models_of(rows))
 
     def rows(self, seed: int) -> TraceRows:
         """Return the requests of one run before they are cut into blocks."""

@@ -15,7 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.records.record import RunRecord, Status
 from blis_jax.traces.formats import trace_v2, trace_v3
 from blis_jax.traces.read import FORMATS, module_of
-from blis_jax.traces.rows import NO_CODE, TraceRows, make_rows
+from blis_jax.traces.rows import ADAPTER, NO_CODE, TraceRows, make_rows
 from blis_jax.workload.reference.arrays import has_stream
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import DrawnRequest
@@ -259,6 +259,7 @@ def _columns(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) ->
     streams = [has_stream(*pair) for pair in zip(senders, requests, strict=True)]
     return {
         "model": np.array([client.model for client in senders], object),
+        ADAPTER: np.array([getattr(client, "adapter", "") for client in senders], object),
         "streaming": np.where(streams, "true", "false").astype(object),
         "reason_ratio": trace_v3.ratio_texts(one.reason_ratio for one in requests),
         trace_v3.TARGET: np.array([one.slo_target_us for one in requests], np.int64),

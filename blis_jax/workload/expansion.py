@@ -45,7 +45,7 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     """Return the workload as clients.
 
     Raises:
-        UnsupportedError: requests come from ServeGen data, or need LoRA adapters.
+        UnsupportedError: requests come from ServeGen data.
     """
     if spec.servegen_data is not None and not spec.clients:
         raise UnsupportedError(
@@ -54,7 +54,6 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     if not isinstance(spec, RevisedWorkload):
         assert spec.clients and spec.aggregate_rate is not None
         return Expansion(spec.clients, (None,) * len(spec.clients), spec.aggregate_rate)
-    _check_adapters(spec)
     rate = spec.aggregate_rate
     clients: list[ClientSpec] = list(spec.clients)
     paces: list[Pace | None] = [None] * len(clients)
@@ -70,12 +69,18 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
 
 
-def _check_adapters(spec: RevisedWorkload) -> None:
+def refuse_adapters(spec: WorkloadSpec) -> None:
+    """Refuse a workload whose requests name LoRA adapters.
+
+    Raises:
+        UnsupportedError: a client or cohort names one.
+    """
     for name in ("clients", "cohorts"):
-        for index, source in enumerate(getattr(spec, name)):
-            if source.adapter:
+        for index, source in enumerate(getattr(spec, name, ())):
+            if getattr(source, "adapter", ""):
                 raise UnsupportedError(
-                    f"{name}[{index}].adapter: LoRA adapters are not simulated; leave adapter out"
+                    f"{name}[{index}].adapter: LoRA adapters are simulated by the command run alone, with requests "
+                    "of BLIS's own streams; leave adapter out"
                 )
 
 

@@ -242,7 +242,7 @@ class RevisedSource(Strict):
     tenant_id: str = ""
     slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
     model: str = ""
-    adapter: str = ""  # LoRA, which is not simulated
+    adapter: str = ""  # the LoRA adapter that all its requests name
     arrival: RevisedArrival
     input_distribution: RevisedLengthLaw
     output_distribution: RevisedLengthLaw

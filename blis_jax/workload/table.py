@@ -74,6 +74,7 @@ FURTHER = {
     "has_media": np.int32,  # 1: it brings images or sound, which an encode pool of BLIS 2026-08 asks for
     "timeout_us": np.int64,  # from arrival to deadline, 0: none
     "is_elsewhere": np.int32,  # 1: it asks for a model that no instance has
+    "adapter": np.int32,  # place in the cluster's list of LoRA adapters plus 1, 0: none
     "slo_target_us": np.int64,  # from the gateway's queue to its deadline there, 0: its class's
 }
 
@@ -135,6 +136,8 @@ class WorkloadNames:
     deadline_us: np.ndarray | None = None
     # text[request]: the model it asks for, empty for any; None: none does
     models: np.ndarray | None = None
+    # text[request]: the LoRA adapter it names, empty for none; None: none does
+    adapters: np.ndarray | None = None
     # bound of each request's own, 0 for none; None: none has one
     slo_target_us: np.ndarray | None = None
     session_names: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
@@ -18,6 +19,7 @@ PARTS = (
     Machines,
     PoolSettings,
     MemorySettings,
+    AdapterSettings,
     RouterSettings,
     FlowSettings,
     Queue,

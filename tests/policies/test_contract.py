@@ -114,6 +114,7 @@ def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
         is_active=np.tile(np.arange(INSTANCES) < num_active, (CASES, 1)),
         role=np.zeros(shape, np.int32),
         cached_prompt_blocks=distinct(0, 8),
+        has_adapter=distinct(0, 8) > 3,
         prompt_us=distinct(1000, 9000).astype(np.float64),
     )
 

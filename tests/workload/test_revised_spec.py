@@ -277,7 +277,12 @@ def test_a_file_without_any_client_is_refused():
 @pytest.mark.parametrize(
     ("text", "old", "new", "expected"),
     [
-        (BASE, "timeout: 900", "adapter: x", r"clients\[0\]\.adapter: LoRA adapters are not"),
+        (
+            BASE,
+            "timeout: 900",
+            "adapter: x",
+            r"clients\[0\]\.adapter: LoRA adapters are simulated by",
+        ),
         (BASE + COHORT, "prefix_group: g", "adapter: x", r"cohorts\[0\]\.adapter: LoRA"),
         (
             "version: '2'\nnum_requests: 3",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
@@ -32,6 +33,14 @@ MODEL_FLAGS = (
          "changes no step time of trained-physics"),
     Flag("vllm-version", str, "", "V", "vLLM version of the fit; the model's default"),
     Flag("coefficients-from", str, None, "FIT", "result of calibrate, in place of --alpha-coeffs, --beta-coeffs"),
+)  # fmt: skip
+ADAPTER_FLAGS = (
+    Flag("lora-load-base-latency-us", number, None, "US", "time to load an adapter beside its bytes; if not given, as "
+         "the next two, the file's of --lora-config, else 1500"),
+    Flag("lora-load-bandwidth-bytes-us", number, None, "X", "bytes of an adapter that are loaded in a µs; else 2e6"),
+    Flag("lora-footprint-bytes-per-rank", number, None, "BYTES", "bytes of an adapter for each rank; else 2e6"),
+    Flag("lora-scorer-weight", number, None, "X", "put the scorer lora-affinity with this weight behind those of "
+         "weighted routing"),
 )  # fmt: skip
 POOL_FLAGS = (
     Flag("policy-config", str, None, "FILE", "policy file of blis-2026-08: admission, routing, scheduler, "
@@ -129,6 +138,7 @@ _GROUPS = (
         ),
     ),
     ("KV memory", (*_flags(declared_in(MemorySettings)), _NO_CACHING)),
+    ("LoRA adapters of blis-2026-08", (*_flags(declared_in(AdapterSettings)), *ADAPTER_FLAGS)),
     (
         "admission and routing",
         (

@@ -11,6 +11,7 @@ import numpy as np
 
 from blis_jax import __version__
 from blis_jax.backend import prepare_backend
+from blis_jax.cluster import adapters
 from blis_jax.cluster.config import FIELDS
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
@@ -226,7 +227,7 @@ def _write(
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
     if options.results_path is not None:
-        document = results_document(record, labels) | verdicts.fields
+        document = results_document(record, labels, verdicts)
         document["kv"] = kv_document(record, has_cpu_tier(config))
         if record.figures:
             document["figures"] = dict(record.figures)
@@ -302,6 +303,8 @@ def _warn_of_idle_options(
         for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
             if name != "flow_control":
                 notes.warn(f"--{name.replace('_', '-')} has no effect without --flow-control")
+    for remark in adapters.remarks(config, given):
+        notes.warn(remark)
     if config.precise_kv_routing:
         from blis_jax.engine.mechanism import without_effect
 

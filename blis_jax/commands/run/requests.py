@@ -19,7 +19,7 @@ from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.records.observation import unstack
 from blis_jax.records.record import Status
-from blis_jax.runs.closed_loop import simulate_closed_loop
+from blis_jax.runs.closed_loop import placed, simulate_closed_loop
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options
 from blis_jax.runs.programs import compiled, drawn_of
@@ -31,8 +31,7 @@ from blis_jax.workload.drawing.draw import compile_plan
 from blis_jax.workload.reference.arrays import table_of
 from blis_jax.workload.reference.distribution import draw_distribution
 from blis_jax.workload.reference.generate import drawn
-from blis_jax.workload.table import NEVER_US, load_table, with_targets, with_timeouts
-from blis_jax.workload.table import with_models as marked
+from blis_jax.workload.table import NEVER_US, load_table, with_timeouts
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -181,7 +180,11 @@ def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
     deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
     models = run.loop.names.models
     models = None if models is None else models[run.rows]
-    return dataclasses.replace(run.loop.names, deadline_us=deadline_us, models=models)
+    adapters = run.loop.names.adapters
+    adapters = None if adapters is None else adapters[run.rows]
+    return dataclasses.replace(
+        run.loop.names, deadline_us=deadline_us, models=models, adapters=adapters
+    )
 
 
 def placed_table(
@@ -190,16 +193,14 @@ def placed_table(
     """Add the requests' own TTFT targets, and mark requests whose model no instance has; these are
     named in a warning.
     """
-    if config.goes_by_targets:
-        table = with_targets(table, names.slo_target_us)
-    placed = marked(table, names.models, config.serves)
-    if placed is not table:
+    placed_requests = placed(config, table, names)
+    if hasattr(placed_requests, "is_elsewhere"):
         others = sorted({name for name in names.models.tolist() if not config.serves(name)})  # type: ignore[union-attr]
         notes.warn(
             f"requests for {', '.join(others)} are rejected at routing, as in BLIS: all instances have "
             f"--model {config.model}"
         )
-    return placed
+    return placed_requests
 
 
 def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int | None:

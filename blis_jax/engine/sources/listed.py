@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from blis_jax.core.types import Mechanism
 from blis_jax.engine.calendar import ClusterSource, Due, EventKind, Offer, Outlook, Sources
 from blis_jax.engine.phases.departures.giving_up import give_up
+from blis_jax.engine.sources.adapters import AdapterLoads
 from blis_jax.engine.sources.cluster import (
     ChangeSource,
     Drops,
@@ -39,6 +40,7 @@ from blis_jax.engine.sources.steps import (
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.contexts import Happening, SourceContext
 from blis_jax.policies.seeds import RandomSource
+from blis_jax.tables.adapters import RequestAdapters
 from blis_jax.tables.context import Context, decision_key
 from blis_jax.tables.joined import lane_of, places_of
 from blis_jax.tables.journeys import ExitWrite
@@ -68,6 +70,7 @@ def sources_of(ctx: Context) -> Sources:
         (Leaving, has.cluster is not None),
         (Placements, has.places_instances),
         (DeadlineSource, gives_up),
+        (AdapterLoads, bool(has.num_adapters) and RequestAdapters in ctx.requests),
         (EarlyExits, has_exits),
         (Freeing, frees and not has.reserves_decode),
         (Storing, has.reserves_decode),

@@ -52,8 +52,9 @@ def _finished(
     instance: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None,
+    hooks: Sequence[StepHooks],
 ) -> tuple[Work, RecordWrite]:
-    result = finish_step(ctx, state, work, instance, written, stretch)
+    result = finish_step(ctx, state, work, instance, written, stretch, hooks)
     record = work.lane.num_records
     if result.earlier is not None:
         record = record + result.earlier.count
@@ -63,10 +64,12 @@ def _finished(
     return result.work, RecordWrite(record, result.record, result.earlier)
 
 
-def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+def _may_serve(
+    ctx: Context, work: Work, instance: jax.Array, hooks: Sequence[StepHooks]
+) -> jax.Array:
     does = ctx.memory.does
     is_free = does(work, Do.NOTHING)
-    return (is_free & has_candidate(ctx, work, instance)) | does(work, Do.ATTEMPT)
+    return (is_free & has_candidate(ctx, work, instance, hooks)) | does(work, Do.ATTEMPT)
 
 
 def _not_served(
@@ -109,11 +112,13 @@ def advance(
         work, begins = hook.before_step(ctx, state, work, instance, begins)
     started, stretch = when(
         begins,
-        lambda: begin(ctx, state, work, instance, until),
+        lambda: begin(ctx, state, work, instance, until, hooks),
         lambda: (work, no_stretch(ctx)),
     )
+    for hook in hooks:
+        started = hook.begun(ctx, state, started, instance, begins)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
-    serves = is_forming & _may_serve(ctx, started, instance)
+    serves = is_forming & _may_serve(ctx, started, instance, hooks)
     fails = does(started, Do.FAILED)
     formed, written = when(
         serves,
@@ -121,10 +126,11 @@ def advance(
         lambda: _not_served(ctx, state, started, instance, key, is_drop),
     )
     is_sound = formed.lane.outcome == 0
-    ends = is_forming & is_sound & does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
+    ends = is_forming & is_sound & does(formed, Do.NOTHING)
+    ends = ends & ~has_candidate(ctx, formed, instance, hooks)
     timed, record = when(
         ends,
-        lambda: _finished(ctx, state, formed, instance, written, stretch),
+        lambda: _finished(ctx, state, formed, instance, written, stretch, hooks),
         lambda: (formed, no_record(ctx)),
     )
     is_completing = timed.lane.mode == Mode.COMPLETING

@@ -32,6 +32,7 @@ from blis_jax.traces.formats.trace_v2 import (
 )
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import (
+    ADAPTER,
     DELAY,
     LATEST_US,
     MOST_TOKENS,
@@ -61,7 +62,7 @@ _COUNTS = (
     *("prefix_length", "output_tokens", "server_input_tokens", "num_chunks"),
     *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
 )
-_OPTIONAL = ("vllm_priority", TARGET, "think_time_us")
+_OPTIONAL = ("vllm_priority", TARGET, "think_time_us")  # likewise numbers
 
 
 class RevisedHeader(Strict):
@@ -137,6 +138,8 @@ def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     kept["streaming"] = np.where(found["streaming"], "true", "false").astype(object)
     kept["reason_ratio"] = ratio_texts(found["reason_ratio"])
     kept[ROW_PREFIX] = found["prefix_length"]
+    if (found[ADAPTER] != "").any():
+        kept[ADAPTER] = found[ADAPTER]
     return kept
 
 
@@ -212,16 +215,18 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     outcome = {**rows.others, **outcome}
     outcome.pop(DELAY, None)
     targets, own = outcome.pop(TARGET, None), outcome.pop(ROW_PREFIX, None)
+    adapters = outcome.pop(ADAPTER, None)
+    last = {ADAPTER: adapters} if adapters is not None and (adapters != "").any() else {}
     if own is not None:
         shared = np.where(own <= rows.input_len, own, 0)
         columns |= {"prefix_length": shared, "input_tokens": rows.input_len - shared}
     columns |= outcome
     if targets is None or not targets.any():
-        return columns
+        return columns | last
     place = COLUMNS.index("deadline_us") + 1
     ordered = [*COLUMNS[:place], TARGET, *COLUMNS[place:]]
     columns[TARGET] = targets
-    return {name: columns[name] for name in ordered}
+    return {name: columns[name] for name in ordered} | last
 
 
 def _arrivals(found: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -246,5 +251,7 @@ def _columns() -> dict[str, Column]:
         "reason_ratio": Column(parse=numbers(0.0, 1.0), wanted="a number from 0 to 1"),
         "send_time_us": Column(parse=whole(-(2**62), LATEST_US), wanted="a whole number"),
         **dict.fromkeys(_OPTIONAL, counts(0, most=LATEST_US, default=0)),
+        ADAPTER: Column(is_text=True, default=""),
     }
-    return {name: columns[name]._replace(names=(name,)) for name in (*COLUMNS, *_OPTIONAL)}
+    names = (*COLUMNS, *_OPTIONAL, ADAPTER)
+    return {name: columns[name]._replace(names=(name,)) for name in names}

@@ -10,6 +10,7 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
+from blis_jax.workload.expansion import refuse_adapters
 from blis_jax.workload.reference.clients import MOST_TOKENS
 from blis_jax.workload.reference.generate import DrawnWorkload, drawn
 from blis_jax.workload.reference.requests import DrawnRequest
@@ -139,6 +140,7 @@ def draw(
     Raises:
         ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
     """
+    refuse_adapters(spec)
     return table_of(drawn(spec, seed), block_size)
 
 
@@ -146,15 +148,21 @@ def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, Wo
     """Return the requests that arrive by themselves, of a workload that is drawn."""
     arrays = arrays_of(workload, block_size)
     names = names_of(arrays)
-    names = replace(names, models=models_of(workload.clients, workload.requests))
+    models, adapters = (
+        named_by(workload.clients, workload.requests, what) for what in ("model", "adapter")
+    )
+    names = replace(names, models=models, adapters=adapters)
     return from_golden(arrays, least_prompt=0), names  # what was drawn, `drawn` has checked
 
 
-def models_of(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> np.ndarray | None:
-    """Return the model that each request asks for, text `[request]`; None if none does."""
-    if not any(client.model for client in clients):
+def named_by(
+    clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest], what: str
+) -> np.ndarray | None:
+    """Return the `model` or `adapter` that each request names, text `[request]`; None if none does."""
+    of_client = [getattr(client, what, "") for client in clients]
+    if not any(of_client):
         return None
-    return np.array([clients[request.client].model for request in requests], object)
+    return np.array([of_client[request.client] for request in requests], object)
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:

@@ -17,7 +17,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.workload.contents import ranks
 from blis_jax.workload.distribution import MOST_REQUESTS
-from blis_jax.workload.reference.arrays import models_of, names_of, request_arrays
+from blis_jax.workload.reference.arrays import named_by, names_of, request_arrays
 from blis_jax.workload.reference.generate import DrawnWorkload, drawn, rounds_after
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import WorkloadSpec
@@ -136,12 +136,13 @@ def _table(
     arrays["arrival_us"] = np.where(is_later, LATEST_US, arrival)  # behind all others, by id
     arrays["id_rank"] = _id_rank(requests, is_later)
     later = zip(sessions, is_later.tolist(), requests, strict=True)
+    models, adapters = (named_by(workload.clients, requests, what) for what in ("model", "adapter"))
     return ClosedLoop(
         table=replace(
             from_golden(arrays, least_prompt=0),
             arrival_us=np.where(is_later, np.int64(NEVER_US), arrival),
         ),
-        names=replace(names_of(arrays), models=models_of(workload.clients, requests)),
+        names=replace(names_of(arrays), models=models, adapters=adapters),
         requests=tuple(requests),
         session_names=tuple(map(str, arrays["session_names"])),
         parent=parents,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import has_number, is_policy_number
 from blis_jax.cluster.router import FlowSettings, short_name, weights_of
@@ -55,6 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "num_gateways",
         "cache_signal_delay",
     ),
+    "LoRA adapters": tuple(declared_in(AdapterSettings)),
     "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
     "movement": (
         "cluster_policy",

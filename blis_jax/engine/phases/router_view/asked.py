@@ -17,6 +17,7 @@ from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.policies.contexts import LeadingContents, Outstanding
 from blis_jax.policies.reading import PROMPT_TIME, seen_by
+from blis_jax.tables.adapters import NO_ADAPTER, AdapterTable, RequestAdapters, SeenAdapters
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.joined import arrival_times
 from blis_jax.tables.requests import Sessions
@@ -25,7 +26,7 @@ from blis_jax.tables.state import Handed, Slot, State
 from blis_jax.tables.writes import HandedOver
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
 
     from blis_jax.core.types import RequestView
     from blis_jax.policies.contexts import GatewayContext
@@ -128,6 +129,25 @@ def prompts_now(ctx: Context, state: State) -> SeenPrompts:
         arrival_us=arrival_times(state, rows),
     )
     return SeenPrompts(holder, prompts)
+
+
+def adapters_now(ctx: Context, state: State, seen: SeenAdapters) -> SeenAdapters:
+    """Return what a look at the instances sees of adapters; nothing new where no request names one."""
+    if AdapterTable not in state:
+        return seen
+    return SeenAdapters(state[AdapterTable].used[: ctx.shape.num_instances] > 0)
+
+
+def has_adapter(
+    ctx: Context, state: State, view: View, request: jax.Array | None
+) -> Bool[Array, "instance"]:
+    """Return where the router has seen the adapter that the request names; nowhere if it names none."""
+    nowhere = jnp.zeros((ctx.shape.num_instances,), bool)
+    if request is None or SeenAdapters not in view or RequestAdapters not in ctx.requests:
+        return nowhere
+    adapter = ctx.requests[RequestAdapters].of[request]
+    is_loaded = view[SeenAdapters].is_loaded[:, adapter]
+    return jnp.where(adapter == NO_ADAPTER, nowhere, is_loaded)
 
 
 def outstanding(ctx: Context, state: State, view: View, request: jax.Array) -> Outstanding:

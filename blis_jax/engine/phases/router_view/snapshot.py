@@ -12,7 +12,9 @@ from blis_jax.core.columns import branch, choose
 from blis_jax.core.exact import exact_quotient
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import ENCODE, ROLES, Snapshots
-from blis_jax.engine.phases.router_view.asked import prompts_now
+from blis_jax.engine.phases.router_view.asked import adapters_now, has_adapter, prompts_now
+from blis_jax.policies.reading import ADAPTERS
+from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
 from blis_jax.tables.gateways import LatestTick
@@ -90,6 +92,9 @@ def _aged(ctx: Context, state: State, view: AgedView, now: jax.Array) -> AgedVie
     kv = choose(sees_kv, kv_fields(ctx, state), view.kv)
     depth = jnp.where(sees_load, queued, view.queue_depth)
     sizes = jnp.where(sees_load, _batch_sizes(ctx, state), view.batch_size)
+    if SeenAdapters in view:
+        now_loaded = adapters_now(ctx, state, view[SeenAdapters])
+        parts.append(choose(sees_load[:, None], now_loaded, view[SeenAdapters]))
     if SeenPrompts in view:
         parts.append(choose(sees_load[:, None], prompts_now(ctx, state), view[SeenPrompts]))
     return AgedView(kv, Parts(*parts), depth, sizes, kv_seen_us, load_seen_us)
@@ -257,6 +262,9 @@ def snapshots(
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         cached_prompt_blocks=cached,
+        has_adapter=has_adapter(ctx, state, view, request)
+        if ctx.mechanism.reads(ADAPTERS)
+        else None,
         is_active=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
         pending_transfer_us=kv[3] if len(kv) > 3 else None,

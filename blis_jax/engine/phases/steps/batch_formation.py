@@ -207,12 +207,16 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
     return ctx.memory.unreached.past(made, one, visit.asks)
 
 
-def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+def has_candidate(
+    ctx: Context, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
+) -> jax.Array:
     """Return whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
     lane, memory = work.lane, ctx.memory
     members = work.inst.num_prefill + work.inst.num_decode
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
+    for hook in hooks:
+        has_queue = hook.admits(work, has_queue)
     is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
     return is_left | (has_queue & has_room)
 
@@ -265,6 +269,14 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
     moved = ((priority, next_priority), (scheduler, next_scheduler))
     local = jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), moved, work.local)
     return dataclasses.replace(work, local=local)
+
+
+def queue_order(ctx: Context, slots: SlotRows, work: Work) -> tuple[jax.Array, jax.Array]:
+    """Return the scheduler's value and rank of the request in every slot `[slot]` in the step that has begun."""
+    priority = queue_priority(ctx, slots, work)
+    order: tuple[jax.Array, jax.Array]
+    order, _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
+    return order
 
 
 def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:

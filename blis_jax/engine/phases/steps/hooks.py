@@ -32,6 +32,26 @@ class StepHooks:
         """Return the instance before a step, and whether that begins."""
         return work, begins
 
+    def begun(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
+    ) -> Work:
+        """Return the work once a step has begun, if it `begins`: it is known who waits, and nobody is served yet."""
+        return work
+
+    def admits(self, work: Work, may_join: jax.Array) -> jax.Array:
+        """Return whether the next waiting request may be served, which `may_join` for all that others say."""
+        return may_join
+
+    def factors(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
+    ) -> tuple[jax.Array, ...]:
+        """Return by what the step of the batch takes longer, float64; nothing where it takes no longer.
+
+        `written` has been served in this scan step, if anybody has. Steps of a batch that only decodes have one factor.
+        Those below 1 count as 1.
+        """
+        return ()
+
     def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
         """Return the work once a request has been served; `one` is the request before."""
         return work

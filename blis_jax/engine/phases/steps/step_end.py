@@ -17,7 +17,14 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import pytree
 from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
-from blis_jax.engine.phases.steps.step_times import DecodeSteps, members_of, no_earlier, step_time
+from blis_jax.engine.phases.steps.step_times import (
+    DecodeSteps,
+    factors_of,
+    lengthened,
+    members_of,
+    no_earlier,
+    step_time,
+)
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Left, Subject
 from blis_jax.tables.blocks import Asker
@@ -98,12 +105,13 @@ def _timed(
     instance: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None,
+    hooks: Sequence[StepHooks],
 ) -> tuple[_Timed, EarlierRecords | None]:
     """The last equal steps of those that end, and the records of those before."""
     lane, inst = work.lane, work.inst
 
     def alike() -> tuple[_Timed, EarlierRecords | None]:
-        times = _duration(ctx, state, work, instance, written)
+        times = _duration(ctx, state, work, instance, written, hooks)
         summed = jnp.where(lane.num_steps == 1, inst.used_blocks, lane.sum_used)
         before = lane.now, inst.total_duration, summed
         return _Timed(lane.num_steps, *times, *before), no_earlier(ctx)
@@ -145,7 +153,12 @@ def _in_runs(
 
 
 def _duration(
-    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    hooks: Sequence[StepHooks],
 ) -> tuple[jax.Array, jax.Array]:
     """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
     prefill, decode = work.lane.prefill_tokens, work.lane.decode_tokens
@@ -154,6 +167,7 @@ def _duration(
     batch = StepBatch(prefill, decode, members)
     raw = step_time(ctx, state, instance, batch)
     raw = ctx.mechanism.rules.step_time(raw, prefill, decode)
+    raw = lengthened(ctx, raw, factors_of(ctx, state, work, instance, written, hooks))
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 
@@ -183,6 +197,7 @@ def finish_step(
     instance: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None = None,
+    hooks: Sequence[StepHooks] = (),
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
@@ -191,7 +206,7 @@ def finish_step(
     """
     lane, inst, now = work.lane, work.inst, work.lane.now
     steps = lane.num_steps
-    timed, earlier = _timed(ctx, state, work, instance, written, stretch)
+    timed, earlier = _timed(ctx, state, work, instance, written, stretch, hooks)
     duration, at_last = timed.duration, timed.num_steps
     last_start = timed.start + (at_last - 1).astype(ctx.clock) * duration
     before = timed.total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from blis_jax.core.columns import as_int
 from blis_jax.core.outcome import Outcome
 from blis_jax.engine.phases.steps.batch_formation import with_next_states
+from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import DecodeSteps, fast_steps
 from blis_jax.memory.memory import Plan
 from blis_jax.tables.context import (
@@ -43,7 +45,12 @@ def _fresh_step(visits: Plan, num_waiting: jax.Array) -> dict[str, jax.Array]:
 
 
 def begin(
-    ctx: Context, state: State, work: Work, instance: jax.Array, next_cluster: jax.Array
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    next_cluster: jax.Array,
+    hooks: Sequence[StepHooks] = (),
 ) -> tuple[Work, DecodeSteps | None]:
     """Start a step now: count the candidates, reserve the decode tokens, allocate their blocks.
 
@@ -73,7 +80,7 @@ def begin(
         jnp.minimum(next_queued, next_cluster),
         jnp.where(visits.is_pure, visits.most_steps, 0),
     )
-    fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most)
+    fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most, hooks)
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
     used = inst.used_blocks
     taken = jnp.int32(0) if stretch is None else jnp.sum(stretch.taken, dtype=jnp.int32)

@@ -7,7 +7,7 @@ loop: the batch stays as it is, so only its context grows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -19,6 +19,7 @@ from blis_jax.core.exact import truncate
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import LAST, pytree
 from blis_jax.core.views import Members, StepBatch
+from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.decode_takes import takes_after
 from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.context import Context, SlotRows, Work, row
@@ -83,6 +84,7 @@ def fast_steps(
     until: jax.Array,
     first_finish: jax.Array,
     most: jax.Array,
+    hooks: Sequence[StepHooks] = (),
 ) -> tuple[jax.Array, DecodeSteps | None]:
     """Return how many decode steps start before anything else can happen on this instance, and how
     long they take where they differ.
@@ -95,12 +97,14 @@ def fast_steps(
         until: before this time nothing reaches it.
         first_finish: the step in which a member completes.
         most: steps that memory allows, 0 where the batch does not only decode; asked only where steps differ.
+        hooks: what sources add to steps.
     """
     latency, cluster = ctx.mechanism.latency, ctx.params.cluster
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
     if latency.has_equal_decode_steps and not _has_stretches(ctx):
-        raw = _equal_time(ctx, state, work, instance)
+        factors = factors_of(ctx, state, work, instance, None, hooks)
+        raw = lengthened(ctx, _equal_time(ctx, state, work, instance), factors)
         in_time = _equal_steps_before(ctx, work, until, raw)
         limit = jnp.minimum(jnp.minimum(in_time, by_finish), by_sum)
         return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32), None
@@ -108,7 +112,7 @@ def fast_steps(
         return jnp.int32(1), None
     limit = jnp.minimum(jnp.minimum(by_finish, by_sum), MAX_FAST_STEPS).astype(jnp.int32)
     limit = jnp.minimum(jnp.maximum(limit, 1), most)
-    stretch = _stretch(ctx, state, work, instance, until, limit)
+    stretch = _stretch(ctx, state, work, instance, until, limit, hooks)
     count, slots = jnp.sum(stretch.num_steps, dtype=jnp.int32), SlotRows(state, instance)
     taken = jnp.sum(stretch.taken, dtype=jnp.int32)
     takes = ctx.memory.takes_of(ctx, slots, work.inst.step_index, taken)
@@ -135,11 +139,13 @@ def _stretch(
     instance: jax.Array,
     until: jax.Array,
     most: jax.Array,
+    hooks: Sequence[StepHooks],
 ) -> DecodeSteps:
     """The steps that start before a time and not after the horizon, at most so many; the first in any case."""
     rule, decode = ctx.mechanism.rules.step_time, work.inst.num_decode
     is_equal, before = ctx.mechanism.latency.has_equal_decode_steps, _end(ctx, until)
     time_of = _decode_times(ctx, state, work, instance)
+    factors = factors_of(ctx, state, work, instance, None, hooks)
     taking = _taking(ctx, SlotRows(state, instance), work.inst.step_index)
 
     def is_next(now: _Progress) -> jax.Array:
@@ -147,7 +153,7 @@ def _stretch(
 
     def step(now: _Progress) -> _Progress:
         """Go one step further; where all take the same time, up to the next one in which somebody takes a block."""
-        raw = rule(time_of(now.count), jnp.int32(0), decode)
+        raw = lengthened(ctx, rule(time_of(now.count), jnp.int32(0), decode), factors)
         duration, steps = truncate(raw, jnp.int64), jnp.int32(1)
         takes, next_take = taking(now.count, now.next_take)
         # behind a step without a duration another one would start at the same time
@@ -341,6 +347,27 @@ def _with_source(ctx: Context, state: State, instance: jax.Array, time: jax.Arra
     memory = state.gateway[ctx.mechanism.of_gateway.index(source)]
     changed = source.step_time(ctx.params.policy.source, memory, instance, time)
     return jnp.asarray(changed, jnp.float64)
+
+
+def factors_of(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite | None,
+    hooks: Sequence[StepHooks],
+) -> list[jax.Array]:
+    """Return by what the step of the batch takes longer, of all hooks."""
+    return [one for hook in hooks for one in hook.factors(ctx, state, work, instance, written)]
+
+
+def lengthened(ctx: Context, raw: jax.Array, factors: Sequence[jax.Array]) -> jax.Array:
+    """Return a step's time, float64 µs, at least as long; of a clock of whole µs each product is cut to one, too."""
+    for factor in factors:
+        longer = (raw if ctx.shape.is_continuous else jnp.trunc(raw)) * factor
+        longer = longer if ctx.shape.is_continuous else jnp.maximum(jnp.trunc(longer), 1.0)
+        raw = jnp.where(factor > 1.0, longer, raw)
+    return raw
 
 
 def decoding_alike(ctx: Context) -> Members:

@@ -1,0 +1,385 @@
+"""LoRA adapters of a cluster: what `--lora-config` declares, and the options that count before the file.
+
+Source: BLIS as of August 2026, `sim/lora` and `cmd/root.go`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.settings import setting
+from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.files.input_files import mapping, read_text
+from blis_jax.files.strict_yaml import read_yaml
+from blis_jax.workload.table import RequestTable, with_column
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from blis_jax.cluster.config import ClusterConfig
+
+SCORER = "lora-affinity"
+LONGEST_LOAD_US, MOST_RESERVED_BYTES = 1e15, 1e18
+MOST_ADAPTERS = 4096  # that can be declared: instances have a column for each
+NUMBERS = {  # and what BLIS takes where the file says nothing: µs, bytes/µs, bytes
+    "load_base_latency_us": 1500.0,
+    "load_bandwidth_bytes_us": 2.0e6,
+    "footprint_bytes_per_rank": 2.0e6,
+}
+_KEYS = ("adapter_capacity", *NUMBERS, "step_overhead_tiers", "adapters")
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # a text for PyYAML
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that requests may name; with a base model only requests that name that model may."""
+
+    id: str
+    rank: int
+    base_model: str = ""
+
+
+@dataclass(frozen=True)
+class OverheadTier:
+    """What a step takes longer for each adapter in its batch, up to this rank: the share k6 ÷ k7."""
+
+    rank: int
+    k6: float
+    k7: float
+
+
+DEFAULT_TIERS = (
+    OverheadTier(8, 0.02, 1.0),
+    OverheadTier(16, 0.035, 1.0),
+    OverheadTier(32, 0.06, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """The content of a `--lora-config` file; None where it says nothing."""
+
+    adapters: tuple[Adapter, ...] = ()
+    adapter_capacity: int | None = None
+    load_base_latency_us: float | None = None
+    load_bandwidth_bytes_us: float | None = None
+    footprint_bytes_per_rank: float | None = None
+    step_overhead_tiers: tuple[OverheadTier, ...] | None = None
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """Return base latency, bandwidth and footprint; BLIS's where the file has none."""
+        base, bandwidth, footprint = (
+            usual if (number := getattr(self, name)) is None else number
+            for name, usual in NUMBERS.items()
+        )
+        return base, bandwidth, footprint
+
+    @property
+    def tiers(self) -> tuple[OverheadTier, ...]:
+        """Return the tiers of the file, BLIS's where it has none."""
+        return DEFAULT_TIERS if self.step_overhead_tiers is None else self.step_overhead_tiers
+
+    def or_else(self, others: LoraConfig) -> LoraConfig:
+        """Return the content with that of another file where this one says nothing; adapters are its own."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "adapters"]
+        missing = {name: getattr(others, name) for name in names if getattr(self, name) is None}
+        return dataclasses.replace(self, **missing)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the content as `config_of` reads it."""
+        said = {name: getattr(self, name) for name in _KEYS[:4] if getattr(self, name) is not None}
+        if self.step_overhead_tiers is not None:
+            tiers = self.step_overhead_tiers
+            said["step_overhead_tiers"] = {
+                str(one.rank): {"k6": one.k6, "k7": one.k7} for one in tiers
+            }
+        return said | {"adapters": [dataclasses.asdict(one) for one in self.adapters]}
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """LoRA adapters of blis-2026-08."""
+
+    lora_config: LoraConfig = setting(  # noqa: RUF009  # frozen
+        LoraConfig(), "LoRA adapters that requests may name, and what they cost",
+        words="a path, or the mapping below `lora`; see [LoRA adapters](../how-to/adapters.md)",
+        option="YAML file that declares LoRA adapters; blis-2026-08", metavar="FILE", is_found=True,
+    )  # fmt: skip
+    lora_adapter_capacity: int = setting(
+        0, "adapters that an instance holds at a time; the file's if not given, and without one no adapter is loaded",
+        "adapters", low=0, is_found=True,
+    )  # fmt: skip
+
+
+# --- reading a file -------------------------------------------------------------------------------
+
+
+def given_config(value: object) -> LoraConfig:
+    """Return the adapters that a setting's value describes: what a file at a path has, or its mapping.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    if isinstance(value, LoraConfig):
+        return value
+    if isinstance(value, Mapping):
+        return config_of(value, "lora_config")
+    if not isinstance(value, str | Path):
+        raise ConfigError(f"lora_config: got {shortened(value)}, allowed is a path or a mapping")
+    document = read_yaml(read_text(Path(value), "a --lora-config file"), str(value)) or {}
+    mapping(document, str(value), ("lora",))
+    return config_of(document.get("lora") or {}, f"{value}: lora")
+
+
+def config_of(section: object, place: str) -> LoraConfig:
+    """Return what the mapping below `lora` says.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
+    """
+    section = mapping(section, place, _KEYS)
+    said: dict[str, Any] = {
+        name: _number(section[name], f"{place}.{name}")
+        for name in NUMBERS
+        if section.get(name) is not None
+    }
+    if section.get("adapter_capacity") is not None:
+        said["adapter_capacity"] = _whole(section["adapter_capacity"], f"{place}.adapter_capacity")
+    tiers = section.get("step_overhead_tiers")
+    if tiers is not None:
+        said["step_overhead_tiers"] = tuple(_tiers(tiers, f"{place}.step_overhead_tiers"))
+    adapters = section.get("adapters") or []
+    if not isinstance(adapters, list | tuple):
+        raise ConfigError(f"{place}.adapters: got {shortened(adapters)}, allowed is a list")
+    made = tuple(_adapter(one, f"{place}.adapters[{at}]") for at, one in enumerate(adapters))
+    _check_ids(made, place)
+    return LoraConfig(made, **said)
+
+
+def _adapter(entry: object, place: str) -> Adapter:
+    entry = mapping(entry, place, ("id", "rank", "base_model"))
+    texts = {name: entry.get(name) or "" for name in ("id", "base_model")}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ConfigError(f"{place}.{name}: got {shortened(text)}, allowed is a text")
+    if not texts["id"]:
+        raise ConfigError(f"{place}.id is empty; give every adapter an id")
+    rank = _whole(entry.get("rank", 0), f"{place}.rank")
+    if rank <= 0:
+        raise ConfigError(
+            f"{place}.rank: adapter {texts['id']!r} has rank {rank}, allowed is 1 or more"
+        )
+    return Adapter(rank=rank, **texts)
+
+
+def _check_ids(adapters: Collection[Adapter], place: str) -> None:
+    ids = [one.id for one in adapters]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{place}.adapters: the id {twice!r} is given twice; keep one of them")
+    if len(ids) > MOST_ADAPTERS:
+        raise ConfigError(f"{place}.adapters: {len(ids)} are declared, allowed are {MOST_ADAPTERS}")
+
+
+def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
+    for key, entry in mapping(section, place).items():
+        rank = _whole(int(key) if isinstance(key, str) and key.isdigit() else key, f"{place}: rank")
+        at = f"{place}[{rank}]"
+        if rank <= 0:
+            raise ConfigError(f"{place}: rank {rank} is not allowed, give 1 or more")
+        entry = mapping(entry, at, ("k6", "k7"))
+        k6, k7 = (_number(entry.get(name) or 0.0, f"{at}.{name}") for name in ("k6", "k7"))
+        if not (math.isfinite(k6) and k6 >= 0):
+            raise ConfigError(f"{at}.k6: got {k6:g}, allowed is a finite number at least 0")
+        if not (math.isfinite(k7) and k7 > 0):
+            raise ConfigError(
+                f"{at}.k7: got {k7:g}, but k6 is divided by it; give a finite number above 0"
+            )
+        yield OverheadTier(rank, k6, k7)
+
+
+def _whole(value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number")
+    return value
+
+
+def _number(value: object, place: str) -> float:
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
+    return float(value)
+
+
+# --- what follows for a cluster -------------------------------------------------------------------
+
+
+def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Return the capacity that was not given and that the file has.
+
+    Raises:
+        ConfigError: a number of the file is not allowed.
+    """
+    lora: LoraConfig = config.lora_config
+    capacity, is_found = lora.adapter_capacity, "lora_adapter_capacity" not in given
+    _check_numbers(lora)
+    if not lora.adapters:  # then a capacity says nothing
+        return {}
+    if is_found and capacity is not None and capacity <= 0:
+        raise ConfigError(
+            f"lora_config: adapter_capacity must be above 0 where adapters are declared, got {capacity}"
+        )
+    found = {"lora_adapter_capacity": capacity} if is_found and capacity is not None else {}
+    _check_costs(lora, found.get("lora_adapter_capacity", config.lora_adapter_capacity))
+    return found
+
+
+def _check_numbers(lora: LoraConfig) -> None:
+    for name, number in zip(NUMBERS, lora.numbers, strict=True):
+        may_be_zero = name == "load_base_latency_us"
+        if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
+            words = "at least 0" if may_be_zero else "above 0"
+            raise ConfigError(f"lora_config: {name} must be finite and {words}, got {number:g}")
+
+
+def _check_costs(lora: LoraConfig, capacity: int) -> None:
+    for one in lora.adapters if capacity else ():
+        time_us = _load_us(lora, one.rank)
+        if not time_us <= LONGEST_LOAD_US:
+            raise ConfigError(
+                f"lora_config: adapter {one.id!r} of rank {one.rank} would take {time_us:g} µs to load, allowed "
+                f"are {LONGEST_LOAD_US:g}; lower its rank or footprint_bytes_per_rank"
+            )
+    reserved = _reserved(lora, capacity)
+    if not reserved <= MOST_RESERVED_BYTES:
+        raise ConfigError(
+            f"lora_config: {capacity} adapters of {lora.numbers[2]:g} bytes per rank would reserve {reserved:g} bytes, "
+            f"allowed are {MOST_RESERVED_BYTES:g}; lower adapter_capacity, footprint_bytes_per_rank or the ranks"
+        )
+
+
+def _load_us(lora: LoraConfig, rank: int) -> float:
+    """µs to load an adapter, before it is rounded up."""
+    base, bandwidth, footprint = lora.numbers
+    transfer = footprint * float(rank) / bandwidth
+    return base + (math.ceil(transfer) if math.isfinite(transfer) else transfer)
+
+
+def _reserved(lora: LoraConfig, capacity: int) -> float:
+    largest = max((one.rank for one in lora.adapters), default=0)
+    return float(capacity) * lora.numbers[2] * float(largest)
+
+
+def has_adapters(config: ClusterConfig) -> bool:
+    """Return whether instances load adapters: some are declared, and there is room for one."""
+    return bool(config.lora_config.adapters) and config.lora_adapter_capacity > 0
+
+
+def reserved_bytes(config: ClusterConfig) -> int:
+    """Return the bytes of an instance's GPU memory that are kept for adapters, whether they are loaded or not."""
+    return int(_reserved(config.lora_config, config.lora_adapter_capacity))
+
+
+def load_times(config: ClusterConfig) -> list[int]:
+    """Return how long it takes to load each declared adapter, whole µs."""
+    lora = config.lora_config
+    return [max(1, math.ceil(_load_us(lora, one.rank))) for one in lora.adapters]
+
+
+def overheads(config: ClusterConfig) -> list[float]:
+    """Return for each declared adapter the share by which a step takes longer for each adapter in its
+    batch, where this one has the largest rank: that of the nearest tier, of two the lower.
+    """
+    tiers = config.lora_config.tiers
+    shares = []
+    for adapter in config.lora_config.adapters:
+        nearest = min(tiers, key=lambda one: (abs(one.rank - adapter.rank), one.rank), default=None)
+        shares.append(0.0 if nearest is None else nearest.k6 / nearest.k7)
+    return shares
+
+
+def with_adapters(
+    table: RequestTable,
+    config: ClusterConfig,
+    adapters: np.ndarray | None,
+    models: np.ndarray | None,
+) -> RequestTable:
+    """Return the requests with their adapters; as they are if they name none, or none is ever loaded.
+
+    Args:
+        table: the requests.
+        config: the cluster.
+        adapters: text `[request]`, the adapter that each names, empty for none; None if no request names any.
+        models: likewise the model.
+
+    Raises:
+        ConfigError: a request names an adapter that is not declared, or is for another model.
+    """
+    if adapters is None:
+        return table
+    _check_named(config, adapters, itertools.repeat("") if models is None else models)
+    if not has_adapters(config):
+        return table
+    place = {"": 0} | {one.id: at for at, one in enumerate(config.lora_config.adapters, 1)}
+    return with_column(table, "adapter", [place[name] for name in adapters.tolist()])
+
+
+def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterable[str]) -> None:
+    declared = {one.id: one for one in config.lora_config.adapters}
+    for name, model in sorted({*zip(adapters, models, strict=False)} - {("", "")}):
+        if name and not declared:
+            raise ConfigError(
+                f"adapter {name!r}: the workload names it, and no adapter is declared; give --lora-config"
+            )
+        if name and name not in declared:
+            raise ConfigError(
+                f"adapter {name!r}: the workload names it, and lora_config does not declare it; declared are "
+                f"{', '.join(declared)}{closest(name, declared)}"
+            )
+        base = declared[name].base_model if name else ""
+        if base and base != model:
+            said = f"the model {model!r}" if model else "no model"
+            raise ConfigError(
+                f"adapter {name!r} is for the base model {base!r}, and a client that names it has {said}; give the "
+                "client that model, or leave base_model out"
+            )
+
+
+def remarks(config: ClusterConfig, given: Collection[str]) -> Iterator[str]:
+    """Yield what has another effect than its name says, as in BLIS; `given` are the names of the settings given."""
+    if config.lora_config.adapters and not config.lora_adapter_capacity:
+        yield (
+            "adapters are declared without a capacity: none is loaded, and none takes time or memory; give "
+            "--lora-adapter-capacity"
+        )
+    if has_adapters(config) and "total_kv_blocks" in given:
+        yield (
+            f"--total-kv-blocks {config.total_kv_blocks} is taken as it is: the {reserved_bytes(config) / 2**30:.2f} "
+            "GiB that adapters reserve are not subtracted; leave it out"
+        )
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuse adapters where nobody knows what follows.
+
+    Raises:
+        ConfigError: the revision has none, or another mechanism does not go with them.
+    """
+    if config.lora_config != LoraConfig() and not config.is_august:
+        raise ConfigError(
+            "lora_config is part of the revision blis-2026-08 alone; take the profile blis-2026-08, or leave it out"
+        )
+    if has_adapters(config) and config.cluster_policy != "none":
+        raise ConfigError(
+            f"lora_config: instances that {config.cluster_policy} makes or stops have no rule for adapters yet; leave "
+            "cluster_policy out, or adapter_capacity"
+        )

@@ -1,0 +1,266 @@
+"""LoRA adapters: one at a time is loaded for the request at the head of an instance's queue.
+
+At the begin of a step, once the queue is in order, the head's adapter begins to load if it is not there and none is on
+its way; if all slots are taken, the adapter goes that was used longest ago and that no running or preempted request
+needs. A request whose adapter is not there ends the step's admissions. With nobody in the batch the instance waits for
+the load's end, for the next request in its queue or until one there gives up, and makes a step of its own then.
+Source: BLIS as of August 2026, `sim/lora/` and `sim/simulator.go`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import Vector, as_int, choose
+from blis_jax.core.exact import exact_product
+from blis_jax.core.outcome import Outcome
+from blis_jax.core.types import LAST
+from blis_jax.engine.calendar import Due, EventKind, InstanceSource, NextEvent, Outlook
+from blis_jax.engine.phases.steps.batch_formation import queue_order
+from blis_jax.engine.phases.steps.step_end import next_event
+from blis_jax.engine.phases.steps.step_times import members_of
+from blis_jax.engine.writing import no_writes
+from blis_jax.memory.memory import Subject, Visit
+from blis_jax.tables.adapters import (
+    ANY_NUMBER,
+    NO_ADAPTER,
+    AdapterParams,
+    AdapterRow,
+    AdapterTable,
+    RequestAdapters,
+)
+from blis_jax.tables.context import (
+    NO_KEY,
+    Context,
+    SlotRows,
+    Work,
+    add_chain,
+    chains_of,
+    count_of,
+    failing,
+    packed,
+    slot_of,
+    steps_at,
+    waiting_mask,
+    with_chains,
+)
+from blis_jax.tables.joined import lane_of, queued_times
+from blis_jax.tables.journeys import Reservation, Reservations
+from blis_jax.tables.requests import RequestDeadlines
+from blis_jax.tables.state import Dyn, Mode, Slot, State
+from blis_jax.tables.writes import SlotWrite, Writes, no_slot
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, Shaped
+
+
+def adapters_of(ctx: Context, state: State, request: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return the adapter of each request, NO_ADAPTER for none: the parts of split requests have none."""
+    request = jnp.where(request < 0, jnp.int32(ctx.shape.num_requests), request)
+    adapter = ctx.requests[RequestAdapters].of[request]
+    if Reservations not in state:
+        return adapter
+    target = state[Reservations].numbers[request, Reservation.columns.TARGET]
+    return jnp.where(target < 0, adapter, NO_ADAPTER)
+
+
+class AdapterLoads(InstanceSource):
+    """The loads of adapters, and what batches wait for."""
+
+    carries = (AdapterRow,)
+
+    def first_tables(self, ctx: Context) -> tuple[object, ...]:
+        """Return that nothing is loaded."""
+        return (AdapterTable.first(ctx.shape, ctx.mechanism.num_adapters),)
+
+    def times(self, look: Outlook) -> tuple[Shaped[Array, "instance"], ...]:
+        """Return when loads end, or a request comes to a queue that waits for one."""
+        return (look.once(_next_times),)
+
+    def until(self, ctx: Context, state: State, due: Due) -> tuple[jax.Array, ...]:
+        """Return when the load of the instance that acts ends."""
+        return (state[AdapterTable].loaded_at[due.instance],)
+
+    def takes(self, ctx: Context, state: State, due: Due) -> jax.Array:
+        """Return whether that is what is due."""
+        lane = lane_of(ctx, state)
+        at = Outlook(ctx, state, lane).once(_next_times)
+        at = jnp.append(at, ctx.never)[due.instance]
+        return (lane.mode == Mode.BETWEEN) & (at <= due.event)
+
+    def act(self, ctx: Context, state: State, due: Due) -> Writes:
+        """Return the adapter as the one used last, and a step now where the queue was held up."""
+        nothing, row = no_writes(ctx, state, due.instance), state[AdapterTable].row(due.instance)
+        now, inst, slots = due.event, nothing.inst, SlotRows(state, due.instance)
+        comes = row.loaded_at <= now
+        here = comes & (lax.iota(jnp.int32, row.used.shape[0]) == row.loading)
+        row = row.touched(row.loading, comes).replace(
+            num_loads=row.num_loads + as_int(here),
+            loading=jnp.where(comes, NO_ADAPTER, row.loading),
+            loaded_at=jnp.where(comes, ctx.never, row.loaded_at),
+        )
+        waits = jnp.any(waiting_mask(slots, now, steps_at(inst, now)))
+        is_held = row.held_at < ctx.never
+        starts, rests = is_held & waits, is_held & ~waits
+        chains, fits = add_chain(chains_of(inst), now, as_int(starts), ctx.never)
+        event = jnp.where(starts, now, inst.event)
+        resting = next_event(ctx, slots, jnp.array(True), chains, jnp.int32(-1), inst.busy_until)
+        inst = with_chains(inst, chains).replace(
+            is_idle=jnp.where(rests, 1, inst.is_idle), event=jnp.where(rests, resting, event)
+        )
+        outcome = failing(nothing.lane.outcome, ~fits, Outcome.CHAINS_FULL)
+        return dataclasses.replace(
+            nothing.having(row.replace(held_at=ctx.never, left_at=ctx.never)),
+            lane=nothing.lane.replace(outcome=outcome),
+            instance=due.instance,
+            inst=inst,
+        )
+
+    def settle(self, ctx: Context, state: State, event: NextEvent, done: Writes) -> State:
+        """Return the state in which a queue that is held up is looked at again, once a request's time in it is up."""
+        if RequestDeadlines not in ctx.requests:
+            return state
+        row, is_late = state[AdapterTable].row(done.instance), event.due.kind == EventKind.DEADLINE
+        is_it = event.is_cluster & is_late & (row.held_at < ctx.never)
+        return row.replace(left_at=jnp.where(is_it, event.due.cluster, row.left_at)).put(state)
+
+    # --- hooks of steps -----------------------------------------------------------------------
+
+    def before_step(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
+    ) -> tuple[Work, jax.Array]:
+        """Return the work with the instance's adapters."""
+        return work.having(state[AdapterTable].row(instance)), begins
+
+    def begun(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
+    ) -> Work:
+        """Return the work with the head's adapter on its way, and how many requests may be admitted."""
+        asks = begins & (work.lane.num_waiting > 0)
+        return ctx.when(asks, lambda: _looked_at(ctx, state, work, instance), lambda: work)
+
+    def admits(self, work: Work, may_join: jax.Array) -> jax.Array:
+        """Return whether a request may join whose adapter is there."""
+        return may_join & (work[AdapterRow].num_open > 0)
+
+    def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
+        """Return the work in which the adapter of a request that joins is the one used last."""
+        row, joins = work[AdapterRow], one.is_queued & visit.is_granted
+        adapter = adapters_of(ctx, state, one.request)
+        row = row.touched(adapter, joins & (adapter != NO_ADAPTER))
+        return work.having(row.replace(num_open=row.num_open - as_int(joins)))
+
+    def factors(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
+    ) -> tuple[jax.Array, ...]:
+        """Return by what the step takes longer: the batch's adapters, at the share of the largest rank."""
+        served = no_slot(ctx) if written is None else written
+        members = members_of(ctx, state, work, instance, served)
+        request = SlotRows(state, instance).request
+        adapter = jnp.where(members.in_step, adapters_of(ctx, state, request), NO_ADAPTER)
+        numbers = ctx.params.cluster[AdapterParams]
+        is_there = jnp.any(adapter[:, None] == _all(numbers)[None, :], axis=0)
+        largest = jnp.argmax(jnp.where(is_there, numbers.rank, -1))
+        count = jnp.sum(is_there, dtype=jnp.int32).astype(jnp.float64)
+        return (1.0 + exact_product(numbers.overhead[largest], count),)
+
+    def closing(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        goes_on: jax.Array,
+        chains: Vector,
+    ) -> tuple[Work, jax.Array, Vector]:
+        """Return that no step follows where nobody runs and the queue's head waits for its adapter."""
+        row, members = work[AdapterRow], work.inst.num_prefill + work.inst.num_decode
+        is_held = goes_on & (members == 0) & (row.loading != NO_ADAPTER)
+        held_at = jnp.where(is_held, work.lane.now, ctx.never)
+        return work.having(row.replace(held_at=held_at)), goes_on & ~is_held, chains
+
+    def closed(
+        self, ctx: Context, state: State, left: Work, closed: Work, is_over: jax.Array
+    ) -> Work:
+        """Return the instance whose queue does not wake it: this source does."""
+        inst, row = closed.inst, closed[AdapterRow]
+        slots, chains = SlotRows(state, row.instance), chains_of(inst)
+        nobody = jnp.array(False)
+        event = next_event(ctx, slots, nobody, chains, jnp.int32(-1), inst.busy_until)
+        held = inst.replace(is_idle=jnp.int32(0), event=event)
+        is_it = is_over & (row.held_at < ctx.never)
+        return dataclasses.replace(closed, inst=choose(is_it, held, inst))
+
+
+def _all(numbers: AdapterParams) -> Int[Array, "adapter"]:
+    return lax.iota(jnp.int32, numbers.rank.shape[0])
+
+
+def _next_times(look: Outlook) -> Shaped[Array, "instance"]:
+    """When loads end, and when requests come to queues that are held up."""
+    rows, never = look.ctx.shape.num_instances, look.ctx.never
+    table, queued = look.state[AdapterTable], queued_times(look.state, rows)
+    held_at = table.held_at[:rows]
+    is_oversized = look.state.slot.numbers[Slot.OVERSIZED, :rows] == 1
+    is_next = (queued > held_at[:, None]) & ~is_oversized
+    comes = jnp.min(jnp.where(is_next, queued, never), axis=1)
+    return jnp.minimum(jnp.minimum(table.loaded_at[:rows], comes), table.left_at[:rows])
+
+
+def _looked_at(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+    """The work once the queue's head has been looked at, and those behind it that have to wait."""
+    slots, now, row = SlotRows(state, instance), work.lane.now, work[AdapterRow]
+    adapter = adapters_of(ctx, state, slots.request)
+    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
+    is_cold = is_waiting & (adapter != NO_ADAPTER) & (row.used[adapter] == 0)
+    value, rank = queue_order(ctx, slots, work)
+    least = jnp.min(jnp.where(is_cold, value, jnp.max(value)))
+    key = packed(rank)
+    first = jnp.min(jnp.where(is_cold & (value == least), key, jnp.int64(NO_KEY)))
+    is_ahead = is_waiting & ((value < least) | ((value == least) & (key < first)))
+    num_open = jnp.where(jnp.any(is_cold), count_of(is_ahead), jnp.int32(ANY_NUMBER))
+    slot = jnp.minimum(slot_of(first), jnp.int32(ctx.shape.num_slots - 1))
+    row = row.replace(num_open=num_open)
+    asks = (num_open == 0) & (row.loading == NO_ADAPTER)
+    row, is_beyond = _begun(ctx, row, adapter[slot], _needed(ctx, state, slots, adapter), now, asks)
+    outcome = failing(work.lane.outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
+    return dataclasses.replace(work.having(row), lane=work.lane.replace(outcome=outcome))
+
+
+def _needed(
+    ctx: Context, state: State, slots: SlotRows, adapter: Int[Array, "slot"]
+) -> Bool[Array, "adapter"]:
+    """The adapters of requests that run, or have run and were preempted."""
+    request = jnp.where(slots.request < 0, jnp.int32(ctx.shape.num_requests), slots.request)
+    has_run = (slots.order != LAST) | (state.past.rows[request, Dyn.NUM_SCHEDULED] > 0)
+    adapter = jnp.where(has_run, adapter, NO_ADAPTER)
+    return jnp.any(adapter[:, None] == _all(ctx.params.cluster[AdapterParams])[None, :], axis=0)
+
+
+def _begun(
+    ctx: Context,
+    row: AdapterRow,
+    wanted: jax.Array,
+    is_needed: Bool[Array, "adapter"],
+    now: jax.Array,
+    asks: jax.Array,
+) -> tuple[AdapterRow, jax.Array]:
+    """The row with an adapter on its way if there is a slot for it, and whether it comes beyond the clock."""
+    numbers, is_loaded = ctx.params.cluster[AdapterParams], row.used > 0
+    is_full = jnp.sum(is_loaded, dtype=jnp.int32) >= numbers.capacity
+    may_go = is_loaded & ~is_needed
+    oldest = jnp.min(jnp.where(may_go, row.used, LAST))
+    begins = asks & (~is_full | jnp.any(may_go))
+    goes = begins & is_full & may_go & (row.used == oldest)
+    load_us = numbers.load_us[wanted]
+    return row.replace(
+        used=jnp.where(goes, 0, row.used),
+        num_evictions=row.num_evictions + as_int(goes),
+        loading=jnp.where(begins, wanted, row.loading),
+        loaded_at=jnp.where(begins, now + ctx.time(load_us), row.loaded_at),
+    ), begins & ctx.is_beyond(now, load_us.astype(jnp.float64))

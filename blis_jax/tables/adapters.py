@@ -1,0 +1,129 @@
+"""LoRA adapters at the instances: which are loaded, which is being loaded, and what that has cost.
+
+A program has of this only where requests name adapters and instances have room for some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.types import EngineShape, never, pytree
+
+if TYPE_CHECKING:
+    import jax
+    from jaxtyping import Array, Bool, Float, Int, Real
+
+    from blis_jax.tables.state import State
+
+NO_ADAPTER = -1
+ANY_NUMBER = 2**30  # of waiting requests, none of which is held up
+
+
+@pytree
+class AdapterParams:
+    """The numbers of adapters, all traced; columns beyond those that are declared are never asked for."""
+
+    capacity: Int[Array, ""]  # adapters that an instance holds at a time
+    load_us: Int[Array, "adapter"]
+    rank: Int[Array, "adapter"]
+    # share by which each adapter of a batch lengthens its step, where this one has the largest rank
+    overhead: Float[Array, "adapter"]
+
+
+@pytree
+class RequestAdapters:
+    """The adapter that each request names, `NO_ADAPTER` for none; a spare one included."""
+
+    of: Int[Array, "request"]
+
+
+@pytree
+class SeenAdapters:
+    """The adapters that the router saw at each instance at its last look."""
+
+    is_loaded: Bool[Array, "*lane instance adapter"]
+
+
+@pytree
+class AdapterRow:
+    """The adapters of one instance, which is the spare one if nothing is written."""
+
+    instance: Int[Array, ""]
+    used: Int[Array, "adapter"]  # turn of the latest use, 0: not loaded
+    num_loads: Int[Array, "adapter"]
+    num_evictions: Int[Array, "adapter"]
+    turn: Int[Array, ""]
+    loading: Int[Array, ""]  # the adapter on its way, NO_ADAPTER: none
+    loaded_at: Real[Array, ""]  # clock: when it comes, never() if none does
+    # clock: the step since which requests wait for it and no other step is scheduled, never(): it is not so
+    held_at: Real[Array, ""]
+    left_at: Real[
+        Array, ""
+    ]  # clock: when a request gave up in a queue that was held up, never(): none did
+    num_open: Int[Array, ""]  # waiting requests ahead of the first that has to wait for its adapter
+
+    def replace(self, **changes: jax.Array) -> AdapterRow:
+        """Return the row with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def touched(self, adapter: jax.Array, is_it: jax.Array) -> AdapterRow:
+        """Return the row in which an adapter is the one used last, if `is_it`."""
+        here = is_it & (lax.iota(jnp.int32, self.used.shape[0]) == adapter)
+        turn = self.turn + is_it.astype(jnp.int32)
+        return self.replace(turn=turn, used=jnp.where(here, turn, self.used))
+
+    def put(self, state: State) -> State:
+        """Return the state with the row in its place."""
+        table = state[AdapterTable]
+        rows = {
+            name: getattr(table, name).at[self.instance].set(getattr(self, name))
+            for name in _COLUMNS
+        }
+        return state.having(AdapterTable(**rows))
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(AdapterRow))[1:]
+
+
+@pytree
+class AdapterTable:
+    """`AdapterRow` of every instance, a spare row included."""
+
+    used: Int[Array, "*lane instance adapter"]
+    num_loads: Int[Array, "*lane instance adapter"]
+    num_evictions: Int[Array, "*lane instance adapter"]
+    turn: Int[Array, "*lane instance"]
+    loading: Int[Array, "*lane instance"]
+    loaded_at: Real[Array, "*lane instance"]
+    held_at: Real[Array, "*lane instance"]
+    left_at: Real[Array, "*lane instance"]
+    num_open: Int[Array, "*lane instance"]
+
+    @classmethod
+    def first(cls, shape: EngineShape, num_adapters: int) -> AdapterTable:
+        """Return instances on which nothing is loaded."""
+        rows, clock = shape.num_instances + 1, shape.clock_dtype
+        each, none = jnp.zeros((rows, num_adapters), jnp.int32), jnp.zeros((rows,), jnp.int32)
+        return cls(
+            used=each,
+            num_loads=each,
+            num_evictions=each,
+            turn=none,
+            loading=jnp.full_like(none, NO_ADAPTER),
+            loaded_at=jnp.full((rows,), never(clock), clock),
+            held_at=jnp.full((rows,), never(clock), clock),
+            left_at=jnp.full((rows,), never(clock), clock),
+            num_open=none,
+        )
+
+    def row(self, instance: jax.Array) -> AdapterRow:
+        """Return what an instance has."""
+        return AdapterRow(instance, *(getattr(self, name)[instance] for name in _COLUMNS))
+
+    def unchanged(self) -> AdapterRow:
+        """Return the row that is written where nothing changes."""
+        return self.row(jnp.int32(self.turn.shape[0] - 1))

@@ -1,0 +1,72 @@
+"""Recorded runs of August 2026 with LoRA adapters: every request, step and load, the printed text, and refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_jax.commands.run.command import main
+from blis_jax.core.outcome import WHOLE
+from blis_jax.records import invariants
+from blis_jax.results.blis_files import results_document, results_text
+from tests.support.recorded.adapter_runs import AdapterScenario, differences, scenarios_of
+from tests.support.recorded.reference_data import find_golden_dir
+
+pytestmark = pytest.mark.golden
+
+FOLDER = (find_golden_dir() or Path()) / "blis_2026_08_adapters"
+FAST = ("lora_uni4_slow_cap2_s42",)
+
+
+def simulated() -> list[Any]:
+    """All recorded runs; most are slow only because they are many."""
+    return [
+        pytest.param(one, id=one.name, marks=[] if one.name in FAST else pytest.mark.slow)
+        for one in scenarios_of(FOLDER)
+    ]
+
+
+@pytest.mark.parametrize("scenario", simulated())
+def test_equals_reference(scenario: AdapterScenario):
+    record, labels = scenario.run()
+    assert record.outcome in WHOLE
+    assert record.num_open_ties == 0
+    assert differences(record, scenario) == []
+    assert not any(invariants.violations(record).values())
+    recorded, config = scenario.recorded, scenario.cluster
+    num_asked = recorded["num_instances"]
+    assert results_text(record, labels, config, num_asked=num_asked) == recorded["stdout"]
+    assert results_document(record, labels) == recorded["metrics_path_json"]
+
+
+def refusals() -> list[Any]:
+    cases = json.loads((FOLDER / "refusals.json").read_text(encoding="utf-8"))
+    return [
+        pytest.param(case, id=case["name"])
+        for case in cases
+        if case["exit_code"] and not case["name"].startswith("off_")  # of tiers of KV memory
+    ]
+
+
+@pytest.mark.parametrize("case", refusals())
+def test_what_the_reference_refuses_is_refused(
+    case: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """In one sentence, and with the exit code of input that cannot be used."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in case["files"].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert main(["--profile", "blis-2026-08", *case["args"][1:]]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_the_set_here_is_large_enough():
+    """So that an empty folder does not look like success."""
+    assert len(scenarios_of(FOLDER)) >= 12
+    assert len(refusals()) == 28
