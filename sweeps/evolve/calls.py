@@ -241,7 +241,11 @@ class Calls(Expressions):
         made, body = field(node, "type"), items(field(node, "body"))
         if made.type == "map_type" and body:
             return self._by_class(node, made, body)
-        kind, axes = self.type_of(made)
+        axes: tuple[str, ...] = (LIST,)
+        if made.type == "array_type" and text_of(field(made, "length")) in ("...", str(len(body))):
+            kind = self.type_of(field(made, "element"))[0]
+        else:
+            kind, axes = self.type_of(made)
         if not body and axes[:1] == (INSTANCE,):
             return self.call_make(node, [made])
         if axes != (LIST,) or kind not in DTYPES:

@@ -103,6 +103,8 @@ class Loops(Statements):
                     "a return before the observers are told is not read: prefix-affinity would miss the request",
                 )
             self.tell(node)
+            calls = [one for one in walk(body) if one.type == "call_expression"]
+            self.told += [items(field(one, "arguments"))[-1] for one in calls]
             return None
         if over.kind == "int" and not over.axes:
             return GoLoop(node, *self._extent(head, over), key, "", body)

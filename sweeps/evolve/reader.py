@@ -163,6 +163,7 @@ class Route(GoFunction):
                     return self.refuse(one, "this of a decision is not read")
         if target is None:
             return self.refuse(node, "a decision that names no instance is not read")
+        self.targets.append(text_of(target))
         value = self.value(target)
         return value if value.kind == "id" else self.refuse(target, "an instance's ID is wanted")
 
@@ -193,6 +194,12 @@ def policy_of(program: GoProgram, module: str = "mine") -> str:
     """
     route = Route(program)
     route.translate()
+    others = [one for one in route.told if {text_of(one)} != set(route.targets)]
+    if others or len(route.told) > 1:
+        program.refuse(
+            (others or route.told)[0],
+            "observers are told of another instance than the one that is chosen",
+        )
     body = "\n".join(route.lines)
     helpers = [one for one in route.functions.values() if one.root.type == "function_declaration"]
     parts = ["\n".join(one.lines) for one in helpers]

@@ -12,10 +12,7 @@ from sweeps.evolve.source import (
     text_of,
     walk,
 )
-from sweeps.evolve.values import (
-    GoValue,
-    array,
-)
+from sweeps.evolve.values import NUMBERS, GoValue, array, typed
 from sweeps.evolve.variables import Variables
 
 if TYPE_CHECKING:
@@ -142,6 +139,12 @@ class Statements(Variables):
         self.tell(node)
         given = items(node.named_children[0]) if node.named_children else []
         values = [self.result(one) for one in given]
+        kinds = self.result_kinds()
+        if len(kinds) == len(values):
+            values = [
+                typed(value, kind) if value.is_untyped and value.kind in NUMBERS else value
+                for value, kind in zip(values, kinds, strict=True)
+            ]
         if not self.returned:
             self.returned = [
                 replace(value, code=f"answer_{place}") for place, value in enumerate(values)
@@ -163,6 +166,14 @@ class Statements(Variables):
             )
         if self.returns_early:
             self.set_flag("done", "")
+
+    def result_kinds(self) -> list[str]:
+        """Return the kinds of what the function returns; none of the routing function."""
+        declared = self.root.child_by_field_name("result")
+        if declared is None or self.root.type == "method_declaration":
+            return []
+        parts = items(declared) if declared.type == "parameter_list" else [declared]
+        return [self.type_of(part.child_by_field_name("type") or part)[0] for part in parts]
 
     def result(self, node: Node) -> GoValue:
         """Translate one result of a return."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dataclasses import field as made_of
 from typing import TYPE_CHECKING
 
+from sweeps.evolve import running
 from sweeps.evolve.calls import Calls
 from sweeps.evolve.source import GoProgram, field, items, owner_of, statements_of, text_of, walk
 from sweeps.evolve.values import (
@@ -17,6 +18,11 @@ from sweeps.evolve.values import (
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
+
+_OURS = (
+    "go", "jnp", "params", "state", "context", "route", "done", "bool", "range", "none_used", "routing_policy",
+)  # fmt: skip
 
 
 @dataclass
@@ -38,7 +44,7 @@ class Lines(Calls):
         self.indent = 1
         self.scopes: list[dict[str, GoValue]] = [{}]
         self.frames = [MaskedBlock("", is_function=True)]
-        self.taken = {"go", "jnp", "params", "state", "context", "route"}
+        self.taken = {*_OURS, *running.__all__, *(f"answer_{place}" for place in range(9))}
         self.returned: list[GoValue] = []
         self.captured = 0  # scopes below this one are another function's
         self.reassigned = set(_assigned(root))
@@ -54,6 +60,8 @@ class Lines(Calls):
         self.returns_early = len(returns) > 1 or (bool(returns) and returns[0] != body[-1])
         self.several = {}
         self.closures = {}
+        self.told: list[Node] = []  # whom observers are told of, as Go has it
+        self.targets: list[str] = []  # whom decisions name
 
     # --- lines, names, masks ----------------------------------------------------------------------
 

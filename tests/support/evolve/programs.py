@@ -371,6 +371,38 @@ func isBusy(s RoutingSnapshot, limit int) bool {
 		}
 	}
 """),
+    # names of Go that the reader's own words use; a table by place; results of a declared type
+    "words": ("""func weight(class string) float64 {
+	switch class {
+	case "critical":
+		return 2
+	case "batch", "background":
+		return 0.5
+	}
+	return 1
+}
+
+""", """
+	at, put, over, done := 1, 0, weight(req.SLOClass), false
+	w := [3]float64{0.5, 0.25, 0.125}
+	winner, lanes := -1.0, 0
+	for i, real := range snapshots {
+		f := []float64{float64(real.QueueDepth), real.KVUtilization, float64(real.BatchSize)}
+		whole := 0.0
+		for j, x := range f {
+			whole += x * w[j]
+		}
+		if times := 1.0 / (1.0 + over*whole); times > winner {
+			winner = times
+			lanes = i
+			done = true
+		}
+	}
+	bestIdx := lanes
+	if done {
+		bestIdx = (lanes*at + put) % len(snapshots)
+	}
+"""),
     # BLIS's weighted routing of August 2026
     "weighted": ("", """
 	scores := make(map[string]float64, len(snapshots))

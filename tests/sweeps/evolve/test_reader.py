@@ -111,6 +111,7 @@ def test_a_block_and_a_python_file_are_read_as_the_whole(tmp_path: Path) -> None
         ("bestIdx := 1.5 + 0", r"an int|is not read|another type"),
         ("if req.TenantID == \"a\" { }\nbestIdx := 0", r"tenants have numbers here"),
         ("bestIdx := ((", r"this is not Go"),
+        ("for _, obs := range ws.observers { obs(req, snapshots[0].ID) }\nbestIdx := 1", r"observers are told of an"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_refused_with_its_line(block: str, said: str, tmp_path: Path) -> None:
