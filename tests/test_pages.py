@@ -110,3 +110,55 @@ def test_the_readme_s_example_prints_what_it_says(capsys: pytest.CaptureFixture[
     exec(compile(example.replace("range(32)", "range(1)"), "README.md", "exec"), {})
     printed = next(block for block in _blocks("") if block.startswith("COMPLETED"))
     assert capsys.readouterr().out == printed
+
+
+RESULTS = [
+    page
+    for page in sorted((DOCS / "results").glob("*.md"))
+    if page.name not in {"index.md", "ledger.md"}
+]
+MADE_BY = re.compile(r"<!-- made by: (.+) -->")
+NO_MEASUREMENT = re.compile(r"<!-- no measurement: .+ -->")
+BETWEEN_MARKERS = re.compile(r"^<!-- ([\w-]+):begin -->$.*?^<!-- \1:end -->$", re.M | re.S)
+
+
+def _unmade(text: str) -> list[str]:
+    """Return the first lines of tables and figures that stand below no marker."""
+    text = re.sub(r"^```.*?^```$", "", BETWEEN_MARKERS.sub("", text), flags=re.M | re.S)
+    before, unmade = ["", ""], []
+    for line in text.split("\n"):
+        begins = line.startswith("![") or (line.startswith("|") and not before[-1].startswith("|"))
+        marker = before[-1] or before[-2]
+        if begins and not (MADE_BY.fullmatch(marker) or NO_MEASUREMENT.fullmatch(marker)):
+            unmade.append(line)
+        before = [before[-1], line]
+    return unmade
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.stem)
+def test_every_table_and_figure_has_a_command_that_makes_it(page: Path) -> None:
+    """A marker above it, the markers of a command that writes it, or a command that writes the whole page."""
+    text = page.read_text(encoding="utf-8")
+    if re.search(rf"--(?:page|output) {re.escape(str(page.relative_to(REPO_ROOT)))}", text):
+        return
+    assert _unmade(text) == []
+
+
+def test_a_table_without_a_marker_is_found() -> None:
+    table = "| a |\n|---|\n| 1 |\n"
+    assert _unmade(f"Text.\n\n{table}\n![b](c.png)\n") == ["| a |", "![b](c.png)"]
+    assert _unmade(f"<!-- made by: blis-jax sweep -->\n\n{table}") == []
+    assert _unmade(f"<!-- x:begin -->\n{table}<!-- x:end -->\n") == []
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.stem)
+def test_a_command_that_makes_a_table_exists(page: Path) -> None:
+    from blis_jax.commands.door import catalogue
+
+    for command in MADE_BY.findall(page.read_text(encoding="utf-8")):
+        first, *rest = command.split()
+        if first == "blis-jax":
+            assert rest[0] in catalogue.COMMANDS, command
+        else:
+            assert (first, rest[0]) == ("python", "-m"), command
+            assert _is_there(rest[1].split(".")), command
