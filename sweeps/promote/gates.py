@@ -14,7 +14,7 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.chain import digest
-from sweeps.promote.checks.findings import findings_of, translation_findings
+from sweeps.promote.checks.findings import findings_of, remade_findings
 from sweeps.promote.evidence.verdicts import (
     evidence_findings,
     hypothesis_findings,
@@ -22,10 +22,10 @@ from sweeps.promote.evidence.verdicts import (
 )
 from sweeps.promote.golang.toolchain import NO_GO, check_go
 from sweeps.promote.hypotheses.files import origin_findings
-from sweeps.promote.hypotheses.profiles import profile_findings
 from sweeps.promote.promotion import Files, Finding, GateClosedError, Promotion, Severity
 from sweeps.promote.stages import (
     STAGES,
+    TESTS,
     TRANSLATE,
     StageWork,
     before_gate,
@@ -56,18 +56,22 @@ SEVERITIES: tuple[Severity, ...] = (CRITICAL, "IMPORTANT", "SUGGESTION")
 
 
 def _of_translation(promotion: Promotion, files: Files) -> list[Finding]:
-    made = {
-        path: text for name in ("maps", TRANSLATE) for path, text in _again(name, promotion, files)
-    }
     return [
         *findings_of(files, promotion.target),
         *check_go(files, promotion.target),
-        *translation_findings(made, files),
+        *_remade(promotion, files, ("maps", TRANSLATE), "not-the-strategy", "the strategy"),
     ]
 
 
-def _again(name: str, promotion: Promotion, files: Files) -> Iterable[tuple[str, str]]:
-    return joined(STAGES[name].make(StageWork(promotion, files))).items()
+def _remade(
+    promotion: Promotion, files: Files, stages: Sequence[str], rule: str, origin: str
+) -> Iterator[Finding]:
+    for name in stages:
+        yield from remade_findings(_made(name, promotion, files), files, rule, origin)
+
+
+def _made(name: str, promotion: Promotion, files: Files) -> Files:
+    return joined(STAGES[name].make(StageWork(promotion, files)))
 
 
 def _of_hypotheses(promotion: Promotion, files: Files) -> list[Finding]:
@@ -81,7 +85,7 @@ def _of_hypotheses(promotion: Promotion, files: Files) -> list[Finding]:
 def _of_evidence(promotion: Promotion, files: Files) -> list[Finding]:
     return [
         *findings_of(files, promotion.target),
-        *profile_findings(files),
+        *_remade(promotion, files, (TESTS,), "not-of-its-hypothesis", "hypotheses.yaml"),
         *evidence_findings(files),
         *verdict_findings(promotion, files),
     ]

@@ -59,7 +59,7 @@ def script_files(promotion: Promotion) -> Files:
 
 
 NOT_MADE, INCOMPLETE, STALE, EDITED, DONE = "not made", "incomplete", "stale", "edited", "done"
-TRANSLATE, VALIDATE = "translate", "validate"
+TRANSLATE, TESTS, VALIDATE = "translate", "tests", "validate"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ STAGES = {
         Stage("maps", 0, lambda work: maps_files(work.promotion)),
         Stage(TRANSLATE, 0, _translate),
         Stage("hypothesise", 1, lambda work: hypothesis_files(work.promotion, work.files)),
-        Stage("tests", 2, _tests),
+        Stage(TESTS, 2, _tests),
         Stage(VALIDATE, 2, lambda work: evidence_files(work.promotion, work.files, work.options)),
         Stage("document", 3, lambda work: document_files(work.promotion, work.files)),
         Stage("bundle", 3, lambda work: bundle_files(work.promotion, work.files)),

@@ -299,25 +299,43 @@ def _images(documents: Documents, own: set[str]) -> Iterator[Finding]:
 _FRESHNESS = re.compile(r"(?m)^\s*// (?:Map B|Freshness here|In the simulator): .*$")
 
 
-def translation_findings(made: Files, files: Files) -> Iterator[Finding]:
-    """Yield files that say something else than the strategy; `made` is what maps and translation make of it now."""
+def remade_findings(made: Files, files: Files, rule: str, origin: str) -> Iterator[Finding]:
+    """Yield files that are not what their stage makes of the files before it.
+
+    Args:
+        made: what the stage makes of them now, by path.
+        files: what is there.
+        rule: name of the findings.
+        origin: what the stage makes its files of, in words, such as "the strategy".
+    """
     for path, text in made.items():
-        there = files.get(path, "")
+        there = files.get(path)
         if there == text:
             continue
-        if path.endswith(".go") and _FRESHNESS.findall(there) != _FRESHNESS.findall(text):
+        place = "it is missing" if there is None else _where(path, text, there)
+        if path.endswith(".go") and _FRESHNESS.findall(there or "") != _FRESHNESS.findall(text):
             message = (
                 "Map B's words on how old a signal is are not those of the map; translate again"
             )
             yield Finding("CRITICAL", "freshness-comment", path, message)
-        elif path.endswith((".yaml", ".json")):
-            place = _first_difference(read_documents(text, path), _documents(there, path))
-            if place:
-                message = f"{place}, so it is not the strategy that was simulated; translate again"
-                yield Finding("CRITICAL", "not-the-strategy", path, message)
-        elif path.endswith(".patch"):
-            message = "it is not the patch that registers these plugins; translate again"
-            yield Finding("CRITICAL", "not-the-strategy", path, message)
+        is_for_people = path.startswith("profiles/") or path.endswith(".md")
+        advice = "make the stage again" + ", or say why in the decision" * is_for_people
+        severity: Severity = "IMPORTANT" if is_for_people else "CRITICAL"
+        yield Finding(severity, rule, path, f"{place}; {advice}".replace("ORIGIN", origin))
+
+
+def _where(path: str, wanted: str, there: str) -> str:
+    """Return in words where a file differs; ORIGIN stands for what it is made of."""
+    place = ""
+    if path.endswith((".yaml", ".json")):
+        place = _first_difference(read_documents(wanted, path), _documents(there, path))
+    pairs = itertools.zip_longest(wanted.split("\n"), there.split("\n"))
+    lines = (
+        f"line {number} is {shortened(other)}, and ORIGIN gives {shortened(one)}"
+        for number, (one, other) in enumerate(pairs, 1)
+        if one != other
+    )
+    return place or next(lines)
 
 
 def _documents(text: str, path: str) -> Any:
@@ -337,7 +355,7 @@ def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
         return ""
     if isinstance(wanted, list | tuple) and isinstance(there, list | tuple):
         if len(wanted) != len(there):
-            return f"{place.strip('.') or 'the file'} has {len(there)} entries, and the strategy gives {len(wanted)}"
+            return f"{place.strip('.') or 'the file'} has {len(there)} entries, and ORIGIN gives {len(wanted)}"
         pairs = (
             _first_difference(one, other, f"{place}[{at}]")
             for at, (one, other) in enumerate(zip(wanted, there, strict=True))
@@ -346,4 +364,4 @@ def _first_difference(wanted: Any, there: Any, place: str = "") -> str:
     is_same = wanted == there and isinstance(wanted, bool) == isinstance(there, bool)
     if is_same:
         return ""
-    return f"{place.strip('.') or 'the file'} is {shortened(there)}, and the strategy gives {shortened(wanted)}"
+    return f"{place.strip('.') or 'the file'} is {shortened(there)}, and ORIGIN gives {shortened(wanted)}"

@@ -256,7 +256,11 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
     if VERDICTS not in files:
         yield Finding("CRITICAL", "no-verdicts", VERDICTS, "there are no verdicts; run validate")
         return
-    document = read_yaml(files[VERDICTS], VERDICTS)
+    document = _verdicts_of(files)
+    if document is None:
+        message = "it is not of the form that validate writes; run validate again"
+        yield Finding("CRITICAL", "verdicts-unreadable", VERDICTS, message)
+        return
     verdicts: list[dict[str, Any]] = document["verdicts"]
     known = {one.id for one in hypotheses_of(files)}
     judged = {one["id"] for one in verdicts}
@@ -275,25 +279,46 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
         yield Finding("CRITICAL", "no-gain", VERDICTS, message)
 
 
+_OF_DOCUMENT = ("evidence", "identities", "num_reports")
+_OF_VERDICT = {"id", "track", "verdict", "problem", "reason", "run_ids"}
+
+
+def _verdicts_of(files: Files) -> dict[str, Any] | None:
+    """Return the verdicts as data; None if they are not there, or not of the form."""
+    try:
+        document = read_yaml(files.get(VERDICTS, ""), VERDICTS)
+    except ConfigError:
+        return None
+    if not isinstance(document, dict) or not {"verdicts", *_OF_DOCUMENT} <= set(document):
+        return None
+    rows = document["verdicts"]
+    is_of_form = isinstance(rows, list) and all(
+        isinstance(one, dict) and set(one) >= _OF_VERDICT for one in rows
+    )
+    return document if is_of_form else None
+
+
 def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
     """Yield verdicts that the reports in the folder do not give."""
-    if VERDICTS not in files:
-        return
-    there = read_yaml(files[VERDICTS], VERDICTS)
+    there = _verdicts_of(files)
+    if there is None:
+        return  # told by another rule
     scenes = scenes_of(files)
-    found = judge(hypotheses_of(files), scenes, ttft_targets(promotion))
+    said = {one.get("id"): one.get("reason", "") for one in there["verdicts"]}
+    hypotheses = hypotheses_of(files)
+    # why a scene has no reports is known where they are made
+    absent = {one.scene: said.get(one.id, "") for one in hypotheses if not scenes.get(one.scene)}
+    found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     made = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
     again = read_yaml(made, VERDICTS)
     wanted = {one["id"]: one for one in again["verdicts"]}
-    for name in ("evidence", "identities", "num_reports"):
+    for name in _OF_DOCUMENT:
         if there[name] != again[name]:
             message = f"{name} is not what the reports say; run validate again"
             yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)
     for one in there["verdicts"]:
         other = wanted.get(one["id"], {})
-        # why a scene has no reports is known where they are made
-        names = other if scenes.get(str(other.get("scene"))) else {"verdict": "", "status": ""}
-        changed = [name for name in names if one.get(name) != other.get(name)]
+        changed = [name for name in {**other, **one} if one.get(name) != other.get(name)]
         if changed:
             message = f"{one['id']}: {changed[0]} is not what its reports give; run validate again"
             yield Finding("CRITICAL", "verdict-not-of-reports", VERDICTS, message)

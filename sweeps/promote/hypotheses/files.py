@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sweeps.promote.hypotheses.document import (
     HYPOTHESES,
     PAGE,
     HypothesisDocument,
+    TransferHypothesis,
     inventory,
     parse_hypotheses,
 )
@@ -24,6 +26,7 @@ from sweeps.promote.promotion import (
     Promotion,
 )
 from sweeps.promote.texts import render, yaml_text
+from sweeps.strategies.parts import ClosedPart
 
 _TRACKS = {
     "A": "Track A: what was confirmed must hold",
@@ -46,8 +49,11 @@ def hypothesis_files(promotion: Promotion, maps: Files, ledger: Path | None = No
     """
     document = document_of(promotion, maps, ledger or Path())
     plain = document.model_dump(mode="json", exclude_none=True)
-    page = render("hypotheses.md.j2", document=document, tracks=_TRACKS)
-    return {HYPOTHESES: yaml_text(plain), PAGE: page}
+    return {HYPOTHESES: yaml_text(plain), PAGE: _page(document)}
+
+
+def _page(document: HypothesisDocument) -> str:
+    return render("hypotheses.md.j2", document=document, tracks=_TRACKS)
 
 
 def document_of(
@@ -87,37 +93,53 @@ def _without(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != key} for row in rows]
 
 
-_OF_ORIGIN = (
-    "track", "family", "vvuq", "type", "metric", "expected", "arms", "scene", "setup", "picker", "knobs", "runs",
-    "mechanism", "diagnostic", "origin", "statement", "workload", "profile",
-)  # fmt: skip
-
-
 def origin_findings(
     promotion: Promotion, files: Files, ledger: Path | None = None
 ) -> Iterator[Finding]:
-    """Yield hypotheses that are not what the ledger, Map C and the inventory make them."""
+    """Yield hypotheses that are not what ledger, Map C and inventory make them, and a page that is not theirs."""
     path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)
     if path is None:
         return
     try:
-        there = {one.id: one for one in parse_hypotheses(files[path], path).hypotheses}
+        document = parse_hypotheses(files[path], path)
     except ConfigError:
         return  # told by another rule
-    wanted = document_of(promotion, files, ledger or Path(), is_measured=False).hypotheses
-    for one in wanted:
-        other = there.get(one.id)
+    if files.get(PAGE) != _page(document):
+        message = f"it is not the page of {path}; make the stage again"
+        yield Finding("IMPORTANT", "not-of-its-origin", PAGE, message)
+    there = {one.id: one for one in document.hypotheses}
+    made = document_of(promotion, files, ledger or Path(), is_measured=False)
+    for name in _differing(made, document, "hypotheses"):
+        message = f"{name} is not that of the promotion; make the stage again"
+        yield Finding("CRITICAL", "not-of-its-origin", path, message)
+    for one in made.hypotheses:
+        other = there.pop(one.id, None)
         if other is None:
             message = f"{one.id} is missing, and {one.origin} asks for it; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
             continue
-        changed = [name for name in _OF_ORIGIN if getattr(one, name) != getattr(other, name)]
+        changed = [*_differing(one, other, "operating_point"), *_misplaced(one, other)]
         if changed:
             message = f"{one.id}: {changed[0]} is not what {one.origin} gives; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
-    for name in sorted(set(there) - {one.id for one in wanted}):
+    for name in there:
         message = f"{name} comes from no row of ledger, maps or inventory; say why it is there in the decision"
         yield Finding("IMPORTANT", "not-of-its-origin", path, message)
+
+
+def _differing(one: ClosedPart, other: ClosedPart, but: str) -> list[str]:
+    """Return the fields in which two parts of one kind differ; one is left out."""
+    names = (name for name in type(one).model_fields if name != but)
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
+
+
+def _misplaced(made: TransferHypothesis, there: TransferHypothesis) -> list[str]:
+    """Return the operating point where it does not fit: its saturation was simulated, its share follows from it."""
+    point = there.operating_point
+    rate = made.operating_point.saturation_rate * made.operating_point.share
+    is_so = math.isclose(point.share * point.saturation_rate, rate, rel_tol=1e-3)
+    is_said = point.measured_by == made.operating_point.measured_by
+    return [] if is_so and is_said else ["operating_point"]
 
 
 def coverage_findings(files: Files) -> Iterator[Finding]:

@@ -336,15 +336,6 @@ _FORMS: dict[str, Callable[[TransferHypothesis], dict[str, Any]]] = {
 # --- rules ------------------------------------------------------------------------------------------
 
 
-def profile_findings(files: Files) -> Iterator[Finding]:
-    """Yield profiles and experiments that are not what the hypotheses ask for."""
-    path = next(one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES)
-    for name, text in profile_files(files[path], files).items():
-        if files.get(name) != text:
-            message = "it is not what hypotheses.yaml asks for; make the stage tests again, or say why in the decision"
-            yield Finding("IMPORTANT", "not-of-its-hypothesis", name, message)
-
-
 def mechanism_findings(files: Files) -> Iterator[Finding]:
     """Yield hypotheses whose mechanism needs what their own profile or picker does not send."""
     path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)

@@ -40,7 +40,7 @@ SCORER = f"{PLUGINS}/scheduling/scorer/loadbalance/load_balance.go"
 VECTORS = f"{PLUGINS}/scheduling/scorer/loadbalance/testdata/vectors.json"
 BASE = "configs/arms/baseline/scenario-overlay.yaml"
 GATE = f"{PLUGINS}/requestcontrol/admitter/classgated/class_gated.go"
-Edit = Callable[[dict[str, str]], None]
+Edit = Callable[[dict[str, str]], object]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saturation and Go have tests of their own, and what a stage makes of the same files is made once."""
     monkeypatch.setattr("sweeps.promote.hypotheses.tracks.saturation_rate", lambda *given: 863.0)
     monkeypatch.setattr(gates, "check_go", lambda *given: [])
-    monkeypatch.setattr(gates, "_again", lambda name, *given: of_stage(name).items())
+    monkeypatch.setattr(gates, "_made", lambda name, *given: of_stage(name))
     monkeypatch.setattr("sweeps.promote.hypotheses.files.document_of", document_once)
 
 
@@ -184,7 +184,38 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         "priority-sign",
         replaced(OVERLAY, r"(name: slo-critical\n\s+priority:) 4", r"\1 -4"),
     ),
+    "an operation of the Go code": (
+        1,
+        "not-the-strategy",
+        replaced(SCORER, r"return result\n", "return nil\n"),
+    ),
+    "a line of a Go test": (
+        1,
+        "not-the-strategy",
+        replaced(SCORER.replace(".go", "_test.go"), "1e-12", "1e-2"),
+    ),
+    "a file of Go less": (1, "not-the-strategy", lambda files: files.pop(GATE)),
+    "the report of the translation": (
+        1,
+        "not-the-strategy",
+        replaced("configs/translation-report.md", r"see 500 and not 429", "see 429"),
+    ),
     # gate 2
+    "a precondition": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("A-", lambda one: one.update(preconditions=one["preconditions"][1:])),
+    ),
+    "a share of saturation": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("A-", lambda one: one["operating_point"].update(share=0.1)),
+    ),
+    "the page of the hypotheses": (
+        2,
+        "not-of-its-origin",
+        replaced("hypotheses.md", "Track A", "Track Z"),
+    ),
     "a hypothesis less": (
         2,
         "not-of-its-origin",
@@ -267,6 +298,17 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
             {VERDICTS: files[VERDICTS].replace("evidence: measured", "evidence: simulated", 1)}
         ),
     ),
+    "a field of a verdict": (3, "verdicts-unreadable", in_verdicts(lambda one: one.pop("reason"))),
+    "an experiment's arms": (
+        3,
+        "not-of-its-hypothesis",
+        lambda files: files.update({"experiments/" + name: "arms: []\n" for name in experiments()}),
+    ),
+    "the script that evaluates": (
+        3,
+        "not-of-its-hypothesis",
+        replaced("tests/evaluate.sh", "validate", "status"),
+    ),
     "a field of a profile": (
         3,
         "unknown-field",
@@ -290,6 +332,10 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         in_profile(lambda one: one["load"].update(rate_per_second=6.0)),
     ),
 }
+
+
+def experiments() -> list[str]:
+    return [one.partition("/")[2] for one in of_stage("tests") if one.startswith("experiments/")]
 
 
 def without(files: Mapping[str, str], name: str) -> str:
