@@ -21,7 +21,7 @@ from blis_jax.metrics import further  # noqa: F401  (registers metrics that data
 from blis_jax.metrics.metric import ALL, name_in
 from blis_jax.metrics.scalars import lookup
 from blis_jax.results.dataset import refuse_unlike
-from blis_jax.statistics.compared import values_of
+from blis_jax.statistics.pooled import values_of
 from blis_jax.traces.source import STREAM
 from surrogate.columns import FEWEST_POINTS, UNLIMITED_SETTINGS, InputColumn, to_json
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.style import strategy_colours
 from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.paired import Difference
 
 if TYPE_CHECKING:
     from blis_jax.reports.findings import Answer, Sentence, Table
     from blis_jax.reports.pictures import Picture
     from blis_jax.statistics.intervals import Estimate
-    from blis_jax.statistics.paired import Difference
+
 
 MOST_LISTED = 8
 
@@ -165,6 +167,14 @@ def shown_difference(
         joint=shown_interval(change.simultaneous),
         joint_percent=shown_interval(change.simultaneous_percent),
         p_adjusted=finite(change.p_adjusted),
+    )
+
+
+def difference_of(entry: Mapping[str, Any]) -> ShownDifference:
+    """Return a difference from the entry that a result document has of it."""
+    change, metric = Difference.of_json(entry), name_in(entry["metric"], entry["class"])
+    return shown_difference(
+        change, entry["arm"], entry["reference"], metric, entry.get("place", "")
     )
 
 

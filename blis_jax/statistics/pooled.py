@@ -32,8 +32,11 @@ import numpy as np
 
 from blis_jax.lazy import optimize, special
 from blis_jax.metrics.run_summary import RANKS, Tails
+from blis_jax.metrics.scalars import pooled_latency
+from blis_jax.metrics.summaries import LATENCIES
 
 if TYPE_CHECKING:
+    import xarray as xr
     from jaxtyping import Bool, Float, Int
 
 REACH = 20.0  # standard deviations of the beta law within which weights are not nothing
@@ -184,3 +187,37 @@ def _harrell_davis(
     influence[weights.first :] -= above
     influence[: weights.first] -= above[0]
     return float(weights.of_values @ near / weights.of_values.sum()), influence
+
+
+# --- figures that a Dataset keeps -----------------------------------------------------------------
+
+
+def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
+    """Return a metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled metric, each
+    seed's contribution.
+
+    Raises:
+        KeyError: the Dataset has not kept the metric.
+    """
+    pooled = pooled_latency(metric)
+    if pooled is not None:
+        return _kept_contributions(dataset, pooled)
+    if metric == "reject_rate":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return dataset["num_rejected"] / dataset["num_requests"]
+    for latency in LATENCIES:
+        name, _, rest = metric.partition("_p")
+        if name == latency and rest.endswith("_ms") and rest[:-3].isdecimal():
+            return dataset[f"{latency}_ms"].sel(quantile=int(rest[:-3]) / 100, method="nearest")
+    return dataset[metric]
+
+
+def _kept_contributions(dataset: xr.Dataset, latency: str) -> xr.DataArray:
+    """Return the contribution of each run, ms, from the largest latencies; runs that did not end have no duration."""
+    largest_us = dataset[f"{latency}_top_us"].transpose(..., "seed", "rank")
+    count = dataset[f"{latency}_count"].where(np.isfinite(dataset["duration_s"]), -1)
+    counts = count.transpose(*largest_us.dims[:-1]).values
+    contributions = np.full(counts.shape, np.nan)
+    for at in np.ndindex(*counts.shape[:-1]):
+        contributions[at] = contributions_ms(Tails(counts[at], largest_us.values[at]))
+    return largest_us.isel(rank=0, drop=True).copy(data=contributions)

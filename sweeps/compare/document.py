@@ -23,11 +23,11 @@ from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.records.record import TTFT_PARTS
 from blis_jax.reports.words import cluster_line, headline_metric
 from blis_jax.statistics.intervals import Inference
-from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
+from blis_jax.statistics.paired import Difference
 from sweeps.claims.words import MET
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.crossover import Crossover, crossovers
-from sweeps.compare.judge import Judge, OneTrace, interval_sentence, judge_of
+from sweeps.compare.judge import Judge, comparison_json, figures_json, inference_json, judge_of
 from sweeps.compare.ranking import one_of_each, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm, settings_of
@@ -143,7 +143,9 @@ def to_document(
             "arms": [_arm(setting, arm, compared, judge) for arm in compared],
             "ranking": ranking(ranked, distinct, judge, differences) if ranked else None,
             "comparisons": [
-                _comparison(reference, distinct[other], name, differences[0, other, name])
+                comparison_json(
+                    distinct[other].arm.name, reference.arm.name, name, differences[0, other, name]
+                )
                 for other in range(1, len(distinct))
                 for name in setting.metrics
             ],
@@ -181,28 +183,14 @@ def _inference(
     ranked: str | None,
 ) -> dict[str, Any]:
     made = list(differences.values())
-    most = max((difference.num_pairs for difference in made), default=0)
-    are_exact = most > 0 and all(difference.is_exact for difference in made if difference.num_pairs)
     num_ranked = sum(name == ranked for _, _, name in differences)
     others = f"{len(made) - num_ranked} comparisons: every metric and class of every arm against the reference"
     pairs = f"{num_ranked} comparisons: every two arms in {ranked}; beside it, a family of {others}"
-    is_resampled = isinstance(judge, OneTrace)
-    test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
-    more, word = "" if is_resampled else f"; {OF_POOLED}", setting.run_word
-    test = ("anytime-valid " * setting.inference.is_anytime + test).replace("seed", word)
-    return {
-        **dataclasses.asdict(setting.inference),
+    family = {
         "family": pairs if num_ranked else others,
         "family_size": num_ranked or len(made),
-        "test": test,
-        "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
-        "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
-        "intervals": judge.sentence()
-        if isinstance(judge, OneTrace)
-        else interval_sentence(most, setting.inference, setting.run_word, are_exact),
-        "are_exact": are_exact,
-        "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
     }
+    return inference_json(judge, made, family, setting.run_word)
 
 
 # --- arms -----------------------------------------------------------------------------------------
@@ -257,17 +245,10 @@ def totals(runs: Sequence[RunSummary]) -> dict[str, int]:
 def _figures(
     setting: CommonSetting, runs: Sequence[RunSummary], judge: Judge
 ) -> dict[str, dict[str, Any]]:
-    figures: dict[str, dict[str, Any]] = {}
+    figures = figures_json(judge, runs, setting.metrics)
     for name in setting.metrics:
         metric, slo_class = lookup(name)
-        values = metric_values(runs, name)
-        entry = {
-            "unit": metric.unit,
-            **judge.interval(runs, name).to_json(),
-            "num_seeds": int(np.isfinite(values).sum()),
-            "per_seed": values.tolist(),
-        }
-        figures.setdefault(slo_class or ALL, {})[metric.name] = entry
+        figures[slo_class or ALL][metric.name]["per_seed"] = metric_values(runs, name).tolist()
     return figures
 
 
@@ -303,21 +284,6 @@ def _crossover(entry: Crossover, runs: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 # --- comparisons ----------------------------------------------------------------------------------
-
-
-def _comparison(
-    reference: Compared, other: Compared, name: str, difference: Difference
-) -> dict[str, Any]:
-    metric, slo_class = lookup(name)
-    return {
-        "arm": other.arm.name,
-        "reference": reference.arm.name,
-        "class": slo_class or ALL,
-        "metric": metric.name,
-        "unit": metric.unit,
-        "better": metric.direction,
-        **difference.to_json(),
-    }
 
 
 def _part_changes(

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import GOOD, REJECTED, RequestFigures
 from blis_jax.metrics.scalars import lookup
-from blis_jax.metrics.summaries import LATENCIES
+from blis_jax.metrics.summaries import ALL, LATENCIES
 from blis_jax.statistics import intervals, paired
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair
-from blis_jax.statistics.paired import Difference
+from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
 from sweeps.runs.measured import metric_values, pair_of
 
 if TYPE_CHECKING:
@@ -268,9 +268,72 @@ def interval_sentence(
         return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
     if num_pairs < 2:
         return f"none: one {word} has no spread; give more {word}s"
+    if not inference.num_resamples:
+        return f"Student's t over {word}s, paired by {word}, {level}"
     if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:
         return f"bootstrap of the {word}s (BCa, {inference.num_resamples} resamples), {level}"
     return (
         f"Student's t, {level}: {num_pairs} {word}s are too few for a bootstrap interval, which needs "
         f"{intervals.LEAST_PAIRS_FOR_BOOTSTRAP}; it is right only if differences scatter normally"
     )
+
+
+# --- entries of a document ------------------------------------------------------------------------
+
+
+def figures_json(judge: Judge, runs: Sequence[RunSummary], names: Sequence[str]) -> dict[str, Any]:
+    """Return metrics of one arm with their intervals, by class and metric."""
+    figures: dict[str, dict[str, Any]] = {}
+    for name in names:
+        metric, slo_class = lookup(name)
+        figures.setdefault(slo_class or ALL, {})[metric.name] = {
+            "unit": metric.unit,
+            **judge.interval(runs, name).to_json(),
+            "num_seeds": int(np.isfinite(metric_values(runs, name)).sum()),
+        }
+    return figures
+
+
+def comparison_json(arm: str, reference: str, name: str, difference: Difference) -> dict[str, Any]:
+    """Return a difference in one metric, `[class]` behind where it is of a class."""
+    metric, slo_class = lookup(name)
+    return {
+        "arm": arm,
+        "reference": reference,
+        "class": slo_class or ALL,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "better": metric.direction,
+        **difference.to_json(),
+    }
+
+
+def inference_json(
+    judge: Judge, differences: Sequence[Difference], family: Mapping[str, Any], word: str = "seed"
+) -> dict[str, Any]:
+    """Return how differences were judged.
+
+    Args:
+        judge: what judged them.
+        differences: all of them.
+        family: says which of them hold together, and how many those are.
+        word: what tells the runs of an arm apart, `seed` or `window`.
+    """
+    inference, is_resampled = judge.inference, isinstance(judge, OneTrace)
+    most = max((difference.num_pairs for difference in differences), default=0)
+    are_exact = most > 0 and all(entry.is_exact for entry in differences if entry.num_pairs)
+    test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
+    more = "" if is_resampled else f"; {OF_POOLED}"
+    test = ("anytime-valid " * inference.is_anytime + test).replace("seed", word)
+    return {
+        **dataclasses.asdict(inference),
+        **family,
+        "test": test,
+        "p_values": f"{test}, two-sided{more.replace('seed', word)}; adjusted by Holm's method over the family",
+        "simultaneous_intervals": joint_words(inference).partition("; ")[2],
+        "intervals": judge.sentence()
+        if isinstance(judge, OneTrace)
+        else interval_sentence(most, inference, word, are_exact),
+        "are_exact": are_exact,
+        "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
+    }

@@ -4,155 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xarray as xr
 import yaml
 
 from blis_jax.commands import cli
-from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, refusing_damage
-from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
-from blis_jax.metrics.summaries import ALL
+from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
-from blis_jax.results.schema import NOT_RUN, SWEEP
-from blis_jax.statistics.compared import values_of
+from blis_jax.results.schema import SWEEP
 from blis_jax.traces.source import STREAM
 from blis_jax.workload.spec import parse_spec
 from sweeps.compare.document import CommonSetting, default_metrics
 from sweeps.runs.experiment import Experiment, metrics_for
 from sweeps.runs.options import ComparisonOptions, inference_of
-from sweeps.runs.workloads import WORKLOAD_PREFIX
+from sweeps.runs.saved_sweep import SavedSweep
 from sweeps.strategies.arms import Arm
-from sweeps.strategies.file import converted
-from sweeps.strategies.moved import config_of_record
-from sweeps.strategies.reference_arguments import replaced
 
 WANTED = "a Dataset of blis-jax sweep"
 USED = {  # options that say how runs are judged and shown, not how they are made
     "arms", "criteria", "metrics", "confidence", "bootstrap", "random_state", "output", "figure", "report",
     "timeline", "overwrite", "quiet", "all", "no_cache",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SavedSweep:
-    """One Dataset, its points in order."""
-
-    path: Path
-    dataset: xr.Dataset
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Return the seeds of the sweep's runs."""
-        return tuple(self.dataset["seed"].values.tolist())
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the sweep's SLO classes, the most urgent first."""
-        there = [str(name) for name in self.dataset["slo_class"].values]
-        order = [name for name in CLASS_NAMES if name != "default"] + ["default"]
-        return tuple(name for name in order if name in there)
-
-    @property
-    def axes(self) -> dict[str, list[Any]]:
-        """Return the values of each axis of the grid, by name."""
-        axes: dict[str, list[Any]] = json.loads(self.dataset.attrs["grid"])
-        return axes
-
-    def arms(self) -> list[tuple[Arm, str]]:
-        """Return the points as arms, and the fingerprint of each.
-
-        Raises:
-            ConfigError: the points have other requests each, or settings that are not known here.
-        """
-        for name in self.axes:
-            if name.startswith(WORKLOAD_PREFIX):
-                raise ConfigError(
-                    f"{self.path}: its points differ in {name}, so they have no common requests; compare "
-                    "sweeps of one workload"
-                )
-        names = [str(name) for name in self.dataset["strategy"].values]
-        written, axes = json.loads(self.dataset.attrs["config"]), list(self.axes.items())
-        shape = (len(names), *(len(values) for _, values in axes))
-        fingerprints = self.dataset["fingerprint"].transpose("strategy", *self.axes).values
-        arms = []
-        for at in np.ndindex(*shape):
-            place = {name: values[i] for (name, values), i in zip(axes, at[1:], strict=True)}
-            where = ", ".join(f"{name}={value}" for name, value in place.items())
-            try:
-                config = config_of_record(written[names[at[0]]])
-                config = replaced(config, {name: converted(name, v) for name, v in place.items()})
-            except ConfigError as error:
-                raise ConfigError(f"{self.path}: {names[at[0]]}: {error}") from None
-            label = " at ".join(filter(None, (names[at[0]], where)))
-            arms.append(
-                (Arm(where if where and len(names) == 1 else label, config), str(fingerprints[at]))
-            )
-        return arms
-
-    def column(self, name: str) -> np.ndarray | None:
-        """Return a metric of single runs `[point, seed]`; None if the Dataset has not kept it."""
-        metric, slo_class = lookup(name)
-        try:
-            values = values_of(self.dataset, metric.name)
-        except KeyError:
-            return None
-        if "slo_class" in values.dims:
-            values = values.isel(slo_class=self._row(slo_class or ALL))
-        elif slo_class is not None:
-            return None
-        return self._by_point(values)
-
-    def runs(self, names: Sequence[str]) -> list[tuple[RunSummary, ...]]:
-        """Return the runs of each point, with these metrics of single runs."""
-        outcomes = self._by_point(self.dataset["outcome"])
-        num_missing = int((outcomes == NOT_RUN).sum())
-        if num_missing:
-            raise ConfigError(
-                f"{self.path} lacks {num_missing} of {outcomes.size} runs; finish the sweep with --resume"
-            )
-        columns = {name: self.column(name) for name in names}
-        violations = self._by_point(self.dataset["invariant_violations"], "invariant").sum(axis=-1)
-        tails = {latency: self._tails(latency) for latency in POOLED_LATENCIES}
-
-        def _run(at: tuple[int, int]) -> RunSummary:
-            outcome = Outcome(int(outcomes[at]))
-            if outcome not in WHOLE:
-                return RunSummary(outcome)
-            return RunSummary(
-                outcome,
-                {name: float(values[at]) for name, values in columns.items() if values is not None},
-                {"any": int(violations[at])} if violations[at] else {},
-                {latency: {name: kept[at] for name, kept in of.items()} for latency, of in tails.items()},
-            )  # fmt: skip
-
-        points, seeds = outcomes.shape
-        return [tuple(_run((point, seed)) for seed in range(seeds)) for point in range(points)]
-
-    def _tails(self, latency: str) -> dict[str, np.ndarray]:
-        """Return how many requests and the largest latencies, µs, `[point, seed, rank]`, by class."""
-        if f"{latency}_top_us" not in self.dataset:
-            return {}
-        tails = {}
-        for name in (ALL, *self.classes):
-            row = {"slo_class": self._row(name)}
-            count = self._by_point(self.dataset[f"{latency}_count"].isel(row))
-            largest = self._by_point(self.dataset[f"{latency}_top_us"].isel(row), "rank")
-            tails[name] = np.concatenate([count[..., None], largest], axis=-1)
-        return tails
-
-    def _row(self, slo_class: str) -> int:
-        return [str(name) for name in self.dataset["slo_class"].values].index(slo_class)
-
-    def _by_point(self, values: xr.DataArray, *inner: str) -> np.ndarray:
-        ordered = values.transpose("strategy", *self.axes, "seed", *inner).values
-        return ordered.reshape(-1, len(self.seeds), *ordered.shape[len(self.axes) + 2 :])
 
 
 def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSweep, ...]:

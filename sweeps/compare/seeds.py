@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from sweeps.strategies.arms import Arm
 
 Differences = Look[tuple[Difference, ...]]
+INTERRUPTED = "interrupted"
 ENDS = {
     DECIDED: "every verdict is safe",
     PRECISE: "every difference is decided or known well enough",
     SPENT: "no more seeds are allowed (--most-seeds)",
+    INTERRUPTED: "the user stopped the command",
 }
 
 
@@ -73,25 +75,36 @@ class EnoughSeeds:
 
     def document(self, arms: Sequence[Arm], looks: Sequence[Differences]) -> dict[str, Any]:
         """Return what was asked for, seen and used, as plain data."""
-        last, asked = looks[-1], [(arm, name) for arm in arms[1:] for name in self.names]
-        return {
-            "rule": rule_words(self.rule, self.confidence),
-            "decides": self.rule.decides,
-            "precision": self.rule.precision,
-            "most_seeds": self.rule.most_seeds,
-            "num_seeds": last.num_seeds,
-            "looks": [one.num_seeds for one in looks],
-            "end": last.end,
-            "differences": [
-                {
-                    "arm": arm.name,
-                    "metric": lookup(name)[0].name,
-                    "class": lookup(name)[1] or ALL,
-                    **found.to_json(),
-                }
-                for (arm, name), found in zip(asked, last.found, strict=True)
-            ],
-        }
+        judged = [(arm.name, name) for arm in arms[1:] for name in self.names]
+        return stopping_json(self.rule, self.confidence, judged, looks)
+
+
+def stopping_json(
+    rule: StoppingRule,
+    confidence: float,
+    judged: Sequence[tuple[str, str]],
+    looks: Sequence[Differences],
+) -> dict[str, Any]:
+    """Return by what rule seeds were added, and what was seen; `judged` are arms with their metrics."""
+    last = looks[-1]
+    return {
+        "rule": rule_words(rule, confidence),
+        "decides": rule.decides,
+        "precision": rule.precision,
+        "most_seeds": rule.most_seeds,
+        "num_seeds": last.num_seeds,
+        "looks": [seen.num_seeds for seen in looks],
+        "end": last.end,
+        "differences": [
+            {
+                "arm": arm,
+                "metric": lookup(name)[0].name,
+                "class": lookup(name)[1] or ALL,
+                **difference.to_json(),
+            }
+            for (arm, name), difference in zip(judged, last.found, strict=True)
+        ],
+    }
 
 
 def stopping_lines(document: Mapping[str, Any]) -> list[str]:

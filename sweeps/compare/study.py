@@ -10,7 +10,6 @@ import numpy as np
 
 from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.files.atomic_write import finite
-from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.arm_pictures import TAIL
 from blis_jax.reports.differences import findings
@@ -19,20 +18,18 @@ from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curve,
     SeedValues,
-    ShownDifference,
     ShownFigure,
     Study,
     TtftShare,
+    difference_of,
     judged,
     provenance_of,
-    shown_difference,
     shown_interval,
     words_of,
 )
 from blis_jax.reports.timelines import timelines_of
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import Estimate
-from blis_jax.statistics.paired import Difference
 from sweeps.compare import coefficient_draws, ranking
 from sweeps.compare import report as words
 from sweeps.compare.seeds import stopping_lines
@@ -100,10 +97,7 @@ def study_of(document: Document, command: str = "") -> Study:
         seeds=tuple(document["seeds"]),
         runs=runs_are,
         pairs="blocks" if inference.get("block_s") else "",
-        differences=tuple(
-            difference_of(entry, entry["arm"], entry["reference"])
-            for entry in document["comparisons"]
-        ),
+        differences=tuple(map(difference_of, document["comparisons"])),
         sure=ranking.sure(document),
         **judged(document),
         title=ranking.title(document),
@@ -170,12 +164,6 @@ def with_runs(
         curves=tuple(curves_of(runs, study.classes)),
         timelines=timelines_of(records, seed) if seed is not None else (),
     )
-
-
-def difference_of(entry: Mapping[str, Any], name: str, reference: str) -> ShownDifference:
-    """Make a difference of the report from an entry of the document."""
-    metric = name_in(entry["metric"], entry["class"])
-    return shown_difference(Difference.of_json(entry), name, reference, metric)
 
 
 def values_of(name: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterable[SeedValues]:

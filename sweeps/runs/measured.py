@@ -32,10 +32,9 @@ from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL, select, ttft_parts_ms
 from blis_jax.records.record import TTFT_PARTS, RunRecord, Status
 from blis_jax.reports.study import CURVE_LEVELS
-from blis_jax.statistics.compared import pooled_pair
 from blis_jax.statistics.intervals import is_constant
 from blis_jax.statistics.paired import Pair
-from blis_jax.statistics.pooled import contributions_ms
+from blis_jax.statistics.pooled import contributions_ms, exchanged_ms, only, whole
 from sweeps.strategies.arms import key_of
 
 if TYPE_CHECKING:
@@ -191,6 +190,13 @@ def pair_of(first: Sequence[RunSummary], second: Sequence[RunSummary], name: str
         pair = pooled_pair(pooled_tails(first, name), pooled_tails(second, name), direction)
     are_same = _are_alike(first) and _are_alike(second)
     return replace(pair, is_exact=are_same or _is_measure_without_spread(name, pair))
+
+
+def pooled_pair(first: Tails, second: Tails, direction: str) -> Pair:
+    """Return a pooled percentile of two arms by seed, ms, pooled over the seeds on which both ended."""
+    is_common = whole(first) & whole(second)
+    before, after = (contributions_ms(only(arm, is_common)) for arm in (first, second))
+    return Pair(before, after, direction, exchanged_ms(first, second))
 
 
 def _are_alike(runs: Sequence[RunSummary]) -> bool:

@@ -27,19 +27,21 @@ from blis_jax.commands.store import Store
 from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.mechanism import without_effect
 from blis_jax.errors import ConfigError, refusing_damage
+from blis_jax.files.atomic_write import plain
 from blis_jax.reports.differences import findings
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
 from blis_jax.runs.many_runs import run_given, run_grid
 from blis_jax.runs.options import Options, default_form, num_workers
-from blis_jax.statistics.compared import Asked, asked_pairs, compare, family_words
 from blis_jax.statistics.intervals import BY_STUDENT, CONFIDENCE, Inference
 from blis_jax.statistics.paired import Difference
-from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_end, rule_words
+from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_end
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.compare.seeds import INTERRUPTED, stopping_json, stopping_lines
 from sweeps.sweep import report
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
+from sweeps.sweep.document import PointMetric, pairs_of, to_document
 from sweeps.sweep.plan import SweepPlan, identity
 from sweeps.sweep.study import Swept, study_of, write_reports
 
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     from sweeps.sweep.command import SweepOptions
     from sweeps.sweep.plan import SweepPlan
 
-INTERRUPTED = "interrupted"
 CHECKPOINT_S = 30.0  # least time between two saves of partial results
 CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes
 
@@ -209,20 +210,17 @@ class Stopped:
     done: Done
     inference: Inference = BY_STUDENT
     rule: StoppingRule | None = None
-    asked: Sequence[Asked] = ()
+    judged: Sequence[PointMetric] = ()
     looks: Sequence[Look[tuple[Difference, ...]]] = ()
 
-    def words(self) -> list[str]:
-        """Say how many seeds were run, and why; empty if their number was given."""
+    def document(self) -> dict[str, Any]:
+        """Return by what rule seeds were added, and what was seen; empty if their number was given."""
         if self.rule is None or not self.looks:
-            return []
-        last, counts = self.looks[-1], ", ".join(str(pair.num_seeds) for pair in self.looks)
-        lines = [f"{last.num_seeds} seeds: {rule_words(self.rule)}. Looks at {counts}: {last.end}."]
-        for pair, difference in zip(self.asked, last.found, strict=True):
-            change = difference.simultaneous_percent
-            text = f"{change.mean:+.2f} [{change.low:+.2f}, {change.high:+.2f}]".replace("-", "−")
-            lines.append(f"  {family_words(pair)}: {text} %, {difference.verdict}")
-        return lines
+            return {}
+        points = (self.plan.labels(self.plan.points[of.point]) for of in self.judged)
+        labels = [" at ".join(filter(None, label)) for label in points]
+        asked = [(label, of.metric) for label, of in zip(labels, self.judged, strict=True)]
+        return {"stopping": stopping_json(self.rule, CONFIDENCE, asked, self.looks)}
 
 
 def run_until(
@@ -252,7 +250,7 @@ def run_until(
         nonlocal stopped
         longer = _longer(plan, max(count, num_kept))
         done = run_sweep(longer, how, output, is_resumed or stopped is not None)
-        pairs = asked_pairs(done.dataset.isel(seed=slice(0, count)), names)
+        pairs = pairs_of(longer, done.dataset.isel(seed=slice(0, count)), names)
         stopped = Stopped(longer, done, rule.inference(CONFIDENCE), rule, tuple(pairs))
         seen = look(list(pairs.values()), rule)
         if done.is_interrupted:
@@ -306,10 +304,9 @@ def _note_idle(command: str, plan: SweepPlan) -> None:
 
 
 def _swept(stopped: Stopped, how: How) -> Swept:
-    done, inference = stopped.done, stopped.inference
-    comparisons = compare(done.dataset, inference=inference)
-    made = done.timing, done.num_known, tuple(stopped.words())
-    return Swept(stopped.plan, how, done.dataset, comparisons, inference, *made)
+    done = stopped.done
+    document = to_document(stopped.plan, done.dataset, stopped.inference) | stopped.document()
+    return Swept(stopped.plan, how, done.dataset, document, done.timing, done.num_known)
 
 
 def _num_whole(swept: Swept) -> int:
@@ -345,10 +342,12 @@ def _report(options: SweepOptions, swept: Swept, stopped: Stopped, paths: Output
             "picture": found.pictures[0].to_json() if found.pictures else None,
             "workload": swept.plan.requests.name,
             "seeds": list(swept.plan.requests.seeds),
-            **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
+            **(
+                {"enough_seeds": stopping_lines(swept.document)} if stopped.rule is not None else {}
+            ),
             "files": [str(path) for path in write()],
         }
-        print(json.dumps(report.to_document(swept, about), allow_nan=False))
+        print(json.dumps(plain({**about, **swept.document}), allow_nan=False))
     else:
         outputs.show(found, write, options)
     if num_whole < num_runs and (options.quiet or options.json):

@@ -95,6 +95,23 @@ class SweepPlan:
             len(self.requests.seeds),
         )
 
+    @property
+    def label_by_place(self) -> bool:
+        """Return whether the places of the grid are what is compared, for want of a second strategy."""
+        return len(self.strategies) == 1 and len(self.points) > 1
+
+    def labels(self, point: SweepPoint) -> tuple[str, str]:
+        """Return what a point is called, and its place in the grid: `workload.aggregate_rate=1000`."""
+        where = ", ".join(f"{name}={value}" for name, value in point.place.items())
+        return (where, "") if self.label_by_place else (point.strategy, where)
+
+    def reference_of(self, index: int) -> int:
+        """Return which point a point is compared with, itself if it is a reference.
+
+        That is the first strategy at the same place, or of one strategy the first place.
+        """
+        return 0 if self.label_by_place else index % (len(self.points) // len(self.strategies))
+
     @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
         """Return every strategy at every place, the last axis changing fastest."""

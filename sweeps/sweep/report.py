@@ -1,19 +1,14 @@
-"""A sweep's sentences, what was run, measured and checked, and its tables as JSON."""
+"""A sweep's sentences: what was run, measured and checked."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax.core.kinds import NONE
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.files.atomic_write import plain
 from blis_jax.reports.findings import Quantity, Sentence
 from blis_jax.reports.study import SEEDS, RunWords, run_words
-from blis_jax.statistics.compared import Comparison, family_sentence
-from blis_jax.statistics.intervals import CONFIDENCE, Estimate
-from blis_jax.statistics.paired import Difference
 from blis_jax.traces.source import TraceSource
 from sweeps.sweep.data import INVARIANTS, NOT_RUN, outcome_counts
 
@@ -22,14 +17,8 @@ if TYPE_CHECKING:
 
     from blis_jax.runs.driver import Timing
     from sweeps.sweep.plan import SweepPlan
-    from sweeps.sweep.study import Swept
 
 NONE_BROKEN = "none broken"
-
-
-def place_text(place: Mapping[str, Any]) -> str:
-    """Say where in the grid a point is: `slo_age_weight=1e-05, workload.aggregate_rate=1000`."""
-    return ", ".join(f"{name}={value}" for name, value in place.items())
 
 
 def requests_text(plan: SweepPlan) -> str:
@@ -160,61 +149,3 @@ def _broken(dataset: xr.Dataset) -> str:
             more = ", …" if len(strategies) > len(where) else ""
             texts.append(f"{name} {counts.sum()}× ({', '.join(where)}{more})")
     return "broken: " + "; ".join(texts) if texts else NONE_BROKEN
-
-
-# --- JSON -----------------------------------------------------------------------------------------
-
-
-def to_document(swept: Swept, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables as a document; what does not exist is null."""
-    dataset, comparisons, inference = swept.dataset, swept.comparisons, swept.inference
-    checks = {"open_ties": int(dataset["num_open_ties"].sum())}
-    violations = json.loads(dataset.attrs["invariant_violation_counts"])
-    document = {
-        **about,
-        "confidence": CONFIDENCE,
-        "method": inference.method,
-        "verdicts": family_sentence(comparisons, inference.is_anytime),
-        "slo_targets": json.loads(dataset.attrs["slo_targets"]),
-        "measure": json.loads(dataset.attrs["measure"]),
-        "outcomes": {
-            str(name): outcome_counts(dataset["outcome"].sel(strategy=name).values)
-            for name in dataset["strategy"].values
-        },
-        **checks,
-        "invariant_violations": violations,
-        "points": [_point_json(comparison) for comparison in comparisons],
-    }
-    return dict(plain(document))
-
-
-def _point_json(comparison: Comparison) -> dict[str, Any]:
-    classes = {}
-    for slo_class, figures in comparison.figures.items():
-        classes[slo_class] = {
-            figure.metric: {
-                "unit": figure.unit,
-                **_estimate_json(figure.value),
-                "difference": figure.difference and _difference_json(figure.difference),
-            }
-            for figure in figures
-        }
-    return {
-        "strategy": comparison.strategy,
-        "place": dict(comparison.place),
-        "reference": comparison.reference,
-        "classes": classes,
-    }
-
-
-def _estimate_json(one: Estimate) -> dict[str, Any]:
-    return {"mean": one.mean, "low": one.low, "high": one.high, "num_seeds": one.num_seeds}
-
-
-def _difference_json(one: Difference) -> dict[str, Any]:
-    return {
-        "absolute": _estimate_json(one.absolute),
-        "percent": _estimate_json(one.percent),
-        "p_adjusted": one.p_adjusted,
-        "verdict": one.verdict,
-    }

@@ -19,26 +19,26 @@ from blis_jax.reports.study import (
     Curve,
     RunWords,
     SeedValues,
-    ShownDifference,
     ShownFigure,
     Study,
-    shown_difference,
+    difference_of,
+    judged,
     shown_interval,
 )
 from blis_jax.reports.timelines import parts_of, timelines_of
 from blis_jax.reports.words import cluster_line, target_line
 from blis_jax.runs.many_runs import run_given, run_grid
-from blis_jax.statistics.compared import Comparison, family_sentence, values_of
-from blis_jax.statistics.intervals import Inference
-from blis_jax.statistics.paired import joint_words
+from blis_jax.statistics.intervals import Estimate
+from blis_jax.statistics.pooled import values_of
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.compare.seeds import stopping_lines
 from sweeps.sweep.data import CURVE
+from sweeps.sweep.document import COMPARED
 from sweeps.sweep.report import (
     check_lines,
     cost_lines,
     method_lines,
-    place_text,
     remark_lines,
     requests_text,
     runs_of,
@@ -64,21 +64,9 @@ class Swept:
     plan: SweepPlan
     how: How
     dataset: xr.Dataset
-    comparisons: Sequence[Comparison]
-    inference: Inference  # that these were judged by
+    document: Mapping[str, Any]
     timing: Timing
     num_known: int = 0  # runs taken over from the file
-    stopping: tuple[str, ...] = ()  # how seeds were added
-
-    @property
-    def label_by_place(self) -> bool:
-        """Return whether the places of the grid are what is compared, for want of a second strategy."""
-        return len(self.plan.strategies) == 1 and len(self.plan.points) > 1
-
-    def labels(self, point: SweepPoint | Comparison) -> tuple[str, str]:
-        """Return what a point is called, and its place in the grid."""
-        where = place_text(point.place)
-        return (where, "") if self.label_by_place else (point.strategy, where)
 
 
 def write_reports(swept: Swept, paths: OutputPaths) -> None:
@@ -86,7 +74,7 @@ def write_reports(swept: Swept, paths: OutputPaths) -> None:
     points = _first_points(swept)
     seeds = _whole_seeds(swept)[: MOST_RECORDS if paths.report is not None else 1]
     records = _records(swept, points, seeds)
-    configs = {swept.labels(point)[0]: point.config for point in points}
+    configs = {swept.plan.labels(point)[0]: point.config for point in points}
     study, first = study_of(swept), {name: runs[0] for name, runs in records.items() if runs}
     if paths.report is not None:
         study = with_runs(study, swept, records, seeds)
@@ -97,11 +85,9 @@ def study_of(swept: Swept) -> Study:
     """Return what the Dataset's numbers say; the terminal needs no more."""
     plan, dataset = swept.plan, swept.dataset
     runs_are = runs_of(plan)
-    names = list(dict.fromkeys(swept.labels(point)[0] for point in plan.points))
+    names = list(dict.fromkeys(plan.labels(point)[0] for point in plan.points))
     classes = tuple(str(name) for name in dataset["slo_class"].values)
-    places = tuple(dict.fromkeys(swept.labels(point)[1] for point in plan.points))
-    is_compared = any(one.reference for one in swept.comparisons)
-    judged = f"Verdicts: {family_sentence(swept.comparisons, swept.inference.is_anytime)}."
+    places = tuple(dict.fromkeys(plan.labels(point)[1] for point in plan.points))
     return Study(
         command=swept.how.command,
         workload=plan.requests.name,
@@ -118,14 +104,10 @@ def study_of(swept: Swept) -> Study:
         seeds=plan.requests.seeds,
         runs=runs_are,
         places=places,
-        differences=tuple(
-            found for comparison in swept.comparisons for found in _differences(swept, comparison)
-        ),
-        figures=tuple(_figures(swept)),
-        intervals=swept.inference.method,
-        joint=joint_words(swept.inference) if is_compared else "",
-        verdicts=judged if is_compared else "",
-        remarks=(*swept.stopping, *remark_lines(dataset, runs_are)),
+        differences=tuple(map(difference_of, swept.document["comparisons"])),
+        figures=tuple(_figures(swept.document)),
+        **judged(swept.document),
+        remarks=(*stopping_lines(swept.document), *remark_lines(dataset, runs_are)),
         notes=(
             f"{requests_text(plan)} common to all strategies; profile {dataset.attrs['profile']}.",
             *method_lines(plan),
@@ -161,12 +143,12 @@ def with_runs(
     )
 
 
-def _figures(swept: Swept) -> Iterator[ShownFigure]:
-    for comparison in swept.comparisons:
-        name, place = swept.labels(comparison)
-        for slo_class, figures in comparison.figures.items():
-            for one in figures:
-                yield ShownFigure(name, slo_class, one.metric, shown_interval(one.value), place)
+def _figures(document: Mapping[str, Any]) -> Iterator[ShownFigure]:
+    for arm in document["arms"]:
+        for slo_class, figures in arm["figures"].items():
+            for metric, entry in figures.items():
+                value = shown_interval(Estimate.of_json(entry))
+                yield ShownFigure(arm["name"], slo_class, metric, value, arm["place"])
 
 
 def _parts_words(seeds: Sequence[int], runs_are: RunWords) -> str:
@@ -174,31 +156,6 @@ def _parts_words(seeds: Sequence[int], runs_are: RunWords) -> str:
         f"Means over {runs_are.counted(len(seeds))}, whose runs were made again for this page; "
         "the parts add up to the TTFT."
     )
-
-
-def _differences(swept: Swept, comparison: Comparison) -> list[ShownDifference]:
-    if comparison.reference is None:
-        return []
-    first = next(
-        one for one in swept.comparisons
-        if one.reference is None and (swept.label_by_place or one.place == comparison.place)
-    )  # fmt: skip
-    (reference, _), (name, place) = swept.labels(first), swept.labels(comparison)
-    differences = []
-    for slo_class, figures in comparison.figures.items():
-        for before, after in zip(first.figures[slo_class], figures, strict=True):
-            change = after.difference
-            if change is None:
-                continue
-            differences.append(
-                replace(
-                    shown_difference(change, name, reference, after.metric, place),
-                    slo_class=slo_class,
-                    reference_mean=finite(before.value.mean),
-                    mean=finite(after.value.mean),
-                )
-            )
-    return differences
 
 
 def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
@@ -209,13 +166,12 @@ def _at_points(swept: Swept, values: xr.DataArray) -> np.ndarray:
 
 
 def _values(swept: Swept) -> list[SeedValues]:
-    metrics = [figure.metric for figure in next(iter(swept.comparisons[0].figures.values()))]
     classes = [str(name) for name in swept.dataset["slo_class"].values]
     values = []
-    for metric in metrics:
+    for metric in COMPARED:
         columns = _at_points(swept, values_of(swept.dataset, metric))
         for point, of_point in zip(swept.plan.points, columns, strict=True):
-            name, place = swept.labels(point)
+            name, place = swept.plan.labels(point)
             values += [
                 SeedValues(name, slo_class, metric, tuple(map(finite, row.tolist())), place)
                 for slo_class, row in zip(classes, of_point, strict=True)
@@ -228,7 +184,7 @@ def _curves(swept: Swept) -> Iterator[Curve]:
     classes = [str(name) for name in swept.dataset["slo_class"].values]
     columns = _at_points(swept, swept.dataset[CURVE])
     for point, of_point in zip(swept.plan.points, columns, strict=True):
-        name, place = swept.labels(point)
+        name, place = swept.plan.labels(point)
         for slo_class, rows in zip(classes, of_point, strict=True):
             whole = rows[np.isfinite(rows).all(axis=1)]
             if len(whole):
@@ -254,14 +210,14 @@ def _first_points(swept: Swept) -> list[SweepPoint]:
     """Return one point of each strategy, at the first place of the grid."""
     points: dict[str, SweepPoint] = {}
     for point in swept.plan.points:
-        points.setdefault(swept.labels(point)[0], point)
+        points.setdefault(swept.plan.labels(point)[0], point)
     return list(points.values())
 
 
 def _whole_seeds(swept: Swept) -> list[int]:
     """Return seeds on which every strategy came to its end at the first place."""
     outcome = swept.dataset["outcome"]
-    if not swept.label_by_place:
+    if not swept.plan.label_by_place:
         outcome = outcome.isel({axis.name: 0 for axis in swept.plan.axes})
     is_whole = np.isin(outcome.transpose(..., "seed").values, [int(code) for code in WHOLE])
     everywhere = np.all(is_whole.reshape(-1, len(swept.plan.requests.seeds)), axis=0).tolist()
@@ -274,7 +230,7 @@ def _records(
     swept: Swept, points: Sequence[SweepPoint], seeds: Sequence[int]
 ) -> dict[str, tuple[RunRecord, ...]]:
     """Return the runs of these points on these seeds again, whole."""
-    names = [swept.labels(point)[0] for point in points]
+    names = [swept.plan.labels(point)[0] for point in points]
     if not seeds:
         return dict.fromkeys(names, ())
     configs, options = [point.config for point in points], swept.how.options()
@@ -296,7 +252,7 @@ def _provenance(swept: Swept, runs_are: RunWords) -> dict[str, Any]:
     named = ("package_version", "jax_version", "profile", "device", "clock", "created",
              "random_stream", "workload")  # fmt: skip
     fingerprints = {
-        ", ".join(filter(None, swept.labels(point))): point.fingerprint
+        ", ".join(filter(None, swept.plan.labels(point))): point.fingerprint
         for point in swept.plan.points
     }
     return {

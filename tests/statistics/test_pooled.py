@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from blis_jax.metrics.run_summary import NUM_EXACT, RANKS, Tails, kept_of, tails_of_runs
-from blis_jax.statistics.compared import pooled_pair
 from blis_jax.statistics.intervals import estimate
 from blis_jax.statistics.paired import p_value
 from blis_jax.statistics.pooled import (
@@ -15,6 +14,7 @@ from blis_jax.statistics.pooled import (
     only,
     whole,
 )
+from sweeps.runs.measured import pooled_pair
 
 
 def tails(runs: list[np.ndarray | None]) -> Tails:

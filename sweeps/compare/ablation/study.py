@@ -21,6 +21,7 @@ from blis_jax.reports.study import (
     ShownDifference,
     Study,
     TtftShare,
+    difference_of,
     judged,
     provenance_of,
     words_of,
@@ -45,7 +46,6 @@ from sweeps.compare.report import token_rate_lines
 from sweeps.compare.result import setting_of, write_result
 from sweeps.compare.study import (
     common_seed,
-    difference_of,
     seconds_sentence,
     values_of,
     with_runs,
@@ -160,8 +160,8 @@ def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
 def study_of(document: Document, command: str = "") -> Study:
     """Return an ablation as a report, without what only its runs know."""
     base, arm = document["base"], document["arm"]
-    differences = [difference_of(entry, arm, base) for entry in document["total"]]
-    differences = [replace(difference, place=ADDED) for difference in differences]
+    total = {"arm": arm, "reference": base, "place": ADDED}
+    differences = [difference_of(entry | total) for entry in document["total"]]
     differences += [_contribution(entry, base, arm) for entry in document["contributions"]]
     components = [component["name"] for component in document["components"]]
     runs_are = words_of(document)
@@ -229,7 +229,7 @@ def _with_ends(
 def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> ShownDifference:
     component, kind = entry["component"], entry["kind"]
     reference = f"{arm} without {component}" if kind == LEFT_OUT else base
-    return replace(difference_of(entry, component, reference), place=kind)
+    return difference_of({**entry, "arm": component, "reference": reference, "place": kind})
 
 
 def _values(document: Document) -> Iterator[SeedValues]:

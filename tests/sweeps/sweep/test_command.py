@@ -24,7 +24,7 @@ from blis_jax.metrics.summaries import Window
 from blis_jax.reports.render import WIDTH
 from blis_jax.results.dataset import load, save
 from blis_jax.runs import driver
-from blis_jax.statistics.compared import values_of
+from blis_jax.statistics.pooled import values_of
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
@@ -53,6 +53,18 @@ STRATEGY = """\
 name: plain
 mechanism: {num_instances: 2, scheduler: priority-fcfs, priority_policy: slo-tiered}
 """
+
+
+def test_points_are_compared_with_the_first_strategy_at_their_place() -> None:
+    grid = ["num_instances=2:4:2"]
+    two, alone = make_plan(grid=grid), make_plan(strategies=["baseline"], grid=grid)
+    assert [two.reference_of(point) for point in range(4)] == [0, 1, 0, 1]
+    assert [two.labels(point) for point in two.points[2:]] == [
+        ("it08_opt", "num_instances=2"),
+        ("it08_opt", "num_instances=4"),
+    ]
+    assert [alone.reference_of(point) for point in range(2)] == [0, 0]
+    assert alone.labels(alone.points[1]) == ("num_instances=4", "")
 
 
 @pytest.fixture
@@ -279,7 +291,8 @@ def test_seeds_are_added_until_the_verdict_is_safe(
     )
     assert run(*words, "--decide", "--json", "--output", "a.zarr") == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["seeds"] == list(range(20)) and "anytime-valid" in printed["method"]
+    assert printed["seeds"] == list(range(20))
+    assert "anytime-valid" in printed["inference"]["intervals"]
     assert "worse" in printed["enough_seeds"][1]
     words = (
         *TINY[:-2],
@@ -293,8 +306,8 @@ def test_seeds_are_added_until_the_verdict_is_safe(
     page = ("--report", "b.html")
     assert run(*words, "--decide", "--precision", "1%", "--output", "b.zarr", "--all", *page) == 0
     said = capsys.readouterr().out
-    assert "ttft_mean_ms[all]: +0.00 [+0.00, +0.00] %, same" in said
-    assert "anytime-valid paired t-tests" in said
+    assert "same, TTFT mean of all requests: +0.00 [+0.00, +0.00] %, same" in said
+    assert "anytime-valid paired t-test by seed" in said
     assert_the_page_judges_as(said, place / "b.html")
 
 
@@ -312,19 +325,20 @@ def test_a_sweep_that_goes_on_looks_where_it_looked_before(
     for more in [(), ("--resume",)]:
         assert run(*words, *more) == 0
         said.append(json.loads(capsys.readouterr().out)["enough_seeds"])
-    assert said[0] == said[1] and "Looks at 20, 30: budget spent" in said[0][0]
+    assert said[0] == said[1] and "Looks at 20, 30; then no more seeds" in said[0][0]
     assert (
         run(*words[:-4], "--precision", "50%", "--resume") == 0
     )  # enough sooner, but 30 are there
-    (line, _) = json.loads(capsys.readouterr().out)["enough_seeds"]
-    assert line.startswith("30 seeds: ") and "Looks at 30: precise" in line
+    line, *_ = json.loads(capsys.readouterr().out)["enough_seeds"]
+    assert line.startswith("30 seeds: ") and "Looks at 30; then every difference is" in line
 
 
 def assert_the_page_judges_as(printed: str, path: Path) -> None:
     """The same sentence on verdicts, and an interval beside each that holds 0 where nothing is found."""
     page = html.unescape(re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8")))
     sentences = [
-        re.findall(r"Verdicts: [^.]*at once\.", " ".join(text.split())) for text in (printed, page)
+        re.findall(r"They are \d+ comparisons: [^.]*\. P-values: [^.]*\.", " ".join(text.split()))
+        for text in (printed, page)
     ]
     assert len(sentences[0]) == 1 and sentences[0][0] in sentences[1]
     method = re.search(r"intervals: ([^.;]* 95 %)[.;]", " ".join(printed.split()))
@@ -392,12 +406,13 @@ def test_an_interrupted_sweep_resumes_to_the_same_result(
 
     document = json.loads(capsys.readouterr().out)
     assert document["outcomes"] == {"plain": {"completed": 8}}
-    assert [point["reference"] for point in document["points"]] == [
-        None,
-        "max_num_scheduled_tokens=256",
-    ]
-    change = document["points"][1]["classes"]["critical"]["ttft_p99_ms"]["difference"]
-    assert change["absolute"]["num_seeds"] == 4
+    names = ["max_num_scheduled_tokens=256", "max_num_scheduled_tokens=512"]
+    assert [arm["name"] for arm in document["arms"]] == names
+    (change,) = [
+        entry for entry in document["comparisons"]
+        if (entry["class"], entry["metric"]) == ("critical", "ttft_p99_ms")
+    ]  # fmt: skip
+    assert [change["reference"], change["arm"]] == names and change["num_pairs"] == 4
     whole = figures("whole.zarr").isel(strategy=0, max_num_scheduled_tokens=0)
     tail = whole["ttft_ms"].sel(slo_class="critical", quantile=0.99).mean("seed").item()
     (panel,) = [one for one in document["picture"]["panels"] if one["title"].startswith("critical")]

@@ -2,14 +2,20 @@
 
 import numpy as np
 import pytest
-import xarray as xr
 from scipy import stats
 
 from benchmarks.coverage.ratios import lognormal
 from blis_jax.metrics.metric import HIGHER, LOWER
-from blis_jax.statistics.compared import compare, family_sentence
-from blis_jax.statistics.intervals import estimate, linear_change, t_quantile
-from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE, difference
+from blis_jax.statistics.intervals import BY_STUDENT, estimate, linear_change, t_quantile
+from blis_jax.statistics.paired import (
+    BETTER,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    Pair,
+    difference,
+    differences,
+)
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 4, 5, 10, 30, 256, 1000, 100_000])
@@ -104,25 +110,15 @@ def test_verdicts() -> None:
     assert np.isnan(difference(np.zeros(3), first).percent.mean)
 
 
-def test_the_verdicts_of_a_sweep_are_one_family() -> None:
+def test_verdicts_hold_for_a_family() -> None:
     """Each of twelve differences is one alone at 95 %; only the largest is one among twelve."""
     noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0])
-    shifts = np.full((2, 2, 3), 1.05)  # [strategy, rate, class], p of 0.041
-    values = np.zeros((3, 2, 3, 5))
-    values[1:] = shifts[..., None] + noise
-    values[1, 1, 2] += 2.0
-    dims = ("strategy", "rate", "slo_class", "seed")
-    labels = {"strategy": ["a", "b", "c"], "rate": [1, 2], "slo_class": ["all", "x", "y"]}
-    dataset = xr.Dataset({"goodput_rps": (dims, values)}, coords=labels | {"seed": np.arange(5)})
-    dataset["outcome"] = dataset["goodput_rps"].isel(slo_class=0)
-    alone = difference(values[0, 0, 0], values[1, 0, 0], HIGHER)
-    found = compare(dataset, ["goodput_rps"])
-    assert [one.reference for one in found] == [None, None, "a", "a", "a", "a"]
-    assert found[3].place == {"rate": 2}
-    verdicts = [one.difference.verdict for point in found[2:] for (one,) in point.figures.values()]
-    assert alone.verdict == BETTER and verdicts == [UNCLEAR] * 5 + [BETTER] + [UNCLEAR] * 6
-    assert found[3].figures["y"][0].difference.p_adjusted < 0.05
-    assert "12 differences" in family_sentence(found)
+    shifts = [1.05] * 11 + [3.05]  # p of 0.041 but for the last
+    pairs = [Pair(np.zeros(5), shift + noise, HIGHER) for shift in shifts]
+    found = differences(pairs, BY_STUDENT)
+    assert difference(pairs[0].first, pairs[0].second, HIGHER).verdict == BETTER
+    assert [change.verdict for change in found] == [UNCLEAR] * 11 + [BETTER]
+    assert found[-1].p_adjusted < 0.05
 
 
 def test_seeds_without_a_partner_are_left_out() -> None:
