@@ -122,9 +122,9 @@ def shown_findings(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     seen: list[Findings] = []
     original = render.show
 
-    def show(findings: Findings, has_all: bool = False) -> None:
+    def show(findings: Findings, *parts: bool) -> None:
         seen.append(findings)
-        original(findings, has_all)
+        original(findings, *parts)
 
     monkeypatch.setattr(render, "show", show)
     return seen
