@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import refuse_half_characters
+from blis_jax.lazy import yaml
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+    from yaml import SafeLoader as _SafeLoader
+else:
+    _SafeLoader = object  # what declares settings can be read before YAML is
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
@@ -28,8 +30,8 @@ _SCALARS = {
 }
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A safe loader for which a repeated key is an error; dates are texts, and so is what follows `texts`."""
+class _Strict(_SafeLoader):
+    """A safe loader, but a repeated key is an error; dates are texts, and so is what follows `texts`."""
 
     def __init__(self, text: str, texts: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -93,10 +95,16 @@ _NUMBERS = [
 ]
 _STARTS = "-+.0123456789"  # of numbers
 _NO_TEXTS = (f"{_TAG}bool", _NULL, _MERGE)
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [one for one in of_first if one[0] in _NO_TEXTS]
-    for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
-} | dict.fromkeys(_STARTS, _NUMBERS)
+
+
+@cache
+def _strict_loader() -> type[_Strict]:
+    """Return the loader; YAML is imported by the first call."""
+    resolvers = {
+        first: [one for one in of_first if one[0] in _NO_TEXTS]
+        for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    } | dict.fromkeys(_STARTS, _NUMBERS)
+    return type("_StrictLoader", (_Strict, yaml.SafeLoader), {"yaml_implicit_resolvers": resolvers})
 
 
 def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[Any, Any]:
@@ -115,7 +123,7 @@ def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[An
 def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
     """Parse a YAML text in which no key is repeated; `source` names it in errors, for `texts` see read_mapping."""
     with _refusing(source):
-        data = yaml.load(text, Loader=partial(_StrictLoader, texts=texts))
+        data = yaml.load(text, Loader=partial(_strict_loader(), texts=texts))
     refuse_half_characters(text, data, source)
     return data
 
@@ -123,7 +131,7 @@ def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
 def read_documents(text: str, source: str) -> list[Any]:
     """Parse a YAML text of several documents in the same way; empty ones are left out."""
     with _refusing(source):
-        data = [one for one in yaml.load_all(text, Loader=_StrictLoader) if one is not None]
+        data = [one for one in yaml.load_all(text, Loader=_strict_loader()) if one is not None]
     refuse_half_characters(text, data, source)
     return data
 

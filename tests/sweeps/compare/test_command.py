@@ -139,7 +139,7 @@ def test_words_and_figure(
     show(findings_of(document))
     said = " ".join(capsys.readouterr().out.split())
     asked = "Asked: Do priority and twin beat base in time to first token (pooled P99)? Workload"
-    cluster = "Cluster: meta-llama/llama-3.1-8b-instruct; 2 instances × 2 H100 = 4 GPUs; budget"
+    cluster = "Cluster: llama-3.1-8b-instruct; 2 instances × 2 H100 = 4 GPUs; budget"
     assert said.startswith(cluster) and asked in said
     verdict, sure = said.index(" Verdict: priority: better: critical −"), said.index(" Sure: 95 %")
     assert verdict < said.index(" sheddable +") < said.index(" twin: better: critical −") < sure

@@ -304,7 +304,20 @@ def test_seeds_are_added_until_the_verdict_is_safe(
         "none",
     )
     page = ("--report", "b.html")
-    assert run(*words, "--decide", "--precision", "1%", "--output", "b.zarr", "--all", *page) == 0
+    assert (
+        run(
+            *words,
+            "--decide",
+            "--precision",
+            "1%",
+            "--output",
+            "b.zarr",
+            "--all",
+            "--explain",
+            *page,
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "same, TTFT mean of all requests: +0.00 [+0.00, +0.00] %, same" in said
     assert "anytime-valid paired t-test by seed" in said
@@ -341,7 +354,7 @@ def assert_the_page_judges_as(printed: str, path: Path) -> None:
         for text in (printed, page)
     ]
     assert len(sentences[0]) == 1 and sentences[0][0] in sentences[1]
-    method = re.search(r"intervals: ([^.;]* 95 %)[.;]", " ".join(printed.split()))
+    method = re.search(r"intervals: ([^.;]* 95 %)[.;:]", " ".join(printed.split()))
     assert method is not None and method[1] in page and "stands for itself" not in page
     content = embedded(path)
     shown = rows(content, "differences")
