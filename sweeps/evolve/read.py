@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import OverwriteSwitch, option, word
+from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.reading import SCORERS, signals_of
@@ -35,13 +35,19 @@ examples:
 """
 
 
-class ReadOptions(OverwriteSwitch, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES):
-    """Options of the command."""
+class _Program(CommandOptions, title="program"):
+    """Options for what is read, and where the policy goes."""
 
     program: str | None = word("ROUTING.GO", "the Go file, or a Python file with Go in a string")
     output: str | None = option(
         str, None, "PATH", "Python file to write (default: beside the program, .py)"
     )
+
+
+class ReadOptions(
+    _Program, OverwriteSwitch, command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.august_files import options_of
 from blis_jax.commands.cluster_settings import cluster_config, with_shares
 from blis_jax.commands.run.command import main
-from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
+from blis_jax.errors import ConfigError, ConfigWarning
 
 MODEL = "meta-llama/llama-3.1-8b-instruct"
 
@@ -103,7 +103,7 @@ def test_a_class_that_no_request_has_changes_nothing(tmp_path: Path) -> None:
     assert found["policy_numbers"] == (("priority.batch", 1), ("admission.batch", 1))
 
 
-def test_a_scorer_for_adapters_is_not_supported() -> None:
+def test_a_scorer_for_adapters_counts() -> None:
     given: dict[str, Any] = {"model": MODEL, "routing_policy": "weighted"}
-    with pytest.raises(UnsupportedError, match="lora-affinity is not supported: LoRA adapters"):
-        cluster_config({**given, "routing_scorers": "queue-depth:1,lora-affinity:2"})
+    config = cluster_config({**given, "routing_scorers": "queue-depth:1,lora-affinity:2"})
+    assert config.scorers()[-1] == ("lora-affinity", 2.0)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 source = Path(importlib.util.find_spec("blis_jax").origin).parent / "core" / "kinds.py"
 row = """    Kind(
-        "greeting", "greeting_policy", "GatewayContext", "greets", "none", "who is greeted", "a bool",
+        "greeting", "greeting_policy", "GatewayContext", "bool", "none", "who is greeted", "a bool",
     ),
 )  # fmt: skip
 """

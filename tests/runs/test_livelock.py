@@ -223,6 +223,7 @@ class Ended:
 
     outcome: Outcome
     has_priorities: bool = False
+    adapters: None = None
 
 
 @pytest.mark.parametrize("in_stretches", [Outcome.HORIZON, Outcome.LIVELOCK])

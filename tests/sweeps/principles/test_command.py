@@ -453,7 +453,7 @@ def test_checks_are_written_and_not_made_again(
     assert "2 checked: 1 holds, 1 untested." in shown and "All as in the catalogue." in shown
     assert shown.startswith("Asked: ") and " claims simulated." in shown
     assert "each claim on 3 seeds; 1 claim was not simulated" in " ".join(shown.split())
-    assert "--all prints " in shown
+    assert "--explain tells how" in " ".join(shown.split())
     first = json.loads(path.read_text())
     one, other = first["principles"]
     assert_all_forms_agree(findings_of(first["principles"]))
