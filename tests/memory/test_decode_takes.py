@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from blis_jax.engine.phases.steps.step_start import begin
 from blis_jax.memory.decode_takes import taken, takes_after, takes_of
 from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.blocks import Blocks, Pool
@@ -14,6 +15,7 @@ from blis_jax.tables.context import SlotRows
 from tests.engine.phases.made import Made
 
 ONE = jnp.int32(1)
+DURATION = 1000  # µs
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +70,23 @@ def test_the_next_free_blocks_are_listed_and_holes_are_passed_over() -> None:
     assert [int(after.lists[1, slot, at]) for slot, at in ((2, 3), (0, 2), (1, 2))] == [0, 2, 3]
     assert after.hold[1, :5].tolist() == [1, -2, 1, 1, -5]
     assert int(after.pool[1, Pool.HEAD]) == 4
+
+
+@pytest.mark.parametrize(
+    ("until", "runs"),
+    [(500, [1]), (501, [1]), (500 + 3 * DURATION, [1, 2]), (499, [1])],
+    ids=["due now", "due in the step", "due later", "overdue"],
+)
+def test_one_step_is_made_whatever_else_is_due(until: int, runs: list[int]) -> None:
+    """The others come behind it; equal steps end where somebody takes a block."""
+    made = decoding()
+    made.instance(
+        1, load=3, num_decode=3, next_order=3, step_index=4, used_blocks=8, is_idle=0, chains=(500,)
+    )
+    made.lane(now=500)
+    work, stretch = begin(made.ctx, made.state, made.work(1), ONE, jnp.int32(until))
+    assert stretch is not None
+    assert stretch.num_steps[: int(stretch.num_runs)].tolist() == runs
+    assert set(stretch.durations[: int(stretch.num_runs)].tolist()) == {DURATION}
+    assert stretch.taken[: int(stretch.num_runs)].tolist() == [2, 1][: len(runs)]
+    assert int(work.lane.num_steps) == sum(runs)

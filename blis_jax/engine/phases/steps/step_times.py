@@ -160,7 +160,8 @@ def _stretch(
         has_time = (duration > 0) & (raw < ctx.never.astype(raw.dtype))
         if is_equal:
             in_time = _steps_before(now.start, before, duration)
-            in_time = jnp.minimum(in_time, MAX_FAST_STEPS).astype(jnp.int32)
+            # one in any case: what else is due now comes behind the first step
+            in_time = jnp.clip(in_time, 1, MAX_FAST_STEPS).astype(jnp.int32)
             steps = jnp.minimum(jnp.minimum(next_take, most) - now.count, in_time)
             steps = jnp.where(has_time, steps, 1)
         is_new = (now.count == 0) | (duration != now.last) | (takes > 0)
