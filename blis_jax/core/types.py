@@ -74,9 +74,11 @@ def pytree(cls: type[T]) -> type[T]:
         _register(made)
     else:
         made.__new__ = staticmethod(_new_and_register)  # type: ignore[method-assign]
+        _DECLARED.append(made)
     return made
 
 
+_DECLARED: list[type] = []  # before JAX had started
 _REGISTERED: set[type] = set()
 _REGISTERING = threading.Lock()  # two mechanisms compile side by side, and JAX takes a class once
 
@@ -86,6 +88,15 @@ def _register(cls: type) -> None:
         if cls not in _REGISTERED:
             jax.tree_util.register_dataclass(cls)
             _REGISTERED.add(cls)
+
+
+def register_declared() -> None:
+    """Register with JAX the classes that were made before it had started.
+
+    A program from disk may return one of which there was no instance yet.
+    """
+    for cls in _DECLARED:
+        _register(cls)
 
 
 def _new_and_register(cls: type, *_: object, **__: object) -> Any:

@@ -31,6 +31,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from blis_jax import backend
+from blis_jax.core.types import register_declared
 from blis_jax.files.atomic_write import replacing
 
 MOST_FILES = 200  # the ones used last stay; a program takes some 300 KB
@@ -167,6 +168,7 @@ def load(path: Path) -> Any:
         digest, packed = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
         if hashlib.sha256(packed).digest() != digest:
             return None
+        register_declared()
         program = serialize_executable.deserialize_and_load(*pickle.loads(zlib.decompress(packed)))
         os.utime(path)
     except Exception:  # whatever an old or foreign file does: it is made again
