@@ -5,15 +5,45 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 
+from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
+from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 
 ROOT = Path(__file__).parent.parent
+
+
+class TableOptions(CommandOptions, title="tables"):
+    """Options of a command whose tables come with the package."""
+
+    page: str | None = option(str, None, "FILE", "also write the page of results")
+    saved: bool = switch("use the tables that come with the package instead of simulating")
+    quiet: bool = switch()
+    no_cache: bool = switch()
+
+
+def folder_of_tables(name: str, options: TableOptions, output: str) -> Path:
+    """Return the folder of a command's tables: with `--saved` the package's, else `output`, ready to be filled."""
+    if options.saved:
+        return Path(str(files(name))) / "data"
+    folder = Path(output)
+    cli.check_writable(folder, is_folder=True)
+    prepare_backend(use_cache=not options.no_cache)
+    return folder
+
+
+def show(options: TableOptions, printed: Iterable[str], page: Callable[[], str]) -> None:
+    """Print lines unless the options are `--quiet`, and write the page of results if they name one."""
+    if not options.quiet:
+        print("\n".join(printed))
+    if options.page is not None:
+        write_text(Path(options.page), page())
 
 
 def answer(asked: str, verdict: Sequence[str], sure: str, price: str, next: str) -> list[str]:

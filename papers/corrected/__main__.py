@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
-from pathlib import Path
 
-from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
-from papers.pages import rows_of, write_text
+from blis_jax.commands.options import option
+from papers.pages import TableOptions, folder_of_tables, rows_of, show
 
 NAME = "papers.corrected"
 FOLDER = "out/corrected"
@@ -34,7 +31,7 @@ examples:
 
 
 class CorrectedOptions(
-    CommandOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    TableOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
 ):
     """Options of the command."""
 
@@ -42,10 +39,6 @@ class CorrectedOptions(
     parts: str | None = option(
         str, None, "FOLDER", "where runs are kept (default: where each record keeps its)"
     )
-    page: str | None = option(str, None, "FILE", "also write the page of results")
-    saved: bool = switch("use the tables that come with the package instead of simulating")
-    quiet: bool = switch()
-    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,21 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = CorrectedOptions.read(arguments)
-    folder = Path(str(files(NAME))) / "data"
-    if not options.saved:
-        folder = Path(options.output)
-        cli.check_writable(folder, is_folder=True)
-        prepare_backend(use_cache=not options.no_cache)
+    folder = folder_of_tables(NAME, options, options.output)
 
     from papers.corrected import page
 
     if not options.saved:
         page.compute(folder, options.parts)
     claims, parts = (rows_of(folder / name) for name in (page.CLAIMS_FILE, page.PARTS_FILE))
-    if not options.quiet:
-        print("\n".join(page.printed(claims, parts)))
-    if options.page is not None:
-        write_text(Path(options.page), page.page(claims, parts))
+    show(options, page.printed(claims, parts), lambda: page.page(claims, parts))
     return 0
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
-from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
-from papers.pages import csv_of, rows_of, write_text
+from blis_jax.commands.options import option
+from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
 
 NAME = "papers.openevolve"
 FOLDER = "out/openevolve"
@@ -32,7 +30,7 @@ examples:
 
 
 class OpenEvolveOptions(
-    CommandOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+    TableOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
 ):
     """Options of the command."""
 
@@ -44,10 +42,6 @@ class OpenEvolveOptions(
         str, None, "FOLDER", "Go files of the winner and of the hand-made routers"
     )
     output: str = option(str, FOLDER, "FOLDER", "where tables and runs go")
-    page: str | None = option(str, None, "FILE", "also write the page of results")
-    saved: bool = switch("use the tables that come with the package instead of simulating")
-    quiet: bool = switch()
-    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,11 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = OpenEvolveOptions.read(arguments)
-    folder = Path(str(files(NAME))) / "data"
-    if not options.saved:
-        folder = Path(options.output)
-        cli.check_writable(folder, is_folder=True)
-        prepare_backend(use_cache=not options.no_cache)
+    folder = folder_of_tables(NAME, options, options.output)
 
     from papers.openevolve import experiments, page, tables
 
@@ -72,10 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         for name, rows in tables.make(data, groups, folder / "runs"):
             write_text(folder / f"{name}.csv", csv_of(rows))
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in tables.TABLES}
-    if not options.quiet:
-        print("\n".join(page.printed(rows_by_table)))
-    if options.page is not None:
-        write_text(Path(options.page), page.page(rows_by_table))
+    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table))
     return 0
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
-from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.options import CommandOptions, option, switch
+from blis_jax.commands.options import option, switch
 from blis_jax.errors import ConfigError
-from papers.pages import rows_of, write_text
+from papers.pages import TableOptions, folder_of_tables, rows_of, show
 
 NAME = "papers.two_tracks"
 FOLDER = "out/two_tracks"
@@ -36,8 +34,10 @@ examples:
 """
 
 
-class _What(CommandOptions, title="what"):
-    """Options for the results to compute, and for their files."""
+class TwoTracksOptions(
+    TableOptions, title="what", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
+):
+    """Options of the command."""
 
     seeds: int | None = option(
         cli.at_least(2), None, "N", "seeds of the joint table (default: 64, from 6000 on)"
@@ -56,18 +56,7 @@ class _What(CommandOptions, title="what"):
     )
     output: str = option(str, FOLDER, "FOLDER", "where the tables go")
     parts: str | None = option(str, None, "FOLDER", "where runs are kept (default: OUTPUT/parts)")
-    page: str | None = option(str, None, "FILE", "also write the page of results")
-
-
-class TwoTracksOptions(
-    _What, title="switches", command=NAME, description=_DESCRIPTION, examples=_EXAMPLES
-):
-    """Options of the command."""
-
-    saved: bool = switch("use the tables that come with the package instead of simulating")
     no_joint: bool = switch("leave the joint table as it is")
-    quiet: bool = switch()
-    no_cache: bool = switch()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,21 +70,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         raise ConfigError(
             "a tree is built from one map and checked on another; give both --map and --check"
         )
-    folder = Path(str(files(NAME))) / "data"
-    if not options.saved:
-        folder = Path(options.output)
-        cli.check_writable(folder, is_folder=True)
-        prepare_backend(use_cache=not options.no_cache)
+    folder = folder_of_tables(NAME, options, options.output)
 
     from papers.two_tracks import page, tables
 
     if not options.saved:
         tables.make_tables(folder, options)
     rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
-    if not options.quiet:
-        print("\n".join(page.printed(rows_by_table)))
-    if options.page is not None:
-        write_text(Path(options.page), page.page(rows_by_table))
+    show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table))
     return 0
 
 
