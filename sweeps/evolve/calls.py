@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-class Calls(Expressions):
+class Calls(Expressions, ABC):
     """Translate expressions, calls among them."""
 
     closures: dict[str, tuple[Node, list[dict[str, GoValue]]]]  # with what they may mention
@@ -58,9 +59,9 @@ class Calls(Expressions):
         found = self.find(name)
         return found is not None and found.kind == "function"
 
+    @abstractmethod
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
         """Translate a call of a function of the file or of the function; statements know how."""
-        raise NotImplementedError
 
     def _scored(self, node: Node, scorer: GoValue) -> GoValue:
         given = [self.value(one).kind for one in items(field(node, "arguments"))]

@@ -182,7 +182,11 @@ def make_plan(
     numbers = seeds([arm.config for arm in chosen]) if callable(seeds) else seeds
     stream = "jax" if trace is None else STREAM
     requests = StudyRequests(spec, tuple(numbers), stream, workload)
-    plan = SweepPlan(Experiment(requests, (), targets, window), chosen, tuple(axes))
+    return _checked(SweepPlan(Experiment(requests, (), targets, window), chosen, tuple(axes)))
+
+
+def _checked(plan: SweepPlan) -> SweepPlan:
+    """Return the plan; refuse one with too many runs or none, or that cannot measure what it asks for."""
     if math.prod(plan.shape) > MOST_ROWS:
         raise ConfigError(
             f"the grid has {math.prod(plan.shape)} runs, allowed are {MOST_ROWS}; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import by_tier
 from blis_jax.policies.contract import (

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import CRITICAL, SLO_CLASSES, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import CRITICAL, SLO_CLASSES
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import Completion, GatewayContext, admission_policy

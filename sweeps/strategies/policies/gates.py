@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import CRITICAL, STANDARD, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import CRITICAL, STANDARD
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.admission import mean_load
 from blis_jax.policies.classes import is_sheddable

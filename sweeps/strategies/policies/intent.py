@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.types import CRITICAL, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import CRITICAL
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import (

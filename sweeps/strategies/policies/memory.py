@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.classes import by_tier
 from blis_jax.policies.contract import (

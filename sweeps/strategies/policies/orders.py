@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import NoState, QueueContext, scheduler
 from blis_jax.policies.numbers import number

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.types import CRITICAL, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import CRITICAL
 from blis_jax.lazy import jnp
 from blis_jax.policies.admission import mean_load
 from blis_jax.policies.classes import is_sheddable
