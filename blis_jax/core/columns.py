@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 
 
 @pytree

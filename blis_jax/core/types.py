@@ -1,20 +1,19 @@
 """What the engine's parts hand to each other: sentinels, views and contracts.
 
-When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy, sub-trees and `lazy`;
-what it imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
+When it runs, this module imports nothing of ours but the rules of revisions, the kinds of policy, sub-trees, `pytrees`
+and `lazy`; what it imports for types alone is under `TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 from dataclasses import Field, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from blis_jax.core.kinds import GATEWAY, INSTANCE, NumbersOfEachKind, OfEachKind, at_place
 from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
 from blis_jax.lazy import jax
 
@@ -61,48 +60,6 @@ def never(dtype: DTypeLike) -> Any:
     if np.issubdtype(dtype, np.floating):
         return np.dtype(dtype).type(2.0**61)
     return np.dtype(dtype).type(np.iinfo(dtype).max)
-
-
-@dataclass_transform(frozen_default=True)
-def pytree(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass of a class whose fields are all traced arrays (or pytrees of arrays).
-
-    Where JAX has not started, the class is registered with it when the first instance is made.
-    """
-    made: type[T] = dataclass(frozen=True)(cls)
-    if "jax" in sys.modules:
-        _register(made)
-    else:
-        made.__new__ = staticmethod(_new_and_register)  # type: ignore[method-assign]
-        _DECLARED.append(made)
-    return made
-
-
-_DECLARED: list[type] = []  # before JAX had started
-_REGISTERED: set[type] = set()
-_REGISTERING = threading.Lock()  # two mechanisms compile side by side, and JAX takes a class once
-
-
-def _register(cls: type) -> None:
-    with _REGISTERING:
-        if cls not in _REGISTERED:
-            jax.tree_util.register_dataclass(cls)
-            _REGISTERED.add(cls)
-
-
-def register_declared() -> None:
-    """Register with JAX the classes that were made before it had started.
-
-    A program from disk may return one of which there was no instance yet.
-    """
-    for cls in _DECLARED:
-        _register(cls)
-
-
-def _new_and_register(cls: type, *_: object, **__: object) -> Any:
-    if cls not in _REGISTERED:
-        _register(cls)
-    return object.__new__(cls)
 
 
 @pytree

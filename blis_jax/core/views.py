@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.core.types import Absent, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import Absent
 
 if TYPE_CHECKING:
     import jax

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int, choose
 from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.block_rows import Tenant
 from blis_jax.memory.block_tables.contents import MIXING, NO_JUMPS, after_jump, names
 from blis_jax.memory.memory import Demand

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.exact import full_blocks, in_last_block
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import places
 from blis_jax.memory.memory import MAX_TAKES
 from blis_jax.tables.blocks import NO_BLOCK, Blocks, Pool

@@ -17,7 +17,7 @@ from jax import lax
 
 from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.prefix_index.news import (

@@ -19,7 +19,8 @@ from jax import lax
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, full_blocks
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
 from blis_jax.memory.block_tables.turn import Moves, Turn

@@ -21,7 +21,8 @@ from jax import lax
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, exact_quotient, full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import Found, nothing_found
 from blis_jax.memory.memory import (
     Choice,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import as_int, branch
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.contents import places
 from blis_jax.memory.block_tables.turn import Moves, Turn, applied, planned
 from blis_jax.memory.mirror import Member, after_uses, member_of, relinked, searched

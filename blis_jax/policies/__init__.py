@@ -4,7 +4,8 @@ A user's policy imports its decorator, `number` and `pytree` from here. This pac
 types and nothing else of it.
 """
 
-from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD
 from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import (
     ClusterChange,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import BACKGROUND, CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import BACKGROUND, CRITICAL, STANDARD, STANDARD_NONE, Snapshots
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import is_sheddable, of_class, ttft_budget
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, admission_policy

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_quotient
-from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD, Snapshots, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD, Snapshots
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import (
     GatewayContext,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from blis_jax.core.types import Absent, RequestView, Snapshots, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import Absent, RequestView, Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 import numpy as np
 
 from blis_jax.core.kinds import KINDS, ROUTER, Kind, SomeOfEachKind
-from blis_jax.core.types import EngineShape, Record, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, Record
 from blis_jax.errors import ConfigError, ConfigWarning, closest
 from blis_jax.policies.contexts import (
     ClusterChange,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import STANDARD_NONE, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import STANDARD_NONE
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import by_tier, of_class
 from blis_jax.policies.contract import NoParams, NoState, QueueContext, priority_policy, scheduler

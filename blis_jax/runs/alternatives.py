@@ -17,7 +17,8 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.named_policies import numbered
-from blis_jax.core.types import EngineShape, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.phases.policy_calls import told
 from blis_jax.policies.contract import Completion, GatewayContext, Policies, Policy

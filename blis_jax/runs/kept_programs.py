@@ -31,7 +31,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from blis_jax import backend
-from blis_jax.core.types import register_declared
+from blis_jax.core.pytrees import register_declared
 from blis_jax.files.atomic_write import replacing
 
 MOST_FILES = 200  # the ones used last stay; a program takes some 300 KB

@@ -14,7 +14,8 @@ from jax import lax
 from blis_jax.backend import warn_if_late
 from blis_jax.core.columns import masked
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.loop import (
     CHUNK,
     context_of,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.types import EngineShape, never, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, never
 
 if TYPE_CHECKING:
     import jax

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.rows import Row, Whole
-from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.core.types import EngineShape, Mechanism, Params
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

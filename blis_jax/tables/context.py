@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,27 +11,23 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import (
-    Columns,
     Vector,
     When,
     always,
     apart,
-    as_int,
     branch,
-    is_apart,
     once,
     repeated,
-    tail,
-    with_tail,
 )
 from blis_jax.core.exact import truncate
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.tables.requests import Request, Requests
-from blis_jax.tables.state import Instance, InstTime, Lane, Past, Resident, State
+from blis_jax.tables.state import Instance, Lane, Past, Resident, State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -347,58 +342,3 @@ def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.A
     if ctx.mechanism.defects.overlapping_steps:
         return queued
     return jnp.where(queued == ctx.never, queued, jnp.maximum(queued, busy_until))
-
-
-def take_chain(
-    chains: Vector, now: jax.Array, num_new: jax.Array, never: jax.Array
-) -> tuple[Vector, jax.Array]:
-    """Return the step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
-    if is_apart(chains):
-        num_at_now = functools.reduce(jnp.add, (as_int(entry == now) for entry in chains.entries))
-        rest: Vector = Columns(
-            tuple(jnp.where(entry == now, never, entry) for entry in chains.entries)
-        )
-    else:
-        at_now = chains == now
-        num_at_now, rest = count_of(at_now), jnp.where(at_now, never, chains)
-    return add_chain(rest, now, num_at_now + num_new - 1, never)
-
-
-def add_chain(
-    chains: Vector, time: jax.Array, count: jax.Array, never: jax.Array
-) -> tuple[Vector, jax.Array]:
-    """Return the step events with `count` more at `time`; and whether they fit."""
-    if is_apart(chains):
-        place, entries = jnp.int32(0), []
-        for entry in chains.entries:
-            place = place + as_int(entry == never)
-            entries.append(jnp.where((entry == never) & (place <= count), time, entry))
-        return Columns(tuple(entries)), count <= place
-    is_free = chains == never
-    place = jnp.cumsum(is_free, dtype=jnp.int32)
-    takes = is_free & (place <= count)
-    return jnp.where(takes, time, chains), count <= place[-1]
-
-
-def chains_of(inst: Instance) -> Vector:
-    """Return the times of the instance's step events; `never` where there is none."""
-    return tail(inst.times, InstTime.CHAIN)
-
-
-def has_chain(chains: Vector, time: jax.Array) -> jax.Array:
-    """Return whether a step event is at this time."""
-    if is_apart(chains):
-        return functools.reduce(jnp.logical_or, (entry == time for entry in chains.entries))
-    return jnp.any(chains == time)
-
-
-def first_chain(chains: Vector) -> jax.Array:
-    """Return the time of the next step event."""
-    if is_apart(chains):
-        return functools.reduce(jnp.minimum, chains.entries)
-    return jnp.min(chains)
-
-
-def with_chains(inst: Instance, chains: Vector) -> Instance:
-    """Return the instance with its step events replaced."""
-    return Instance(inst.numbers, with_tail(inst.times, InstTime.CHAIN, chains))

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import REJECTED, SLO_CLASSES, EngineShape, Mechanism, never
 from blis_jax.tables.context import Context
 from blis_jax.tables.joined import lane_of, place_of, queued_times
 from blis_jax.tables.router import RouterCounts

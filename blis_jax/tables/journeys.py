@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.rows import Moment, Row, Whole
-from blis_jax.core.types import EngineShape, never, pytree
+from blis_jax.core.types import EngineShape, never
 
 if TYPE_CHECKING:
     from types import ModuleType

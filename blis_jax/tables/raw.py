@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.gateways import Dispatches

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.rows import Row, Whole
-from blis_jax.core.types import pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int, Real

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import check_regular
 from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys, ranks

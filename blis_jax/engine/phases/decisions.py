@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from blis_jax.core.columns import apart, put
 from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.rows import Row, Whole
-from blis_jax.core.types import UNROUTED, pytree
+from blis_jax.core.types import UNROUTED
 from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
 from blis_jax.engine.writing import no_changes, no_writes
 from blis_jax.policies.contexts import GatewayContext

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.types import (
     EngineShape,
     Mechanism,
@@ -25,7 +26,6 @@ from blis_jax.core.types import (
     Record,
     RequestView,
     Snapshots,
-    pytree,
 )
 from blis_jax.policies.contract import (
     Completion,

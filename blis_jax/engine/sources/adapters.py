@@ -34,20 +34,18 @@ from blis_jax.tables.adapters import (
     AdapterTable,
     RequestAdapters,
 )
+from blis_jax.tables.chains import add_chain, chains_of, with_chains
 from blis_jax.tables.context import (
     NO_KEY,
     Context,
     SlotRows,
     Work,
-    add_chain,
-    chains_of,
     count_of,
     failing,
     packed,
     slot_of,
     steps_at,
     waiting_mask,
-    with_chains,
 )
 from blis_jax.tables.joined import lane_of, queued_times
 from blis_jax.tables.journeys import Reservation, Reservations

@@ -88,6 +88,26 @@ def _not_served(
     )
 
 
+def _begun(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    until: jax.Array,
+    begins: jax.Array,
+    hooks: Sequence[StepHooks],
+) -> tuple[Work, DecodeSteps | None]:
+    """The instance with a step begun, if it begins one, and what hooks make of that."""
+    started, stretch = ctx.when(
+        begins,
+        lambda: begin(ctx, state, work, instance, until, hooks),
+        lambda: (work, no_stretch(ctx)),
+    )
+    for hook in hooks:
+        started = hook.begun(ctx, state, started, instance, begins)
+    return started, stretch
+
+
 def advance(
     ctx: Context,
     state: State,
@@ -110,13 +130,7 @@ def advance(
     begins = is_new & ~is_drop
     for hook in hooks:
         work, begins = hook.before_step(ctx, state, work, instance, begins)
-    started, stretch = when(
-        begins,
-        lambda: begin(ctx, state, work, instance, until, hooks),
-        lambda: (work, no_stretch(ctx)),
-    )
-    for hook in hooks:
-        started = hook.begun(ctx, state, started, instance, begins)
+    started, stretch = _begun(ctx, state, work, instance, until, begins, hooks)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance, hooks)
     fails = does(started, Do.FAILED)

@@ -13,7 +13,8 @@ from jax import lax
 from blis_jax.core.columns import as_int, selected
 from blis_jax.core.exact import in_last_block
 from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.memory.memory import Choice, Subject
 from blis_jax.tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
 from blis_jax.tables.context import Context, SlotRows, Work, row
@@ -131,6 +132,7 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     blocks, task, instance = state[Blocks], work.task, choice.instance
 
     def read() -> dict[str, Any]:
+        """Read what tables have of the request."""
         is_forced = task.do == Do.ATTEMPT
         slot = jnp.where(is_forced, task.slot, choice.slot)
         slot_row = SlotRows(state, instance).one(ctx, slot)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.exact import full_blocks, in_last_block
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
 from blis_jax.tables.context import Context, row, shared_numbers
 

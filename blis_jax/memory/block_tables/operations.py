@@ -16,7 +16,7 @@ from jax import lax
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, exact_quotient, in_last_block
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.contents import (
     LOST,
     NO_JUMPS,

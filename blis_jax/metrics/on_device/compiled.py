@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.outcome import WHOLE, Outcome
-from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.lane import (

@@ -14,7 +14,8 @@ from jax import lax
 
 from blis_jax.core.arrays import ratio
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import EngineShape, Mechanism, Params, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape, Mechanism, Params
 from blis_jax.engine.mechanism import has_priorities
 from blis_jax.metrics.figures import latest_us
 from blis_jax.metrics.measure import Measure

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import ROLES, EngineShape, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import ROLES, EngineShape
 from blis_jax.lazy import jnp, lax
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
 from blis_jax.policies.numbers import number

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blis_jax.core.exact import exact_product
-from blis_jax.core.types import EngineShape, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
 from blis_jax.policies.numbers import number

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_product, exact_quotient
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.core.views import FleetParams, FleetView
 from blis_jax.lazy import jnp, lax
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import LAST, ROLES, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST, ROLES
 from blis_jax.lazy import jnp
 from blis_jax.policies.contract import (
     GatewayContext,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blis_jax.core.exact import exact_product
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import EngineShape, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import EngineShape
 from blis_jax.core.views import FleetView
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy

@@ -11,7 +11,8 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.types import LAST, NO_INSTANCE, Record, Snapshots, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST, NO_INSTANCE, Record, Snapshots
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import (
     GatewayContext,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import of_class
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy

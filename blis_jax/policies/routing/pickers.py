@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.core.types import LAST, NO_DRAW, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST, NO_DRAW
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import (
     GatewayContext,

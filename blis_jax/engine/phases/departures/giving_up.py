@@ -23,17 +23,8 @@ from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.writing import no_writes
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.tables.blocks import Do, MemoryTask
-from blis_jax.tables.context import (
-    Context,
-    SlotRows,
-    Work,
-    chains_of,
-    failing,
-    steps_at,
-    take_chain,
-    waiting_mask,
-    with_chains,
-)
+from blis_jax.tables.chains import chains_of, take_chain, with_chains
+from blis_jax.tables.context import Context, SlotRows, Work, failing, steps_at, waiting_mask
 from blis_jax.tables.gateways import (
     Dispatches,
     GatewayQueue,

@@ -12,19 +12,16 @@ from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.views import ContextLimits
 from blis_jax.engine.phases.steps.step_end import next_event
+from blis_jax.tables.chains import add_chain, chains_of, has_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
     Work,
-    add_chain,
-    chains_of,
     failing,
-    has_chain,
     has_entered,
     least_key,
     slot_of,
     steps_at,
-    with_chains,
 )
 from blis_jax.tables.requests import RequestDeadlines
 from blis_jax.tables.state import State

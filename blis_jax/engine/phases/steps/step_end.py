@@ -14,7 +14,7 @@ from jax import lax
 
 from blis_jax.core.columns import Vector, as_int
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.types import pytree
+from blis_jax.core.pytrees import pytree
 from blis_jax.core.views import StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import (
@@ -28,18 +28,15 @@ from blis_jax.engine.phases.steps.step_times import (
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Left, Subject
 from blis_jax.tables.blocks import Asker
+from blis_jax.tables.chains import add_chain, chains_of, first_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
     Work,
-    add_chain,
-    chains_of,
     failing,
-    first_chain,
     least_key,
     slot_of,
     waking_time,
-    with_chains,
 )
 from blis_jax.tables.state import Instance, Mode, State, StepRecord
 from blis_jax.tables.writes import EarlierRecords, SlotWrite, no_slot

@@ -14,19 +14,15 @@ from blis_jax.engine.phases.steps.batch_formation import with_next_states
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.engine.phases.steps.step_times import DecodeSteps, fast_steps
 from blis_jax.memory.memory import Plan
+from blis_jax.tables.chains import chains_of, first_chain, has_chain, take_chain, with_chains
 from blis_jax.tables.context import (
     Context,
     SlotRows,
     Work,
-    chains_of,
     count_of,
     failing,
-    first_chain,
-    has_chain,
     steps_at,
-    take_chain,
     waiting_mask,
-    with_chains,
 )
 from blis_jax.tables.state import Mode, State
 
@@ -57,8 +53,7 @@ def begin(
     The steps that follow undisturbed are made with it; the stretch says how long they take if they differ.
     """
     slots, now, inst = SlotRows(state, instance), work.lane.now, work.inst
-    steps_at_now = steps_at(inst, now)
-    queued = slots.queued
+    queued, steps_at_now = slots.queued, steps_at(inst, now)
     is_waiting = waiting_mask(slots, now, steps_at_now)
     is_idle = inst.is_idle == 1
     starting = count_of(is_waiting & (queued == now))
@@ -74,18 +69,13 @@ def begin(
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
     is_pure = is_pure & (first_chain(next_chains) == ctx.never)
     visits = ctx.memory.plan(ctx, slots, work, is_pure)
-    next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
-    first_finish = jnp.min(slots.finish)
-    until, most = (
-        jnp.minimum(next_queued, next_cluster),
-        jnp.where(visits.is_pure, visits.most_steps, 0),
-    )
+    until = jnp.minimum(jnp.min(jnp.where(is_waiting, ctx.never, queued)), next_cluster)
+    most, first_finish = jnp.where(visits.is_pure, visits.most_steps, 0), jnp.min(slots.finish)
     fast, stretch = fast_steps(ctx, state, work, instance, until, first_finish, most, hooks)
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
-    used = inst.used_blocks
     taken = jnp.int32(0) if stretch is None else jnp.sum(stretch.taken, dtype=jnp.int32)
     blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps, taken)
-    blocks, summed = jnp.where(visits.takes_blocks, blocks, 0), used * num_steps + more
+    blocks, summed = jnp.where(visits.takes_blocks, blocks, 0), inst.used_blocks * num_steps + more
     counted = visits.num_counted
     lane, ties = work.lane, (unverified > 0) & ~is_simple
     changes = _fresh_step(visits, num_waiting) | {
@@ -103,7 +93,7 @@ def begin(
         work,
         lane=lane.replace(**changes),
         inst=with_chains(inst, next_chains).replace(
-            used_blocks=used + blocks,
+            used_blocks=inst.used_blocks + blocks,
             misses=inst.misses + blocks,
             steps_at_now=steps_at_now,
         ),

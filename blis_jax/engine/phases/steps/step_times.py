@@ -17,7 +17,8 @@ from jax import lax
 from blis_jax.core.columns import branch, together
 from blis_jax.core.exact import truncate
 from blis_jax.core.parts import Parts
-from blis_jax.core.types import LAST, pytree
+from blis_jax.core.pytrees import pytree
+from blis_jax.core.types import LAST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
 from blis_jax.memory.decode_takes import takes_after
