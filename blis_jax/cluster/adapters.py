@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import mapping, read_text
-from blis_jax.files.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import EXPONENT, read_yaml
 from blis_jax.workload.table import RequestTable, with_column
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ NUMBERS = {  # and what BLIS takes where the file says nothing: µs, bytes/µs, 
     "footprint_bytes_per_rank": 2.0e6,
 }
 _KEYS = ("adapter_capacity", *NUMBERS, "step_overhead_tiers", "adapters")
-_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # a text for PyYAML
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ def _whole(value: object, place: str) -> int:
 
 
 def _number(value: object, place: str) -> float:
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+    if isinstance(value, str) and EXPONENT.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")

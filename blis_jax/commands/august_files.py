@@ -4,7 +4,6 @@ Sources: `cmd/default_config.go`, `cmd/hfconfig.go`, `resolveLatencyConfig` in `
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from blis_jax.errors import (
     shortened,
 )
 from blis_jax.files.input_files import mapping, read_text
+from blis_jax.files.strict_yaml import EXPONENT, read_yaml
 
 _NUMBERS = {  # keys of `admission`: the options that they stand for
     "token_bucket_capacity": "token_bucket_capacity",
@@ -42,7 +42,6 @@ _KEYS: dict[str, tuple[str, ...]] = {
 }
 _KNOWN = (*_KEYS, "scheduler", "tenant_budgets", *SECTIONS)
 _TEXTS = ("name", "policy", "scheduler", "gpu_type")
-_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # a text for PyYAML
 _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
@@ -54,8 +53,6 @@ def options_of(path: str) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
-    from blis_jax.files.strict_yaml import read_yaml
-
     place = f"--policy-config {path}"
     sections = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}
     mapping(sections, place, _KNOWN)
@@ -90,7 +87,7 @@ def _as_fields(entry: Any, name: str) -> Any:
         return {key: _as_fields(value, str(key)) for key, value in kept.items()}
     if isinstance(entry, list):
         return [_as_fields(value, name) for value in entry]
-    is_number = isinstance(entry, str) and name not in _TEXTS and _EXPONENT.fullmatch(entry)
+    is_number = isinstance(entry, str) and name not in _TEXTS and EXPONENT.fullmatch(entry)
     return float(entry) if is_number else entry
 
 
@@ -218,8 +215,6 @@ def read_defaults(path: Path) -> Mapping[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or has a section that BLIS does not know.
     """
-    from blis_jax.files.strict_yaml import read_yaml
-
     text = read_text(path, "a defaults.yaml of BLIS")
     found = mapping(read_yaml(text, str(path)) or {}, str(path))
     for name in found:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 else:
     _SafeLoader = object  # what declares settings can be read before YAML is
 
+EXPONENT = re.compile(
+    r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
+)  # a number that PyYAML takes for a text
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
 _NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # the last is of the key `<<`

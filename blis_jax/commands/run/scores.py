@@ -15,6 +15,7 @@ from blis_jax.commands.options.trace_flags import GivenTrace
 from blis_jax.errors import ConfigError, choices, shortened
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import json_text, write_text
+from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.metrics.summaries import mean_itl_us
 from blis_jax.results.scores import (
     DETECTORS,
@@ -257,8 +258,6 @@ _UP_TO_ONE = ("saturated_drain_ratio", "transient_drain_ratio")  # 1 is allowed
 
 def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
     """The numbers of a tuning file by key, checked."""
-    from blis_jax.files.strict_yaml import read_yaml
-
     document = read_yaml(
         input_files.read_text(Path(path), "a YAML file with detectors' numbers"), path
     )
