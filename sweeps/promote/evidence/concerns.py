@@ -226,7 +226,7 @@ _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     ),
 }  # fmt: skip
 _MISSING = {
-    "lora-affinity": "the engine has no adapters",
+    "lora-affinity": "no scene has requests for adapters",
     "client-retries": "the engine can give a request up at a deadline, but none that was given up or turned away comes "
     "back",
 }

@@ -136,7 +136,7 @@ def test_every_row_of_map_c_is_a_concern() -> None:
     assert {row.id for row in gap_rows()} == set(named) - {""}  # the target's profile is of no row
     reasons = {one.name: one.about for one in concerns() if not one.is_simulated}
     assert reasons == {
-        "lora-affinity": "the engine has no adapters",
+        "lora-affinity": "no scene has requests for adapters",
         "client-retries": "the engine can give a request up at a deadline, but none that was given up or turned "
         "away comes back",
         "denial-is-500": "the same denials; only their answer differs, and the dry run writes it",
@@ -189,7 +189,7 @@ def test_concerns_change_what_they_say() -> None:
     assert {gate.admission_policy for gate in gates} == {"stale-gated"}
     assert [gate.stale_gated_num_stale for gate in gates] == [1, 0]
     assert all(gate.load_refresh_interval == 50_000 for gate in gates)
-    with pytest.raises(ConfigError, match="not simulated yet: the engine has no adapters"):
+    with pytest.raises(ConfigError, match="not simulated yet: no scene has requests for adapters"):
         changed("lora-affinity")
     with pytest.raises(ConfigError, match="is no row of Map C; did you mean 'mixed-gpus'"):
         concern_named("mixed-gpu")
