@@ -90,12 +90,15 @@ def test_a_small_table_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert none.against_none is None and isinstance(mixed.against_none, Estimate)
     assert mixed.changes["ttft_p99_ms"].num_seeds == 3
     assert mixed.means[0] > none.means[0] > 0 and len(mixed.means) == 2
-    assert lora.verdict == "not simulated yet: no scene has requests for adapters" and not lora.changes
+    assert (
+        lora.verdict == "not simulated yet: no scene has requests for adapters" and not lora.changes
+    )
     assert "num_instances" in alone.verdict
     assert json.dumps(table.plain(), allow_nan=False)
     page = render("survival.md.j2", table=table, command="made")
     assert (
-        "| Adapters have a place: no scene has requests for adapters | – | – | not simulated yet |" in page
+        "| Adapters have a place: no scene has requests for adapters | – | – | not simulated yet |"
+        in page
     )
 
 
@@ -120,7 +123,10 @@ def test_several_strategies_have_one_page(monkeypatch: pytest.MonkeyPatch, tmp_p
     text = page.read_text(encoding="utf-8")
     for one in promotions:
         assert f"## `{one.given}`" in text
-    assert "| Adapters have a place: no scene has requests for adapters | – | not simulated yet |" in text
+    assert (
+        "| Adapters have a place: no scene has requests for adapters | – | not simulated yet |"
+        in text
+    )
     marks = f"{READING_BEGINS}\n{READING_ENDS}"
     assert marks in text
     written = text.replace(marks, f"{READING_BEGINS}\nThe first one is better.\n{READING_ENDS}")
