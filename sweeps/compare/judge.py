@@ -22,7 +22,7 @@ from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair
 from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
-from sweeps.runs.measured import metric_values, pair_of
+from sweeps.runs.measured import metric_values, num_values, pair_of
 
 if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
@@ -289,7 +289,7 @@ def figures_json(judge: Judge, runs: Sequence[RunSummary], names: Sequence[str])
         figures.setdefault(slo_class or ALL, {})[metric.name] = {
             "unit": metric.unit,
             **judge.interval(runs, name).to_json(),
-            "num_seeds": int(np.isfinite(metric_values(runs, name)).sum()),
+            "num_seeds": num_values(runs, name),
         }
     return figures
 

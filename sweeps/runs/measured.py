@@ -218,6 +218,14 @@ def pooled_tails(runs: Sequence[RunSummary], name: str) -> Tails:
     return tails_of_runs([run.tails.get(latency or "", {}).get(slo_class) for run in runs])
 
 
+def num_values(runs: Sequence[RunSummary], name: str) -> int:
+    """Return the number of seeds for which `metric_values` has a value, without the values of a pooled metric."""
+    if pooled_latency(name) is None:
+        return int(np.isfinite(metric_values(runs, name)).sum())
+    tails = pooled_tails(runs, name)
+    return int(whole(tails).sum()) if tails.count[whole(tails)].any() else 0
+
+
 def metric_values(runs: Sequence[RunSummary], name: str) -> np.ndarray:
     """Return a metric by seed, of a pooled one each seed's contribution to it; NaN where a run has none."""
     if pooled_latency(name) is not None:

@@ -16,7 +16,7 @@ from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
-from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup
+from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN
 from blis_jax.statistics.pooled import values_of
@@ -92,12 +92,15 @@ class SavedSweep:
     def column(self, name: str) -> np.ndarray | None:
         """Return a metric of single runs `[point, seed]`; None if the Dataset has not kept it."""
         metric, slo_class = lookup(name)
+        dataset = self.dataset
+        if pooled_latency(metric.name) is not None:  # which takes long: of the one class alone
+            dataset = dataset.isel(slo_class=[self._row(slo_class or ALL)])
         try:
-            values = values_of(self.dataset, metric.name)
+            values = values_of(dataset, metric.name)
         except KeyError:
             return None
         if "slo_class" in values.dims:
-            values = values.isel(slo_class=self._row(slo_class or ALL))
+            values = values.sel(slo_class=slo_class or ALL)
         elif slo_class is not None:
             return None
         return self._by_point(values)
