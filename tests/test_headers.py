@@ -52,12 +52,14 @@ def outside(package: str, *allowed: str) -> set[tuple[str, str]]:
     [
         ("blis_jax.core.revision_rules", ("blis_jax.lazy",)),
         ("blis_jax.core.kinds", ()),
+        ("blis_jax.core.pytrees", ("blis_jax.lazy",)),
         (
             "blis_jax.core.types",
             (
                 "blis_jax.core.revision_rules",
                 "blis_jax.core.kinds",
                 "blis_jax.core.parts",
+                "blis_jax.core.pytrees",
                 "blis_jax.lazy",
             ),
         ),
