@@ -1,6 +1,8 @@
-# PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install.
+# PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install, MORE_EXTRAS others
+# beside them.
 PYTHON ?= python3
 EXTRAS ?= dev,docs,evolve,export,parquet,surrogate,notebooks
+MORE_EXTRAS ?=
 WORKERS ?= 2
 # K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.
 SLOW_SHARD ?=
@@ -11,7 +13,9 @@ SLOW_SINCE ?=
 
 venv_python := .venv/bin/python
 # One stamp per choice of extras: asking for others installs them.
-installed := .venv/.installed-$(EXTRAS)
+comma := ,
+extras := $(EXTRAS)$(addprefix $(comma),$(MORE_EXTRAS))
+installed := .venv/.installed-$(extras)
 
 .PHONY: .venv sweep test test-all turn newest lint types site bench clean
 
@@ -21,7 +25,7 @@ $(installed): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blis_jax needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(venv_python) -m pip install --quiet --upgrade pip
-	$(venv_python) -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(venv_python) -m pip install --quiet -c constraints.txt -e '.[$(extras)]'
 	touch $@
 
 sweep: $(installed)

@@ -9,6 +9,8 @@ import pytest
 from blis_jax.commands.door.dispatch import main
 from tests.support.evolve.programs import whole
 
+pytest.importorskip("tree_sitter_go", reason="the extra `evolve` is not installed")
+
 
 def test_it_writes_the_policy_and_says_what_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

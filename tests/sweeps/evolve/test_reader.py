@@ -30,6 +30,7 @@ FIRST_LINE = next(
 )
 GO = shutil.which("go")
 
+pytest.importorskip("tree_sitter_go", reason="the extra `evolve` is not installed")
 pytestmark = pytest.mark.lenient_promotion
 
 
