@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import finite
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
