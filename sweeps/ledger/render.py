@@ -26,7 +26,7 @@ from sweeps.ledger.trial import (
     levels_of,
     policy_seeds_of,
 )
-from sweeps.tracks.templates import plain, render, signed
+from sweeps.tracks.problem import plain, render, signed
 
 BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
 _ANCHOR = re.compile(r"Anchor: record (\d+), `([0-9a-f]{64})`")

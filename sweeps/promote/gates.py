@@ -43,8 +43,8 @@ from sweeps.promote.store import (
     findings_path,
     hashes_of,
     sha256,
+    wide_yaml,
 )
-from sweeps.promote.texts import wide_yaml
 
 Say = Callable[[str], None]
 APPROVE, REJECT = "approve", "reject"

@@ -25,8 +25,7 @@ from sweeps.promote.hypotheses.document import (
     hypotheses_path,
 )
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
-from sweeps.promote.store import hashes_of
-from sweeps.promote.texts import render, wide_yaml
+from sweeps.promote.store import hashes_of, render, wide_yaml
 from sweeps.runs.experiment import targets_of
 
 VERDICTS = "evidence/verdicts.yaml"
