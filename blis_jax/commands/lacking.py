@@ -146,7 +146,7 @@ EXTRAS = (
     Extra("surrogate", ("orbax",), "surrogate train, predict, coverage, report"),
     Extra("export", ("h5netcdf", "h5py"), "outputs that end in .nc"),
     Extra("parquet", ("pyarrow",), "traces in Parquet"),
-    Extra("evolve", ("tree_sitter", "tree_sitter_go"), "evolve read: routing functions in Go"),
+    Extra("evolve", ("tree_sitter", "tree_sitter_go"), "evolve: routing functions in Go"),
     Extra("promote", ("jsonschema", "go"), "promote: the checks at its gates, generated Go"),
     Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
     Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),

@@ -204,7 +204,9 @@ class Experiment:
         self.handed_in.update(in_one_program(configs))
         self.runner.expect(row for config in self.handed_in for row in self.rows(config))
 
-    def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
+    def run(
+        self, configs: Sequence[ClusterConfig], places: Sequence[int] | None = None
+    ) -> list[Runs]:
         """Return the runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
         return self.summaries(configs, self.result, places)
 
@@ -212,7 +214,7 @@ class Experiment:
         self,
         configs: Sequence[ClusterConfig],
         summarize: Callable[[RunRecord], T],
-        places: range | None = None,
+        places: Sequence[int] | None = None,
     ) -> list[tuple[T, ...]]:
         """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
         seeds = self.seeds if places is None else [self.seeds[place] for place in places]

@@ -18,18 +18,18 @@ from sweeps.strategies.moved import respelled
 _OURS = ("variant", "corrected")  # settings that are no flags of the reference
 
 
-def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
-    """Return the cluster that options of the reference's command line describe."""
-    return of_arguments(words)[0]
+def config_from_arguments(words: Sequence[str], **further: Any) -> ClusterConfig:
+    """Return the cluster that options of the reference's command line describe, with further settings."""
+    return of_arguments(words, **further)[0]
 
 
-def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
-    """Return the cluster that the options describe, and the number of requests if it is given.
+def of_arguments(words: Sequence[str], **further: Any) -> tuple[ClusterConfig, int | None]:
+    """Return the cluster that the options and further settings describe, and the number of requests if it is given.
 
     Raises:
         ConfigError: an option is not allowed, or the number of requests is below 1.
     """
-    options = _arguments_parser().given(words)
+    options = _arguments_parser().given(words) | further
     if options.get("num_requests", 1) < 1:
         raise ConfigError(f"--num-requests must be at least 1, got {options['num_requests']}")
     return cluster_config(respelled(options, vars(ClusterConfig()))), options.get("num_requests")

@@ -74,6 +74,7 @@ PREPARES = {
     "sweeps.compare": "iter00_baseline iter08_token_budget --output {}/c.json",
     "sweeps.dataset": "iter08_token_budget --out {}/d.zarr",
     "sweeps.evaluate": "",
+    "sweeps.evolve.check": "tests/support/evolve/__init__.py examples/evolve/task.yaml --output {}/c.json",
     "sweeps.evolve.read": "examples/evolve/routing.go --output {}/mine.py",
     "sweeps.gradient": "iter08_token_budget@published --perturb max_num_scheduled_tokens=64",
     "sweeps.init": "mine --in {}",

@@ -7,7 +7,8 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from sweeps.sensitivity.design import Sizes, saltelli
-from sweeps.sensitivity.effects import (
+from sweeps.sensitivity.indices import MATTERS, Resampling, verdict
+from sweeps.sensitivity.regions import (
     BEST,
     Region,
     best_region,
@@ -15,7 +16,6 @@ from sweeps.sensitivity.effects import (
     regions_of,
     whole,
 )
-from sweeps.sensitivity.indices import MATTERS, Resampling, verdict
 from sweeps.strategies.space import Dimension
 
 NAMES = ("chunk", "budget", "inert")

@@ -1,0 +1,285 @@
+"""A program against its task's baseline on new seeds: the runs, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands.options import outputs
+from blis_jax.commands.options.seed_options import given_seeds
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import plain, write_json
+from blis_jax.reports import page
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
+from blis_jax.reports.words import cluster_line, joined, metric_name
+from blis_jax.statistics.intervals import Estimate, Inference
+from blis_jax.statistics.paired import WORSE
+from sweeps.compare.judge import interval_sentence
+from sweeps.evolve.programs import read_program, router_of
+from sweeps.evolve.score import ClassChange, GuardVerdict, changes, gain, guarded, reached
+from sweeps.evolve.task import Task, load_task, plain_task
+from sweeps.evolve.task_runs import TaskRuns
+from sweeps.runs.measured import versions
+from sweeps.runs.requests import check_count
+
+if TYPE_CHECKING:
+    from blis_jax.commands.options.outputs import OutputPaths
+    from sweeps.evolve.check import EvolveCheckOptions
+    from sweeps.evolve.programs import EvolvedRouter
+
+FORMAT = 1
+MOST_SAID = 4  # classes that got worse
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a program does against the baseline.
+
+    Attributes:
+        task: what it was searched for.
+        program: the program.
+        baseline: what it is compared with.
+        seeds: the new ones.
+        inference: how intervals are made.
+        published: the gain that the search tells, %; None where it is not known.
+        here: the gain on the search's seeds.
+        new: on the new ones.
+        draws: how many sets of new seeds, as large as the search's, reach the published gain, and how many there are.
+        changes: by workload, class and metric, judged together.
+        guards: on the new seeds.
+    """
+
+    task: Task
+    program: EvolvedRouter
+    baseline: EvolvedRouter
+    seeds: tuple[int, ...]
+    inference: Inference
+    published: float | None
+    here: Estimate
+    new: Estimate
+    draws: tuple[int, int]
+    changes: Sequence[ClassChange]
+    guards: Sequence[GuardVerdict]
+
+    @property
+    def worse(self) -> list[ClassChange]:
+        """Return what got worse for sure, the most first."""
+        found = [one for one in self.changes if one.difference.verdict == WORSE]
+        return sorted(found, key=lambda one: -abs(one.difference.percent.mean))
+
+    @property
+    def broken(self) -> list[GuardVerdict]:
+        """Return the guards whose bound the mean is past."""
+        return [one for one in self.guards if one.is_broken]
+
+
+def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, command: str) -> int:
+    """Run the program and the baseline, write and print what was found; return the exit code.
+
+    Args:
+        options: what is asked for.
+        paths: where the results go.
+        usual: the seeds where the options do not say it.
+        command: makes the results again.
+    """
+    task = load_task(str(options.task))
+    folder = paths.result.parent / "programs"
+    program = read_program(str(options.program), folder)
+    baseline = router_of(task.file.baseline, task, folder)
+    seeds = _new_seeds(options, task, usual)
+    inference = Inference(options.confidence, options.bootstrap, options.random_state)
+    published = task.file.published if options.published is None else options.published
+    runs = TaskRuns(task, (*task.file.seeds, *seeds))
+    first, new = (runs.pairs(baseline, program, of) for of in (task.file.seeds, seeds))
+    names = {pair.requests.name: task.names(pair.requests) for pair in new}
+    draws = (0, 0)
+    if published is not None:
+        draws = reached(new, task.metrics, len(task.file.seeds), published)
+    found = Checked(
+        task, program, baseline, seeds, inference, published, gain(first, task.metrics, inference),
+        gain(new, task.metrics, inference), draws, changes(new, names, inference), list(guarded(task, new)),
+    )  # fmt: skip
+    findings = findings_of(found, len(runs.runs))
+    document = {"format": FORMAT, "kind": "evolve check", **_content(found), "versions": versions(),
+                "command": command, **findings.to_json()}  # fmt: skip
+    title = f"{program.name} on new seeds"
+    files: outputs.Files = [
+        (paths.result, lambda path: write_json(path, plain(document))),
+        (paths.report, lambda path: page.write(findings, path, title, command, versions())),
+    ]
+    outputs.show(findings, lambda: outputs.write_files(files), options)
+    return 0
+
+
+def _new_seeds(options: EvolveCheckOptions, task: Task, usual: range) -> tuple[int, ...]:
+    """Return the seeds, or windows, that the options name; refuse those that the search used."""
+    used = task.file.seeds
+    if task.is_windowed and not options.has_number:
+        counts = [one.trace.num_windows for one in task.requests if one.trace is not None]
+        every = range(1, min(filter(None, counts)) + 1)
+        seeds = tuple(one for one in every if one not in used)
+    else:
+        has_first = options.first_seed is not None or "," in (options.seeds or "")
+        from_usual = replace(options, seeds=options.seeds or str(len(usual)), first_seed=usual[0])
+        seeds = given_seeds(options if has_first else from_usual) or ()
+    shared = [seed for seed in seeds if seed in used]
+    if shared:
+        raise ConfigError(
+            f"--seeds: the search used {task.run_word}s {', '.join(map(str, shared))}, on which the program was "
+            f"chosen; give others than {', '.join(map(str, used))}, such as --seeds {len(usual)} --first-seed "
+            f"{max(usual[0], max(used) + 1)}"
+        )
+    check_count(seeds, 3, "to check a program", "reference")
+    return seeds
+
+
+def _content(found: Checked) -> dict[str, Any]:
+    """Return what JSON keeps beside the findings."""
+    return {
+        "task": plain_task(found.task), "program": found.program.name, "baseline": found.baseline.name,
+        "seeds": list(found.seeds), "published": found.published,
+        "gain_on_search_seeds": found.here.to_json(), "gain": found.new.to_json(),
+        "changes": [
+            {"workload": one.workload, "class": one.slo_class, "metric": one.name, **one.difference.to_json()}
+            for one in found.changes
+        ],
+        "guards": [
+            {"workload": one.workload, "guard": one.guard.model_dump(), "verdict": one.verdict.word,
+             "reason": one.verdict.reason}
+            for one in found.guards
+        ],
+    }  # fmt: skip
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def findings_of(found: Checked, num_runs: int) -> Findings:
+    """Return the answer, what changed by class, and the guards."""
+    task, word = found.task, found.task.run_word
+    level = f"{100 * found.inference.confidence:g} %"
+    return Findings(
+        Answer(
+            asked=(
+                f"Is {found.program.name} better than {found.baseline.name} on {_runs(found.seeds, word)}, which its "
+                f"search did not use? Task {task.file.name}, {joined([one.name for one in task.requests])}."
+            ),
+            verdict=(_gain_said(found), *_published_said(found), *_worse_said(found), *_broken_said(found)),
+            sure=Sentence.of(
+                f"{interval_sentence(len(found.seeds), found.inference, word)}. What changes by class holds together, "
+                f"at {level}. On {_of_search(task)} a program is as good as it was chosen to be."
+            ),
+            price=Sentence.of(Quantity.whole(num_runs), " runs."),
+            next=_next(found),
+            cluster=cluster_line({one.name: one.config(task) for one in (found.baseline, found.program)}),
+        ),
+        (Remarks(tuple(f"note: {one}" for one in found.program.notes), is_brief=True), _table(found), _guards(found)),
+    )  # fmt: skip
+
+
+def _runs(seeds: Sequence[int], word: str) -> str:
+    are_all = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    listed = f"{seeds[0]} to {seeds[-1]}" if are_all else joined([str(seed) for seed in seeds])
+    return f"{len(seeds)} {word}s ({listed})"
+
+
+def _of_search(task: Task) -> str:
+    seeds = task.file.seeds
+    return f"the search's {task.run_word}{'s' * (len(seeds) > 1)} {joined([str(seed) for seed in seeds])}"
+
+
+def _percent(one: Estimate) -> Quantity:
+    return Quantity(one.mean, one.low, one.high, " %", is_signed=True)
+
+
+def _gain_said(found: Checked) -> Sentence:
+    low, high = found.new.low, found.new.high
+    word = "Better" if low > 0 else "Worse" if high < 0 else "No difference is sure"
+    return Sentence.of(f"{word}: a gain of ", _percent(found.new), f" over {found.baseline.name}.")
+
+
+def _published_said(found: Checked) -> Iterator[Sentence]:
+    word, here = found.task.run_word, found.here.mean
+    of_search = f"on {_of_search(found.task)} it is {here:+.4g} %"
+    if found.published is None:
+        yield Sentence.of(f"The search tells no gain; {of_search}.")
+        return
+    parts = [f"Published is {found.published:+.4g} %; {of_search} here."]
+    reached_, of = found.draws
+    if of:
+        size = len(found.task.file.seeds)
+        what = f"sets of {size} new {word}s" if size > 1 else f"new {word}s"
+        parts.append(
+            f" {reached_ or 'None'} of the {of} {what} reach{'es' * (reached_ < 2)} the published gain."
+        )
+    yield Sentence.of("".join(parts))
+
+
+def _worse_said(found: Checked) -> Iterator[Sentence]:
+    """Yield what got worse for sure; else whether something got better."""
+    worse = found.worse
+    if not worse:
+        yield Sentence.of("Nothing got worse for sure, in any class.")
+        return
+    parts: list[str | Quantity] = []
+    for one in worse[:MOST_SAID]:
+        place = f" on {one.workload}" if len(found.task.requests) > 1 else ""
+        change = _percent(one.difference.simultaneous_percent)
+        parts += [
+            ", " if parts else "Worse: ",
+            f"{one.slo_class} {metric_name(one.name)} ",
+            change,
+            place,
+        ]
+    left = len(worse) - MOST_SAID
+    yield Sentence.of(*parts, f", and {left} more" * (left > 0), ".")
+
+
+def _broken_said(found: Checked) -> Iterator[Sentence]:
+    for one in found.broken:
+        yield Sentence.of(
+            f"Guard {one.verdict.word}: {one.guard.metric} on {one.workload}, {one.verdict.reason}."
+        )
+
+
+def _next(found: Checked) -> str:
+    if found.new.low > 0 and not found.worse and not found.broken:
+        return "blis-jax robustness tells where it stays better, blis-jax promote makes a plugin of it."
+    if found.worse or found.broken:
+        return (
+            "give the task guards for the classes that got worse, and more seeds, and search again: "
+            "guards: [{metric: e2e_p95_ms[critical], direction: min, change_percent: 5}]"
+        )
+    return "search on more seeds: the gain of a choice on few of them is mostly chance."
+
+
+def _table(found: Checked) -> Table:
+    rows = tuple(
+        Row(
+            (
+                one.workload, one.slo_class, metric_name(one.name), Quantity(one.difference.first_mean),
+                Quantity(one.difference.second_mean), _percent(one.difference.simultaneous_percent),
+                one.difference.verdict,
+            )
+        )
+        for one in found.changes
+    )  # fmt: skip
+    columns = (
+        "workload",
+        "class",
+        "metric",
+        found.baseline.name,
+        found.program.name,
+        "change",
+        "verdict",
+    )
+    return Table(columns, rows, "By class, on the new seeds", num_keys=3, name="changes")
+
+
+def _guards(found: Checked) -> Table:
+    rows = tuple(
+        Row((one.workload, one.guard.metric, one.verdict.word, one.verdict.reason))
+        for one in found.guards
+    )
+    return Table(("workload", "guard", "verdict", "why"), rows, "Guards", num_keys=2, name="guards")

@@ -1,0 +1,88 @@
+"""Runs of a task's cluster under the baseline and under programs, each made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from blis_jax import progress
+from blis_jax.errors import ConfigError
+from blis_jax.runs.driver import Runner
+from blis_jax.runs.options import Options, default_form
+from sweeps.evolve.score import RunPair
+from sweeps.runs.measured import Recorder, failure_of
+from sweeps.strategies.arms import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.metrics.run_summary import RunSummary
+    from sweeps.evolve.programs import EvolvedRouter
+    from sweeps.evolve.task import Task
+    from sweeps.runs.experiment import Experiment
+
+
+class TaskRuns:
+    """Run routers on a task's workloads.
+
+    Requests are drawn once. A router is compiled once, for all workloads and seeds, and each of its runs is made once.
+    """
+
+    def __init__(self, task: Task, seeds: Sequence[int]) -> None:
+        """`seeds` are all on which anything will run.
+
+        Raises:
+            ConfigError: there are no such seeds.
+        """
+        self.task = task
+        first, *others = task.experiments(tuple(dict.fromkeys(seeds)))
+        self.runner = Runner(Options(form=default_form()), len(first.seeds))
+        self.experiments = [replace(one, shared=self.runner) for one in (first, *others)]
+        self.runs: dict[
+            tuple[str, int, int], RunSummary
+        ] = {}  # by configuration, workload and seed
+
+    def pairs(
+        self, baseline: EvolvedRouter, program: EvolvedRouter, seeds: Sequence[int]
+    ) -> list[RunPair]:
+        """Return the runs of both on every workload.
+
+        Raises:
+            ConfigError: a run did not come to its end.
+        """
+        ours, theirs = (self.of(one, seeds) for one in (program, baseline))
+        return [
+            RunPair(requests, before, after)
+            for requests, before, after in zip(self.task.requests, theirs, ours, strict=True)
+        ]
+
+    def of(self, program: EvolvedRouter, seeds: Sequence[int]) -> list[tuple[RunSummary, ...]]:
+        """Return the runs of a router by workload; those of `pairs` are made of them."""
+        config = program.config(self.task)
+        key = key_of(config)
+        missing = [seed for seed in seeds if (key, 0, seed) not in self.runs]
+        if missing:
+            for experiment in self.experiments:  # all sizes are known before anything compiles
+                self.runner.expect(experiment.rows(config))
+            with progress.phase("simulating", len(self.experiments), "workloads") as work:
+                for place, experiment in enumerate(self.experiments):
+                    work.show(place, f"{program.name} on {experiment.requests.name}")
+                    made = _made(experiment, program.name, config, missing)
+                    self.runs |= {(key, place, seed): run for seed, run in made.items()}
+        return [
+            tuple(self.runs[key, place, seed] for seed in seeds)
+            for place in range(len(self.experiments))
+        ]
+
+
+def _made(
+    experiment: Experiment, name: str, config: ClusterConfig, seeds: Sequence[int]
+) -> dict[int, RunSummary]:
+    recorder = Recorder(experiment.names, experiment.measure, experiment.requests.classes)
+    places = [experiment.seeds.index(seed) for seed in seeds]
+    (runs,) = experiment.summaries([config], recorder, places)
+    failure = failure_of(seeds, runs)
+    if failure is not None:
+        raise ConfigError(f"{name} on {experiment.requests.name}: {failure.message}")
+    return dict(zip(seeds, runs, strict=True))
