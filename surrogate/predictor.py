@@ -22,7 +22,8 @@ from surrogate import store
 from surrogate.columns import InputColumn, codes_of, from_json, to_json
 from surrogate.data import FAILED
 from surrogate.fitting.network import LEVELS, Network, Settings, network_of
-from surrogate.fitting.programs import (
+from surrogate.fitting.targets import (
+    Scales,
     Standard,
     Tables,
     all_raw,
@@ -31,7 +32,6 @@ from surrogate.fitting.programs import (
     mean_only,
     member_means,
 )
-from surrogate.fitting.targets import Scales
 from surrogate.levels.model import Levels
 from surrogate.regions import REGIONS, Domain, Regions, factors_by_region
 

@@ -23,9 +23,8 @@ from scipy.stats import qmc
 
 from blis_jax.errors import ConfigError
 from surrogate.fitting import online
-from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.denoised import modelled_of, ranked
-from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.encoding import Encoding, Told, generator, modelled
 from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.strategies.parts import Search

@@ -47,7 +47,7 @@ def take(path: Path) -> int | None:
     except OSError:
         os.close(descriptor)
         return NO_LOCK
-    if not _is_at(path, descriptor):
+    if not is_at(path, descriptor):
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):  # a full disk: then the holder has no name
@@ -81,7 +81,7 @@ def let_go(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
+def is_at(path: Path, descriptor: int) -> bool:
     """Return whether a path still leads to the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
@@ -204,6 +204,15 @@ def _scratch(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder)
         let_go(lock)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write through to the disk which files a folder has."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, document: object) -> None:

@@ -1,8 +1,9 @@
 """Append-only records as lines of JSON, each with the hash of the one before: a ledger, or a journal to go on from.
 
-A line is the canonical JSON of one record; `hash` is the SHA-256 of that text without `hash`. Lines
-are only ever appended, under a lock, and written through to the disk. What a killed writer left
-behind stays in the file: the next record says how many bytes of it there are, and their hash.
+A line is the canonical JSON of one record; `hash` is the SHA-256 of that text without `hash`. Large values may stand
+in files beside the chain; the hash is that of the whole record. Lines are only ever appended, under a lock, and written
+through to the disk. What a killed writer left behind stays in the file: the next record says how many bytes of it there
+are, and their hash.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,15 @@ from blis_jax.errors import ConfigError, ConfigWarning, refusing_unwritable
 from blis_jax.files.atomic_write import (
     ADVICE,
     fingerprint,
+    is_at,
     refuse_other_work,
     replacing,
     sole_writer,
+    sync_folder,
     versions,
     wait_for,
 )
+from blis_jax.files.content import Beside, canonical, digest
 
 VERSION = 1
 NOTHING = "0" * 64  # what the first record has as the hash of the one before
@@ -51,18 +55,6 @@ class Contents:
     size: int = 0
 
 
-def canonical(content: object) -> str:
-    """Return the one JSON text of a content; refuses NaN."""
-    return json.dumps(
-        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-
-
-def digest(content: object) -> str:
-    """Return the SHA-256 of the canonical text."""
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
 def hash_of(record: Record) -> str:
     """Return the hash that a record must carry."""
     return digest({name: value for name, value in record.items() if name != "hash"})
@@ -80,12 +72,14 @@ def read(path: Path) -> Contents:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}); give another ledger"
         ) from None
-    return parse(data)
+    return parse(data, beside=Beside.of(path))
 
 
 @functools.lru_cache(maxsize=1)  # one command reads the same ledger several times
-def parse(data: bytes, begin: str = BEGIN, version: int = VERSION) -> Contents:
-    """Return the records in the bytes of a file; callers share them and must not change them.
+def parse(
+    data: bytes, begin: str = BEGIN, version: int = VERSION, beside: Beside | None = None
+) -> Contents:
+    """Return the records in the bytes of a file, whole; callers share them and must not change them.
 
     The first record must be of the kind `begin` and of this version, and no other may be of that kind.
     """
@@ -95,14 +89,18 @@ def parse(data: bytes, begin: str = BEGIN, version: int = VERSION) -> Contents:
     records: list[Record] = []
     torn: list[bytes] = []  # lines that the next record must vouch for
     for place, line in enumerate(lines, 1):
-        found = _parsed(line)
+        found = parsed(line)
         if found is None:
             torn.append(line)
             continue
         record, text = found
         if record.get(TORN) != _torn_mark(torn):
             return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
-        problem = _problem(record, text == line, records)
+        try:
+            record = beside.expanded(record) if beside else record
+            problem = _problem(record, text == line, records)
+        except ConfigError as error:
+            problem = str(error)
         begins = record.get("kind") == begin and record.get("version") == version
         if not problem and begins != (not records):
             problem = f"a {begin} of version {version} begins with one record that says so"
@@ -120,8 +118,8 @@ _NO_RECORD = "it is not a record, and no record after it says that a write was c
 _NO_TORN = "it speaks of an unfinished line before it, but there is none"
 
 
-def _parsed(line: bytes) -> tuple[Record, bytes] | None:
-    """Return the record in a line and its canonical text; None if it is no whole JSON object."""
+def parsed(line: bytes) -> tuple[Record, bytes] | None:
+    """Return the record in a line, as it stands there, and its canonical text; None if it is no whole JSON object."""
     try:
         record = json.loads(line.decode(), parse_constant=_refuse_constant)
         text = canonical(record).encode()
@@ -149,7 +147,7 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
 
 def whole_records(data: bytes) -> list[Record]:
     """Return every line that holds what its own hash was taken of, wherever it stands."""
-    records = (_parsed(line) for line in data.split(b"\n"))
+    records = (parsed(line) for line in data.split(b"\n"))
     return [one[0] for one in records if one and hash_of(one[0]) == one[0].get("hash")]
 
 
@@ -171,13 +169,10 @@ def line_of(record: Record) -> bytes:
 
 
 def _stopped(data: bytes, before: Sequence[Record], line: int, problem: str) -> Contents:
-    return Contents(tuple(before), _broken(line, before, problem), size=len(data))
-
-
-def _broken(line: int, before: Sequence[Record], problem: str) -> str:
     name = f" ({before[-1].get('id')})" if before and before[-1].get("id") else ""
     last = f"the last good record is {len(before) - 1}{name}" if before else "no record is good"
-    return f"line {line} is broken: {problem}; {last}"
+    broken = f"line {line} is broken: {problem}; {last}"
+    return Contents(tuple(before), broken, size=len(data))
 
 
 def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
@@ -190,24 +185,34 @@ def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
 def locked(path: Path) -> Iterator[int]:
     """Hold the file, made if need be, against other writers; yield a descriptor to append to."""
     is_new = not path.exists()
-    with refusing_unwritable(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = _opened(path)
     try:
         wait_for(descriptor)
+        while not is_at(path, descriptor):  # it was replaced meanwhile
+            os.close(descriptor)
+            descriptor = _opened(path)
+            wait_for(descriptor)
         if is_new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def append(path: Path, kind: str, make: Make) -> Record:
-    """Append what `make` gives for the records so far, and return it as written.
+def _opened(path: Path) -> int:
+    with refusing_unwritable(path):
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
 
-    `make` is called while other writers wait, so what it checks still holds when its record is in.
+
+def append(path: Path, kind: str, make: Make, large: Collection[str] = ()) -> Record:
+    """Append what `make` gives for the records so far, and return it whole.
+
+    `make` is called while other writers wait, so what it checks still holds when its record is in. Values
+    under the names in `large` are written to files beside the chain first, so a line never lacks them.
     """
     with locked(path) as descriptor:
-        contents = parse(_whole(descriptor))
+        beside = Beside.of(path)
+        contents = parse(_whole(descriptor), beside=beside)
         check_sound(path, contents)
         content = {"written": now(), **make(contents.records)}
         if contents.torn:
@@ -215,8 +220,28 @@ def append(path: Path, kind: str, make: Make) -> Record:
         record = following(contents.records[-1] if contents.records else None, kind, content)
         end = b"\n" if contents.torn or contents.lacks_end else b""
         with refusing_unwritable(path):
-            write_through(descriptor, end + line_of(record), contents.size)
+            line = line_of(beside.shortened(record, large))
+            write_through(descriptor, end + line, contents.size)
         return record
+
+
+def shorten(path: Path, large: Collection[str]) -> int:
+    """Move the values under these names to files beside the chain; return how many bytes the lines lose.
+
+    Records and their hashes stay what they are.
+    """
+    with locked(path) as descriptor:
+        beside = Beside.of(path)
+        data = _whole(descriptor)
+        check_sound(path, parse(data, beside=beside))
+        lines = data.split(b"\n")
+        for place, line in enumerate(lines):
+            if found := parsed(line):
+                lines[place] = line_of(beside.shortened(beside.expanded(found[0]), large))[:-1]
+        shorter = b"\n".join(lines)
+        with refusing_unwritable(path), replacing(path) as written:
+            written.write_bytes(shorter)
+        return len(data) - len(shorter)
 
 
 def check_sound(path: Path, contents: Contents) -> None:
@@ -255,14 +280,6 @@ def write_through(descriptor: int, data: bytes, size: int) -> None:
     except OSError:
         os.ftruncate(descriptor, size)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- what a long command has done, to go on from --------------------------------------------------

@@ -53,15 +53,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = OpenEvolveOptions.read(arguments)
     folder = folder_of_tables(NAME, options, options.output)
 
-    from papers.openevolve import experiments, page, tables
+    from papers.openevolve import experiments, page
 
     if not options.saved:
         data = experiments.data_folder(options.data)
         programs = Path(options.programs) if options.programs else None
         groups = list(experiments.groups(data, programs, folder / "programs"))
-        for name, rows in tables.make(data, groups, folder / "runs"):
+        for name, rows in page.make(data, groups, folder / "runs"):
             write_text(folder / f"{name}.csv", csv_of(rows))
-    rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in tables.TABLES}
+    rows_by_table = {name: rows_of(folder / f"{name}.csv") for name in page.TABLES}
     show(options, page.printed(rows_by_table), lambda: page.page(rows_by_table))
     return 0
 

@@ -14,9 +14,8 @@ import pandas
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
-from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.intervals import Error, group_of, half_widths
-from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
+from papers.real_servers.loop_fit import LoopFit, LoopLaw, LoopPosterior, fitted
 from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (

@@ -12,8 +12,7 @@ import numpy as np
 from blis_jax.errors import ConfigError, closest
 from surrogate.data import Data, Part
 from surrogate.fitting.network import FitState, Samples, Settings, features, fit, init
-from surrogate.fitting.programs import band
-from surrogate.fitting.targets import Scales, compact, pool_means, scales_of
+from surrogate.fitting.targets import Scales, band, compact, pool_means, scales_of
 from surrogate.predictor import ConformalScores, Surrogate
 from surrogate.regions import Domain, regions_of
 from surrogate.regions import scores as scores_of

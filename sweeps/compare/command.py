@@ -15,7 +15,7 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.progress import phase
-from sweeps.compare import coefficient_draws, saved
+from sweeps.compare import coefficient_draws, result
 from sweeps.compare.ablation.inert import features_of, findings, without_each
 from sweeps.compare.document import (
     OF_CLASS,
@@ -104,13 +104,13 @@ def compare_arms(options: CompareOptions, command: str) -> int:
 
 def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
     """Judge the runs of saved sweeps in place of fresh ones; the exit code."""
-    sweeps = saved.sweeps_of(options, options.arms)
-    placed = saved.arms_of(sweeps, options.command)
+    sweeps = result.sweeps_of(options, options.arms)
+    placed = result.arms_of(sweeps, options.command)
     arms = [arm for _, _, arm in placed]
     criteria = _criteria(options.criteria, arms)
-    setting = saved.setting_of(options, sweeps, arms)
+    setting = result.setting_of_sweeps(options, sweeps, arms)
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
-    experiment = saved.experiment_of(setting, sweeps[0])
+    experiment = result.experiment_of(setting, sweeps[0])
     if paths.timeline is not None and experiment is None:
         raise ConfigError(
             "--timeline: a run of a trace is made again from the trace; name the arms, with --trace"

@@ -1,26 +1,34 @@
-"""What commands that set arms side by side have in common: their setting and their files."""
+"""What commands that set arms side by side have in common: their setting, fresh or of saved sweeps, and their files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, refusing_damage
 from blis_jax.files.atomic_write import write_json
 from blis_jax.metrics.scalars import pooled_latency
-from sweeps.compare.document import CommonSetting
-from sweeps.runs.experiment import metrics_for, targets_for
+from blis_jax.results.dataset import FORMATS, load_kind, refuse_unlike
+from blis_jax.results.schema import SWEEP
+from blis_jax.traces.source import STREAM
+from blis_jax.workload.spec import parse_spec
+from sweeps.compare.document import CommonSetting, default_metrics
+from sweeps.runs.experiment import Experiment, metrics_for, targets_for
 from sweeps.runs.options import ComparisonOptions, inference_of
 from sweeps.runs.requests import StudyRequests
+from sweeps.runs.saved_sweep import SavedSweep
+from sweeps.strategies.arms import Arm
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.reports.findings import Findings
-    from sweeps.strategies.arms import Arm
+
 
 Document = Mapping[str, Any]
 
@@ -105,3 +113,115 @@ def write_result(
         return 0
     cli.say(options.command, f"{lacking}; see the outcomes in the result")
     return cli.EXIT_UNSUPPORTED
+
+
+# --- saved sweeps: the runs of their Datasets in place of fresh ones ------------------------------
+
+WANTED = "a Dataset of blis-jax sweep"
+USED = {  # options that say how runs are judged and shown, not how they are made
+    "arms", "criteria", "metrics", "confidence", "bootstrap", "random_state", "output", "figure", "report",
+    "timeline", "overwrite", "quiet", "all", "no_cache",
+}  # fmt: skip
+
+
+def sweeps_of(options: ComparisonOptions, texts: Sequence[str]) -> tuple[SavedSweep, ...]:
+    """Return the Datasets, which must be of the same requests.
+
+    Raises:
+        ConfigError: an arm or an option is about runs, or a Dataset is damaged, no sweep's, or of other requests.
+    """
+    for text in texts:
+        if Path(text).suffix not in FORMATS:
+            raise ConfigError(
+                f"{text!r} is an arm to run beside a Dataset of runs; give Datasets alone, or arms alone"
+            )
+    for name in options.given():
+        if name not in USED:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} says how arms are run, but {texts[0]} has its runs; leave it out, "
+                "or name the arms"
+            )
+    sweeps = tuple(SavedSweep(Path(text), load_kind(text, SWEEP, WANTED)) for text in texts)
+    refuse_unlike([sweep.path for sweep in sweeps], [sweep.dataset for sweep in sweeps])
+    return sweeps
+
+
+def setting_of_sweeps(
+    options: ComparisonOptions, sweeps: Sequence[SavedSweep], arms: Sequence[Arm]
+) -> CommonSetting:
+    """Return what the arms of saved sweeps have in common."""
+    first = sweeps[0]
+    attributes, classes = first.dataset.attrs, first.classes
+    is_trace = attributes["random_stream"] == STREAM
+    about: Mapping[str, Any] = yaml.safe_load(attributes["spec"])
+    if is_trace and about["windows"] is None:
+        raise ConfigError(
+            f"{first.path} was made from one trace, and a Dataset does not keep the requests that such a comparison "
+            "resamples; sweep with --trace-windows, or compare with --trace"
+        )
+    classes = () if is_trace and len(classes) == 1 else classes
+    metrics = metrics_for(options.metrics, classes)
+    names = metrics or default_metrics(classes, [arm.config for arm in arms])
+    lacking = [name for name in names if not all(_has(sweep, name) for sweep in sweeps)]
+    if metrics and lacking:
+        raise ConfigError(
+            f"--metrics: {first.path} does not contain {lacking[0]}; leave it out, or name the arms to run them"
+        )
+    return CommonSetting(
+        workload=attributes["workload"],
+        num_requests=about.get("num_requests"),
+        classes=classes,
+        seeds=first.seeds,
+        stream=STREAM if is_trace else "jax",
+        targets=json.loads(attributes["slo_targets"]),
+        metrics=tuple(name for name in names if name not in lacking),
+        inference=inference_of(options),
+        trace=about if is_trace else None,
+    )
+
+
+def _has(sweep: SavedSweep, name: str) -> bool:
+    latency = pooled_latency(name)
+    if latency is not None:
+        return f"{latency}_top_us" in sweep.dataset
+    return sweep.column(name) is not None
+
+
+def arms_of(sweeps: Sequence[SavedSweep], command: str) -> list[tuple[SavedSweep, int, Arm]]:
+    """Return the arms of all Datasets, each with its Dataset and place; an arm that two Datasets have counts once.
+
+    Raises:
+        ConfigError: there is only one arm, or two different arms have one name.
+    """
+    arm_by_name: dict[str, tuple[SavedSweep, int, Arm]] = {}
+    fingerprints: dict[str, str] = {}
+    for sweep in sweeps:
+        with refusing_damage(sweep.path, "sweep again"):
+            arms = sweep.arms()
+        for place, (arm, fingerprint) in enumerate(arms):
+            if fingerprints.setdefault(arm.name, fingerprint) != fingerprint:
+                raise ConfigError(
+                    f"{sweep.path} and {arm_by_name[arm.name][0].path} have different arms named {arm.name!r}; "
+                    "rename one strategy and sweep it again"
+                )
+            if arm.name in arm_by_name:
+                cli.say(
+                    command,
+                    f"note: {sweep.path} has {arm.name} too; the runs of the first are taken",
+                )
+            else:
+                arm_by_name[arm.name] = sweep, place, arm
+    if len(arm_by_name) < 2:
+        raise ConfigError(
+            f"{sweeps[0].path} has one arm, {next(iter(arm_by_name))}, and nothing to compare it with; give another "
+            "sweep of the same requests beside it"
+        )
+    return list(arm_by_name.values())
+
+
+def experiment_of(setting: CommonSetting, sweep: SavedSweep) -> Experiment | None:
+    """Return what makes a run of a saved sweep again, for its page; None where that takes a trace."""
+    if setting.trace is not None:
+        return None
+    spec = parse_spec(sweep.dataset.attrs["spec"], str(sweep.path))
+    return Experiment.on(spec, setting.seeds, setting.stream, targets=setting.targets)

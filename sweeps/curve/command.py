@@ -1,7 +1,8 @@
-"""What the command does: arms of its texts, their curves, the files."""
+"""What the command does: arms of its texts, their curves as one document, the files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
@@ -11,9 +12,12 @@ from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.files.atomic_write import write_json
 from blis_jax.files.chain import Journal
 from blis_jax.reports import page
-from blis_jax.reports.words import cluster_line
-from sweeps.curve.document import findings_of, to_document
-from sweeps.curve.measuring import Measuring, RateCurve
+from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
+from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style
+from blis_jax.reports.style import BLACK, STRATEGY_COLOURS, WIDTH
+from blis_jax.reports.words import cluster_line, joined
+from blis_jax.statistics.intervals import Estimate
+from sweeps.curve.measuring import CurvePoint, Measuring, RateCurve, front
 from sweeps.runs.axes import at_each_place
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM
@@ -22,11 +26,184 @@ from sweeps.runs.workloads import workload_content, workload_from
 from sweeps.strategies.arms import arms_of, as_served
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.curve.__main__ import CurveOptions
     from sweeps.strategies.arms import Arm
+
+
+# --- the document ---------------------------------------------------------------------------------
+
+
+FORMAT = 1
+MOST_CURVES = len(STRATEGY_COLOURS)
+MOST_SAID = 3
+USER, GPU = "tokens_per_s_user", "tokens_per_s_gpu"
+COLUMNS = {
+    "requests_per_s": "leave, 1/s",
+    GPU: "tokens/s per GPU",
+    USER: "tokens/s per user",
+    "ttft_mean_ms": "TTFT mean, ms",
+    "ttft_p99_ms": "TTFT P99, ms",
+    "tpot_mean_ms": "TPOT mean, ms",
+}
+
+
+def to_document(
+    curves: Sequence[RateCurve], setting: Mapping[str, Any], findings: Findings
+) -> dict[str, Any]:
+    """Return what JSON keeps: the question, every point, the front, and the answer."""
+    return {
+        "format": FORMAT,
+        "kind": "curve",
+        **setting,
+        "arms": [
+            {
+                "arm": one.arm.name,
+                "num_gpus": one.num_gpus,
+                "full_at": one.full.to_json(),
+                "points": [point.to_json() for point in one.points],
+            }
+            for one in curves
+        ],
+        "front": [[one.arm.name, point.rate] for one, point in front(curves)],
+        "answer": findings.answer.to_json(),
+    }
+
+
+def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_runs: int) -> Findings:
+    """Return the answer, every point as a table, and the picture."""
+    seeds, level = len(setting["seeds"]), f"{100 * setting['confidence']:g} %"
+    names = joined([one.arm.name for one in curves])
+    names = names if len(curves) <= MOST_SAID else f"{len(curves)} clusters"
+    return Findings(
+        Answer(
+            asked=f"What does throughput cost in latency under {names}? Workload {setting['workload']}, {seeds} seeds.",
+            verdict=(*map(_said, curves[:MOST_SAID]), *_front_said(curves)),
+            sure=Sentence.of(f"{level} for each figure by itself, over {seeds} seeds; the front is of means."),
+            price=Sentence.of(Quantity.whole(num_runs), " runs."),
+            next="blis-jax recommend MODEL GPU --targets … finds the smallest cluster for a target.",
+            cluster=setting["cluster"],
+        ),
+        (Remarks(tuple(_warnings(curves)), is_brief=True), _full_table(curves), _point_table(curves)),
+        (picture(curves, setting),),
+    )  # fmt: skip
+
+
+def _quantity(one: Estimate, by: float = 1.0, form: Any = "interval") -> Quantity:
+    return Quantity(one.mean * by, one.low * by, one.high * by, form=form)
+
+
+def _said(curve: RateCurve) -> Sentence:
+    first, last = curve.points[0], curve.points[-1]
+    gpus = f" on {curve.num_gpus} GPU{'s' * (curve.num_gpus > 1)}"
+    return Sentence.of(
+        f"{curve.arm.name}{gpus} is full at ", _quantity(curve.full), " requests/s. From ",
+        *_point_said(first), " to ", *_point_said(last), ".",
+    )  # fmt: skip
+
+
+def _point_said(point: CurvePoint) -> Iterator[str | Quantity]:
+    figures = point.figures
+    yield _quantity(figures[GPU], form="bare")
+    yield " tokens/s per GPU with TTFT P99 "
+    yield _quantity(figures["ttft_p99_ms"], form="bare")
+    yield " ms and "
+    yield _quantity(figures[USER], form="bare")
+    yield " tokens/s per user"
+
+
+def _front_said(curves: Sequence[RateCurve]) -> Iterator[Sentence]:
+    if len(curves) < 2:
+        return
+    points = front(curves)
+    names = [curve.arm.name for curve, _ in points]
+    parts = [f"{names.count(name)} of {name}" for name in dict.fromkeys(names)]
+    yield Sentence.of(f"The Pareto front, the fastest for the user first: {', '.join(parts)}.")
+
+
+def _warnings(curves: Sequence[RateCurve]) -> Iterator[str]:
+    for one in curves:
+        if one.is_short:
+            yield (
+                f"{one.arm.name}: requests are served for long against the time of the arrivals, so the cluster may "
+                "carry more than it shows: give more --num-requests."
+            )
+
+
+def _full_table(curves: Sequence[RateCurve]) -> Table:
+    """Return where each cluster is full, a row each; nothing for a single one."""
+    rows = tuple(
+        Row(
+            (
+                one.arm.name,
+                Quantity.whole(one.num_gpus),
+                _quantity(one.full),
+                _quantity(one.full, 1 / one.num_gpus),
+            )
+        )
+        for one in (curves if len(curves) > MOST_SAID else ())
+    )
+    columns = ("cluster", "GPUs", "full at, requests/s", "per GPU")
+    return Table(columns, rows, "Where clusters are full", name="full")
+
+
+def _point_table(curves: Sequence[RateCurve]) -> Table:
+    best = [(curve.arm.name, point.rate) for curve, point in front(curves)]
+    rows = tuple(
+        Row(
+            (
+                curve.arm.name,
+                Quantity(point.rate),
+                *(_quantity(point.figures[name], form="half") for name in COLUMNS),
+                "front" if (curve.arm.name, point.rate) in best else "",
+            ),
+            is_brief=len(curves) <= MOST_SAID,
+        )
+        for curve in curves
+        for point in curve.points
+    )
+    columns = ("cluster", "arrive, 1/s", *COLUMNS.values(), "")
+    brief = [2 + list(COLUMNS).index(name) for name in (GPU, USER, "ttft_p99_ms")]
+    short = (0, 1, *brief, len(columns) - 1)
+    return Table(columns, rows, num_keys=2, name="points", brief_columns=short)
+
+
+def picture(curves: Sequence[RateCurve], setting: Mapping[str, Any]) -> Picture:
+    """Return TTFT P99 against throughput, and throughput for the user against throughput of a GPU with the front."""
+    left, right = [], []
+    for at, curve in enumerate(curves[:MOST_CURVES]):
+        colour = STRATEGY_COLOURS[(at + 1) % len(STRATEGY_COLOURS)]
+        style = Style(colour, "o", "-", size=4.0)
+        left.append(_drawn(curve, GPU, "ttft_p99_ms", style, curve.arm.name))
+        right.append(_drawn(curve, USER, GPU, style, ""))
+    points = [point for _, point in front(curves)]
+    if len(curves) > 1:
+        means = [[point.figures[name].mean for point in points] for name in (USER, GPU)]
+        right.append(Series(means[0], means[1], Style(BLACK, line="--", width=1.1), "Pareto front"))
+    level = f"{100 * setting['confidence']:g} %"
+    caption = (
+        f"Workload {setting['workload']}, {len(setting['seeds'])} seeds at each rate; lines through means, bars: "
+        f"{level} intervals over seeds. Points are rates up to the one at which the cluster is full. Right: up and to "
+        "the right is better; tokens/s per user are 1 ÷ TPOT."
+    )
+    left_out = len(curves) - MOST_CURVES
+    caption += f" {left_out} more clusters are in the table." * (left_out > 0)
+    of_gpu = Axis("tokens/s per GPU", limits=(0.0, None), most_ticks=5)
+    panels = [
+        Panel(left, of_gpu, Axis("TTFT P99 (ms)", "log"), "latency"),
+        Panel(right, Axis("tokens/s per user"), of_gpu, "user and GPU"),
+    ]
+    height = 2.9 + 0.16 * min(len(curves), MOST_CURVES)
+    return Picture("Latency against throughput", caption, [panels], [height], WIDTH, name="curve")
+
+
+def _drawn(curve: RateCurve, x: str, y: str, style: Style, label: str) -> Series:
+    across = [point.figures[x] for point in curve.points]
+    up = [point.figures[y] for point in curve.points]
+    return Series(
+        [one.mean for one in across], [one.mean for one in up], style, label,
+        y_low=[one.low for one in up], y_high=[one.high for one in up], told=curve.arm.name,
+    )  # fmt: skip
 
 
 def drawn(

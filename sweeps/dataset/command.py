@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import xarray as xr
+
+from blis_jax import progress
 from blis_jax.cluster.setting_values import all_values
+from blis_jax.commands import cli
 from blis_jax.commands.options.outputs import outputs_of
 from blis_jax.commands.options.seed_options import FIRST_SEED
-from blis_jax.errors import ConfigError
+from blis_jax.commands.store import Store, unmade_parts
+from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files.atomic_write import fingerprint, sole_writer, versions
 from blis_jax.metrics.metric import names_in
+from blis_jax.metrics.on_device.compiled import RunFigures
+from blis_jax.metrics.run_summary import RunSummary
+from blis_jax.metrics.scalars import lookup
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.words import cluster_line
-from sweeps.dataset.axes import check_axes, read_axes
-from sweeps.dataset.plan import DatasetSizes, make_plan
-from sweeps.dataset.store import DatasetStore, fill
+from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
+from blis_jax.runs.driver import Runner
+from surrogate.columns import to_json
+from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
+from surrogate.levels.model import COVARIATES, covariates
+from sweeps.dataset.axes import BY_NAME, check_axes, config_at, read_axes, workload_at
+from sweeps.dataset.plan import DatasetPlan, DatasetSizes, make_plan
+from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import FOLDER
 from sweeps.runs.requests import StudyRequests, check_seeds, workload_for
@@ -27,11 +42,193 @@ from sweeps.strategies.arms import arm_of
 from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:
+    from blis_jax.runs.runs import Row
+    from blis_jax.workload.spec import WorkloadSpec
     from sweeps.dataset.__main__ import DatasetOptions
     from sweeps.dataset.axes import DescriptorAxis
-    from sweeps.dataset.plan import DatasetPlan
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+MOST_REQUESTS_KEPT = 2_000_000  # of the tables that are drawn ahead
+ADVICE = "give --overwrite or another --output"
+
+
+def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, str]) -> xr.Dataset:
+    """Make the dataset before any run; `about` has further attributes."""
+    seeds = np.array(plan.sizes.all_seeds)
+    shape = plan.is_planned.shape
+    coords = {
+        "parameter": [column.name for column in plan.columns],
+        "metric": list(names),
+        "covariate": list(COVARIATES),
+    }
+    provenance = Provenance(config=all_values(plan.space.base), seeds=plan.sizes.all_seeds)
+    further = {"parameters": to_json(plan.columns), **about}
+    kind = OWN_KIND if plan.sizes.own_seeds else KIND
+    dataset = new_dataset(kind, provenance, coords, further)
+    dataset.coords["unit"] = ("metric", [lookup(name)[0].unit for name in names])
+    if not plan.sizes.own_seeds:
+        dataset.coords["seed"] = seeds
+        dataset.coords["is_other_seed"] = ("seed", np.arange(len(seeds)) >= plan.sizes.seeds)
+    dataset.coords["role"] = ("point", plan.roles.tolist())
+    dataset["inputs"] = (("point", "parameter"), plan.codes)
+    chunk = (min(plan.points_per_part, shape[0]), shape[1])
+    dims = ("point", "seed")
+    dataset["run_seed"] = (dims, seeds[plan.places])
+    dataset["covariates"] = (
+        (*dims, "covariate"), np.full((*shape, len(COVARIATES)), np.nan, np.float32)
+    )  # fmt: skip
+    dataset["covariates"].encoding = {"chunks": (*chunk, len(COVARIATES))}
+    dataset["value"] = ((*dims, "metric"), np.full((*shape, len(names)), np.nan, np.float32))
+    dataset["value"].encoding = {"chunks": (*chunk, len(names))}
+    codes = np.where(plan.is_planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
+    attributes = outcome_attributes(not_planned=NOT_PLANNED, not_run=NOT_RUN)
+    dataset["outcome"] = (dims, codes, attributes)
+    dataset["outcome"].encoding = {"chunks": chunk}
+    return dataset
+
+
+class DatasetStore(Store):
+    """The store of one dataset; its numbers depend on what its attribute `content` says."""
+
+    wanted, advice = "the .zarr that sweeps.dataset writes", ADVICE
+
+    def __init__(self, path: Path, plan: DatasetPlan, names: Sequence[str]) -> None:
+        super().__init__(path, "sweeps.dataset")
+        self.kind = OWN_KIND if plan.sizes.own_seeds else KIND  # type: ignore[misc]
+        self.plan, self.names = plan, tuple(names)
+
+    @reads_store(ADVICE)
+    def open(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
+        """Make the store, or open that of the same dataset; return which points are done."""
+        dataset = self.begin(empty_dataset(self.plan, self.names, about), is_resumed)
+        return np.asarray((dataset["outcome"].values != NOT_RUN).all(axis=1))
+
+    def fill(
+        self, first: int, runs: Sequence[Mapping[int, RunSummary]], covariates: np.ndarray
+    ) -> None:
+        """Fill points from `first` on with their runs by place of the seed."""
+        planned = self.plan.is_planned[first : first + len(runs)]
+        outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
+        value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
+        for row, by_seed in enumerate(runs):
+            for seed, run in by_seed.items():
+                outcome[row, seed] = run.outcome
+                if run.is_whole:
+                    value[row, seed] = [run.metrics[name] for name in self.names]
+        self.write(first, {"value": value, "covariates": covariates, "outcome": outcome})
+
+    def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what is asked of the dataset, by name, with a hash of all that."""
+        content: Mapping[str, Any] = json.loads(attributes["content"])
+        return {**content, "identity": attributes["identity"]}
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+class DatasetRunner:
+    """Runs points on their seeds; programs are compiled once a mechanism and number of instances."""
+
+    def __init__(self, plan: DatasetPlan, spec: WorkloadSpec, experiment: Experiment) -> None:
+        """`spec` is the experiment's workload before points change it."""
+        self.plan, self.spec, measure = plan, spec, experiment.measure
+        self.summary = RunFigures(experiment.names, measure.slo_targets(), measure)
+        self.drawn = DrawnRows(experiment.requests.stream, MOST_REQUESTS_KEPT)
+        self.runners: dict[int, Runner] = {}
+
+    def run(self, points: range) -> list[dict[int, RunSummary]]:
+        """Run the points; return the runs of each point by place of the seed."""
+        runs: list[dict[int, RunSummary]] = [{} for _ in points]
+        by_instances: dict[int, list[tuple[int, int, Row]]] = {}
+        for place, point in enumerate(points):
+            for seed, row in self._rows(point):
+                rows = by_instances.setdefault(row.config.num_instances, [])
+                rows.append((place, seed, row))
+        for instances, entries in by_instances.items():
+            results = self._runner_for(instances).run([row for *_, row in entries], self.summary)
+            for (place, seed, _), result in zip(entries, results, strict=True):
+                runs[place][seed] = result
+        return runs
+
+    def _rows(self, point: int) -> list[tuple[int, Row]]:
+        requests: tuple[tuple[str, float], ...] = ()
+        if self.plan.roles[point] == BASELINE:
+            assert self.plan.baseline is not None
+            config, spec = self.plan.baseline.config, self.spec
+        else:
+            parameters, descriptors = self.plan.values(point)
+            spec = workload_at(self.spec, descriptors)
+            config = config_at(self.plan.space.config_with(parameters), descriptors)
+            requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
+        places, seeds = self._seeds_of(point)
+        return list(zip(places, self.drawn.rows(config, spec, seeds, requests), strict=True))
+
+    def _seeds_of(self, point: int) -> tuple[list[int], list[int]]:
+        """Return the planned places of a point, and their seeds."""
+        planned: list[int] = np.flatnonzero(self.plan.is_planned[point]).tolist()
+        every = self.plan.sizes.all_seeds
+        return planned, [every[self.plan.places[point, place]] for place in planned]
+
+    def covariates(self, points: range) -> np.ndarray:
+        """Measure what the requests of the baseline's runs are like, `[point, place, covariate]`; NaN
+        for other points.
+        """
+        measured = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
+        for row, point in enumerate(points):
+            if self.plan.roles[point] == BASELINE:
+                rate = self.spec.aggregate_rate
+                assert rate is not None
+                for place, run in self._rows(point):
+                    measured[row, place] = covariates(run.table, rate)
+        return measured
+
+    def _runner_for(self, instances: int) -> Runner:
+        if instances not in self.runners:
+            pools = [axis.low for axis in self.plan.axes if axis.kind.name == "kv_blocks"]
+            self.runners[instances] = part_runner(int(min(*pools, MOST_BLOCKS)) if pools else None)
+        return self.runners[instances]
+
+
+def fill(
+    plan: DatasetPlan,
+    spec: WorkloadSpec,
+    experiment: Experiment,
+    store: DatasetStore,
+    done: np.ndarray,
+    is_told: bool,
+) -> int:
+    """Run the parts that are not `done`, of a workload and what is kept of its runs; the exit code."""
+    runner = DatasetRunner(plan, spec, experiment)
+    num_planned = int(plan.is_planned.sum())
+    num_done = int(plan.is_planned[done].sum())
+    started, num_before = time.monotonic(), num_done
+    simulating = progress.phase("simulating", num_planned, done=num_done)
+    with cli.resumable("sweeps.dataset", store.path), simulating as work:
+        for points in unmade_parts(done, plan.points_per_part):
+            store.fill(points.start, runner.run(points), runner.covariates(points))
+            part = slice(points.start, points.stop)
+            num_done += int(plan.is_planned[part][~done[part]].sum())
+            work.show(num_done)
+    if is_told:
+        seconds = time.monotonic() - started
+        render.show_answer(
+            Answer.of(
+                f"Runs of {len(plan.codes)} points, of which a surrogate can be learned?",
+                f"Written: {store.path}",
+                f"{num_planned} runs; points of training, calibration and test are drawn apart.",
+                f"{num_planned - num_before} runs in {seconds:.0f} s.",
+                f"python -m surrogate.train {store.path}",
+            )
+        )
+    return 0
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 
 FIRST_OWN_SEED, OWN_DECK = 1_000_000, 1024  # far from any pool

@@ -105,7 +105,10 @@ def render(options: RenderOptions) -> int:
             return 0
         cli.say(NAME, f"{ledger.page} does not match the records; run render")
         return EXIT_BROKEN
+    saved = ledger.shorten() if options.shorten else 0
     page.write(ledger)
+    if saved:
+        cli.say(NAME, f"{ledger.path} is {saved:,} bytes shorter; commit {ledger.path.stem}/ too")
     show_answer(answers.of_page(ledger, is_written=True))
     return 0
 

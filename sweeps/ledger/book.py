@@ -1,4 +1,4 @@
-"""A ledger: a folder with `ledger.jsonl`, the records, and `ledger.md`, the table rendered from them."""
+"""A ledger: a folder with `ledger.jsonl`, the records, `ledger/`, their figures, and `ledger.md`, the table of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sweeps.tracks.problem import FILE, Problem, load_problem
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
 HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
+LARGE = frozenset({"figures"})  # values that stand in files beside the ledger
 FIRST_PROBLEM = "scheduling"  # of a ledger that does not say
 TRACKS = "tracks"  # where the tracks of a project are
 
@@ -129,7 +130,11 @@ class Ledger:
             check_verdict(content["verdict"])
             return {"id": row.id, "hypothesis": row.planned["hash"], **content}
 
-        return chain.append(self.path, RESULT, made)
+        return chain.append(self.path, RESULT, made, LARGE)
+
+    def shorten(self) -> int:
+        """Move the figures in the lines to files beside the ledger; return how many bytes the lines lose."""
+        return chain.shorten(self.path, LARGE)
 
     def add_note(self, name: str, content: Mapping[str, Any]) -> Record:
         """Write findings, or a resolution, behind a result."""

@@ -15,6 +15,7 @@ from blis_jax.cluster.router import with_weights
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
 from blis_jax.files.chain import Contents, Record
+from blis_jax.files.content import digest
 from blis_jax.metrics.scalars import lookup
 from sweeps.claims.grammar import CHANGED
 from sweeps.claims.judge import RELATIVE, RULE
@@ -108,7 +109,7 @@ def _inconsistency(
         hypothesis = hypothesis_of(chain.content_of(record))
         planned[name] = record, hypothesis
         for role, arm in hypothesis.arms.items():
-            if chain.digest(arm.settings) != arm.hash:
+            if digest(arm.settings) != arm.hash:
                 return f"the settings of its {role} are not those that their hash was taken of"
         return None
     if kind not in (RESULT, NOTE):
@@ -212,13 +213,26 @@ def _against_history(path: Path) -> tuple[list[str], str]:
     versions = commits.decode().split()
     if not versions:
         return [], "git's history: the file was never committed"
-    data = path.read_bytes() if path.exists() else b""
-    for commit in versions:
+    later = path.read_bytes() if path.exists() else b""
+    for commit in versions:  # the newest first, each against the one after it
         before = git_says(path.parent, "show", f"{commit}:{place}")
-        if before is not None and not data.startswith(before):
+        if before is None:
+            continue
+        if not later.startswith(before) and not _begins(_hashes(later), _hashes(before)):
             what = f"what commit {commit[:12]} has of {path} is not the beginning of it"
             return [f"{what}: records were changed or removed since"], "git's history: broken"
+        later = before
     return [], f"git's history: {len(versions)} committed versions, each the beginning of the file"
+
+
+def _begins(hashes: Sequence[str], first: Sequence[str]) -> bool:
+    return list(hashes[: len(first)]) == list(first)
+
+
+def _hashes(data: bytes) -> list[str]:
+    """Return the hashes that the records in a file's bytes carry, however much of them stands beside the file."""
+    lines = (chain.parsed(line) for line in data.split(b"\n"))
+    return [found[0]["hash"] for found in lines if found and "hash" in found[0]]
 
 
 NUMBERS = ("blis_jax", "jax", "numpy", "backend")  # what exact equality may depend on

@@ -203,6 +203,9 @@ class RenderOptions(
     """Options of `render`."""
 
     check: bool = switch("exit 1 if ledger.md is not up to date")
+    shorten: bool = switch(
+        "first move figures from the lines of ledger.jsonl, where version 0.1 had them, to files beside it"
+    )
 
 
 class CheckOptions(

@@ -13,6 +13,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files import chain
 from blis_jax.files.atomic_write import write_text
 from blis_jax.files.chain import Contents, Record
+from blis_jax.files.content import Beside
 from blis_jax.metrics.scalars import TOKEN_RATES
 from blis_jax.policies.seeds import BY_WORKLOAD
 from sweeps.claims.words import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, RETROSPECTIVE, UNCLEAR
@@ -25,7 +26,7 @@ from sweeps.ledger.trial import (
     levels_of,
     policy_seeds_of,
 )
-from sweeps.tracks.templates import plain, render, signed
+from sweeps.tracks.problem import plain, render, signed
 
 BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
 _ANCHOR = re.compile(r"Anchor: record (\d+), `([0-9a-f]{64})`")
@@ -77,7 +78,8 @@ def page_with(page: str, text: str) -> str:
 def write(ledger: Ledger) -> Path:
     """Render the page while no record can be added; return its path."""
     with chain.locked(ledger.path):
-        text = rendered(ledger, chain.parse(ledger.path.read_bytes()))
+        contents = chain.parse(ledger.path.read_bytes(), beside=Beside.of(ledger.path))
+        text = rendered(ledger, contents)
         if not ledger.page.exists() or page_text(ledger) != text:
             write_text(ledger.page, text)
     return ledger.page

@@ -14,7 +14,7 @@ import numpy as np
 from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.metrics.metric import split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate

@@ -48,10 +48,10 @@ from sweeps.tracks.problem import (
     Problem,
     load_problem,
     parse_problem,
+    render,
     to_markdown,
     workload_named,
 )
-from sweeps.tracks.templates import render
 
 if TYPE_CHECKING:
     from sweeps.init import InitOptions

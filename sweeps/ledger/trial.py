@@ -18,7 +18,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import WHOLE_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import version_of
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.run_summary import Tails, kept_tails, lives_of

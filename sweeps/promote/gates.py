@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from sweeps.promote.checks.findings import findings_of, remade_findings
 from sweeps.promote.evidence.verdicts import (
     evidence_findings,
@@ -43,8 +43,8 @@ from sweeps.promote.store import (
     findings_path,
     hashes_of,
     sha256,
+    wide_yaml,
 )
-from sweeps.promote.texts import wide_yaml
 
 Say = Callable[[str], None]
 APPROVE, REJECT = "approve", "reject"

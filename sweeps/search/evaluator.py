@@ -26,9 +26,9 @@ from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.measured import failure_of, no_figure, versions
 from sweeps.runs.requests import StudyRequests, check_seeds
 from sweeps.runs.workloads import list_workloads, workload_from
+from sweeps.search.command import by_class
 from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
-from sweeps.search.result import by_class
 from sweeps.strategies.arms import arm_of, configured
 from sweeps.strategies.file import Strategy, list_library, load_strategy, parse_strategy
 from sweeps.strategies.reference_arguments import arguments

@@ -28,6 +28,7 @@ from sweeps.runs.options import check_statistics
 from sweeps.runs.requests import requests_of, workload_for
 from sweeps.search.objectives import Valuation
 from sweeps.sensitivity.design import Sizes
+from sweeps.sensitivity.effects import regions_of
 from sweeps.sensitivity.indices import Resampling
 from sweeps.sensitivity.model import (
     POINTS_PER_PART,
@@ -37,7 +38,6 @@ from sweeps.sensitivity.model import (
     Simulated,
     load_surrogate,
 )
-from sweeps.sensitivity.regions import regions_of
 from sweeps.sensitivity.report import findings_of, plan_words
 from sweeps.sensitivity.store import to_dataset
 from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from sweeps.runs.requests import StudyRequests
     from sweeps.sensitivity.__main__ import SensitivityOptions
+    from sweeps.sensitivity.effects import Region
     from sweeps.sensitivity.model import MeanPredictor
-    from sweeps.sensitivity.regions import Region
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
 

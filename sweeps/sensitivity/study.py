@@ -11,12 +11,18 @@ from blis_jax.reports.study import SEEDS, RunWords
 from sweeps.search.objectives import Valuation
 from sweeps.sensitivity.design import Sizes, differences, morris, saltelli
 from sweeps.sensitivity.effects import (
+    BEST,
     BestRange,
     Effect,
     PairEffect,
+    Region,
+    RegionIndices,
     best_ranges,
+    best_region,
     effect_of,
     pair_effect_of,
+    region_indices,
+    whole,
 )
 from sweeps.sensitivity.indices import (
     MATTERS,
@@ -31,14 +37,6 @@ from sweeps.sensitivity.indices import (
     verdict,
 )
 from sweeps.sensitivity.model import Response, scores
-from sweeps.sensitivity.regions import (
-    BEST,
-    Region,
-    RegionIndices,
-    best_region,
-    region_indices,
-    whole,
-)
 from sweeps.strategies.space import Dimension
 
 

@@ -41,8 +41,8 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.compare.seeds import INTERRUPTED, stopping_json, stopping_lines
 from sweeps.sweep import report
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
-from sweeps.sweep.document import PointMetric, pairs_of, to_document
 from sweeps.sweep.plan import SweepPlan, identity
+from sweeps.sweep.report import PointMetric, pairs_of, to_document
 from sweeps.sweep.study import Swept, study_of, write_reports
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.compare.seeds import stopping_lines
 from sweeps.sweep.data import CURVE
-from sweeps.sweep.document import COMPARED
 from sweeps.sweep.report import (
+    COMPARED,
     check_lines,
     cost_lines,
     method_lines,

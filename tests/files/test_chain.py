@@ -17,6 +17,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.files import chain
 from blis_jax.files.chain import Record, append, parse, read
+from blis_jax.files.content import canonical
 from tests.support.recorded.reference_data import REPO_ROOT
 
 WRITER = """
@@ -106,7 +107,7 @@ def test_a_record_that_was_hashed_again_breaks_the_next(tmp_path: Path) -> None:
     record = json.loads(lines[2])
     record["text"] = "better"
     record["hash"] = chain.hash_of(record)
-    lines[2] = chain.canonical(record).encode()
+    lines[2] = canonical(record).encode()
     problem = problem_of(lines)
     assert "line 4" in problem and "the last good record is 2 (1)" in problem
 

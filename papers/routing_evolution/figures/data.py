@@ -1,12 +1,12 @@
-"""What the figures of the routing record show, computed once; see `papers.record.figure_tables`."""
+"""What the figures of the routing record show, computed once; see `papers.record.figures`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from papers.record import figure_tables
-from papers.record.figure_tables import Get, Row, changes_at, value_rows
+from papers.record import figures
+from papers.record.figures import Get, Row, changes_at, value_rows
 from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.routing_evolution.figures import settings
@@ -68,9 +68,9 @@ OF_PUBLISHED_SEEDS: Mapping[str, Callable[[Get], list[Row]]] = {
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
     """Write the data of every figure; what the runs have is not simulated again."""
-    figure_tables.compute(TABLES, runs, seeds, folder, say)
+    figures.compute(TABLES, runs, seeds, folder, say)
     published = PaperRuns(runs.folder, "reference")
-    figure_tables.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder, say)
+    figures.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder, say)
 
 
 def needed() -> list[RunSetting]:

@@ -1,4 +1,4 @@
-"""What the figures of the scheduling record show, computed once; see `papers.record.figure_tables`."""
+"""What the figures of the scheduling record show, computed once; see `papers.record.figures`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from blis_jax.metrics.metric import ALL
 from blis_jax.statistics.intervals import estimate
-from papers.record import figure_tables
-from papers.record.figure_tables import (
+from papers.record import figures
+from papers.record.figures import (
     Get,
     Row,
     change_rows,
@@ -138,7 +138,7 @@ SEARCHES = "searches"
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
     """Write the data of every figure; settings that have been run already are not simulated again."""
-    figure_tables.compute(TABLES, runs, seeds, folder, say)
+    figures.compute(TABLES, runs, seeds, folder, say)
     write_rows(folder / f"{SEARCHES}.csv", _searches(runs.folder))
 
 

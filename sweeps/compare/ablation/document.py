@@ -24,9 +24,8 @@ from blis_jax.statistics.intervals import (
     student_interval,
 )
 from blis_jax.statistics.paired import Pair, differences, joint_words
-from sweeps.compare.ablation import factorial
-from sweeps.compare.ablation.components import Component, on, values_of
-from sweeps.compare.ablation.factorial import FULL, SINGLE, Values
+from sweeps.compare.ablation import components
+from sweeps.compare.ablation.components import FULL, SINGLE, Component, Values, on, values_of
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import (
     FORMAT,
@@ -227,12 +226,12 @@ def _named(name: str) -> dict[str, Any]:
 def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
     """Return the pairs whose difference is a contribution; of averages, the second is the base with them."""
     kinds: dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]] = {
-        ADDED: factorial.alone,
-        LEFT_OUT: factorial.left_out,
+        ADDED: components.alone,
+        LEFT_OUT: components.left_out,
     }
     if is_full:
-        kinds[SHAPLEY] = lambda of, place: (of[0], of[0] + factorial.shapley(of, place))
-        kinds[MAIN] = lambda of, place: (of[0], of[0] + factorial.main_effect(of, place))
+        kinds[SHAPLEY] = lambda of, place: (of[0], of[0] + components.shapley(of, place))
+        kinds[MAIN] = lambda of, place: (of[0], of[0] + components.main_effect(of, place))
     return kinds
 
 
@@ -279,7 +278,7 @@ def _interactions(
     ]
     directions = [lookup(name)[0].direction for name, _, _ in effects]
     on_base = [
-        Pair(*factorial.joint(values[name], first, second), direction)
+        Pair(*components.joint(values[name], first, second), direction)
         for (name, first, second), direction in zip(effects, directions, strict=True)
     ]
     on_base_differences = differences(on_base, setting.inference)
@@ -309,7 +308,7 @@ def _averaged(
         if not ablation.is_full:
             yield {}
             continue
-        added, both = factorial.joint_anywhere(values[name], first, second)
+        added, both = components.joint_anywhere(values[name], first, second)
         change = both - added
         interval = interval_of(seed_mean, [change[np.isfinite(change)]], setting.inference)
         yield {"averaged": interval.to_json()}
@@ -324,7 +323,7 @@ def _ratio(setting: CommonSetting, values: Values, first: int, second: int) -> d
     if not known.any() or any(cell.mean() <= 0 for cell in cells):
         return {"together": None, "expected": None, "interaction": nothing.to_json()}
     base, one, other, both = (float(cell.mean()) for cell in cells)
-    logs = student_interval(factorial.log_ratio, cells, setting.inference.confidence)
+    logs = student_interval(components.log_ratio, cells, setting.inference.confidence)
     ends = [math.exp(end) for end in (logs.mean, logs.low, logs.high)]
     return {
         "together": both / base,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.strict_yaml import read_documents, read_yaml
 from sweeps.promote.promotion import Files, Finding
-from sweeps.promote.texts import checked, data_file, target_file
+from sweeps.promote.store import checked, data_file, target_file
 from sweeps.strategies.parts import ClosedPart
 
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"

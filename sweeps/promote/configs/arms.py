@@ -51,7 +51,7 @@ from sweeps.promote.promotion import (
     plugin_rows,
     reads_class,
 )
-from sweeps.promote.texts import render, yaml_text
+from sweeps.promote.store import render, yaml_text
 
 USUAL_REQUESTS = (
     1000  # of a workload that does not say; half of a test's wait in the router's queue

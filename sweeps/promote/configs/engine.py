@@ -12,7 +12,7 @@ from blis_jax.policies.contract import Policy
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
-from sweeps.promote.texts import data_file
+from sweeps.promote.store import data_file
 from sweeps.runs.workloads import workload_from, workload_of
 from sweeps.strategies.moved import known_as
 

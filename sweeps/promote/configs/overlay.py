@@ -12,7 +12,7 @@ from sweeps.promote.checks.documents import TargetTypes
 from sweeps.promote.configs.engine import command_of
 from sweeps.promote.configs.picker import FILE
 from sweeps.promote.maps.rows import CLASS_PRIORITY, objective_name
-from sweeps.promote.texts import data_file, yaml_text
+from sweeps.promote.store import data_file, yaml_text
 
 SCENARIO = "guides/optimized-baseline"  # of the pinned llm-d-benchmark
 POD_MEMORY_GIB = 64  # of a decode pod in the scenario, without a CPU tier

@@ -15,8 +15,7 @@ from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
 from sweeps.promote.hypotheses.document import LOWER, SAME
 from sweeps.promote.promotion import Files, Promotion
-from sweeps.promote.store import hashes_of
-from sweeps.promote.texts import number, percent, render, wide_yaml
+from sweeps.promote.store import hashes_of, number, percent, render, wide_yaml
 
 
 def patch_of(files: Files) -> str:

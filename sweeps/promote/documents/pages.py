@@ -25,8 +25,15 @@ from sweeps.promote.evidence.runs import FEWEST_RUNS
 from sweeps.promote.evidence.verdicts import SURVIVAL, VERDICTS
 from sweeps.promote.hypotheses.document import TransferHypothesis, hypotheses_of
 from sweeps.promote.promotion import Files, Promotion
-from sweeps.promote.store import GATES, decision_path, findings_path
-from sweeps.promote.texts import NOT_MEASURED, percent, render, wide_yaml
+from sweeps.promote.store import (
+    GATES,
+    NOT_MEASURED,
+    decision_path,
+    findings_path,
+    percent,
+    render,
+    wide_yaml,
+)
 
 TRACKS = {
     "A": "what the simulation found",

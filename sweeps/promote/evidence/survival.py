@@ -26,7 +26,7 @@ from sweeps.claims.metrics import our_name
 from sweeps.promote.evidence.concerns import Concern, concerns
 from sweeps.promote.evidence.scenes import workload_of_promotion
 from sweeps.promote.promotion import Promotion
-from sweeps.promote.texts import render
+from sweeps.promote.store import render
 from sweeps.runs.experiment import Experiment
 from sweeps.strategies.arms import key_of
 

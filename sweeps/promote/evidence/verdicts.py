@@ -7,7 +7,7 @@ from typing import Any
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import finite
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
@@ -25,8 +25,7 @@ from sweeps.promote.hypotheses.document import (
     hypotheses_path,
 )
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
-from sweeps.promote.store import hashes_of
-from sweeps.promote.texts import render, wide_yaml
+from sweeps.promote.store import hashes_of, render, wide_yaml
 from sweeps.runs.experiment import targets_of
 
 VERDICTS = "evidence/verdicts.yaml"

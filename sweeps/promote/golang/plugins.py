@@ -37,7 +37,7 @@ from sweeps.promote.promotion import (
     Promotion,
 )
 from sweeps.strategies.moved import PATHS
-from sweeps.tracks.templates import rendered
+from sweeps.tracks.problem import rendered
 
 PATCH, DENIAL = "registration.patch", "denial.patch"
 

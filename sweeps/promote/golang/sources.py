@@ -18,7 +18,7 @@ from blis_jax.policies.numbers import Number
 from sweeps.promote.golang.compiler.functions import CODES, RANKS, Function, Input, PluginParameter
 from sweeps.promote.golang.compiler.terms import HELPERS, exported
 from sweeps.promote.golang.target import TargetReading, TargetVersion
-from sweeps.tracks.templates import rendered
+from sweeps.tracks.problem import rendered
 
 
 @dataclass(frozen=True)

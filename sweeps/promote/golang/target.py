@@ -16,7 +16,7 @@ from blis_jax.errors import ConfigError
 from sweeps.promote.checks.documents import TargetTypes, target_types
 from sweeps.promote.golang.compiler.terms import Binary, Expression, Text, call, camel, printed
 from sweeps.promote.maps.rows import policy_row
-from sweeps.promote.texts import target_file
+from sweeps.promote.store import target_file
 
 PLUGINS = "pkg/epp/framework/plugins"  # below the module
 

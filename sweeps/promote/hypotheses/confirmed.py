@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.metrics.metric import ALL, split_name
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import REGION, Claim

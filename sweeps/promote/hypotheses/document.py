@@ -17,7 +17,7 @@ from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
 from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
-from sweeps.promote.texts import checked, data_file
+from sweeps.promote.store import checked, data_file
 from sweeps.strategies.parts import ClosedPart
 
 HYPOTHESES, PAGE = "hypotheses.yaml", "hypotheses.md"

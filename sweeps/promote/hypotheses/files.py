@@ -25,7 +25,7 @@ from sweeps.promote.promotion import (
     Finding,
     Promotion,
 )
-from sweeps.promote.texts import render, yaml_text
+from sweeps.promote.store import render, yaml_text
 from sweeps.strategies.parts import ClosedPart
 
 _TRACKS = {

@@ -28,7 +28,7 @@ from sweeps.promote.promotion import (
     Files,
     Finding,
 )
-from sweeps.promote.texts import render, yaml_text
+from sweeps.promote.store import render, yaml_text
 
 FOLDER, EXPERIMENTS = "profiles", "experiments"
 README = f"{FOLDER}/README.md"

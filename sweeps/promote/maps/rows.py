@@ -20,7 +20,7 @@ from blis_jax.policies.reading import NUM_KEYS
 from blis_jax.policies.reading import signals_of as signals_of_policy
 from blis_jax.policies.scenes import scene_of
 from sweeps.promote.promotion import Files, Promotion
-from sweeps.promote.texts import checked, data_file, render, yaml_text
+from sweeps.promote.store import checked, data_file, render, yaml_text
 from sweeps.strategies.moved import known_as, today
 from sweeps.strategies.parts import ClosedPart, Text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.search.engines.base import Engine, Recommender, Told, first_of
 from sweeps.search.engines.denoised import Denoised
+from sweeps.search.engines.encoding import Engine, Recommender, Told, first_of
 from sweeps.search.engines.ensemble import Ensemble
 from sweeps.search.engines.gp_minimize import GpMinimize
 from sweeps.search.engines.pareto import Pareto

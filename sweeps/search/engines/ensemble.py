@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from surrogate.fitting import online
-from sweeps.search.engines.base import Told, generator, modelled
-from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.encoding import Encoding, Told, generator, modelled
 from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, greedy, known_of
 from sweeps.search.engines.points import Sobol
 from sweeps.search.engines.smooth_model import fitted_outputs

@@ -12,7 +12,7 @@ from skopt.space import Categorical, Integer, Real
 from skopt.utils import cook_estimator, normalize_dimensions
 from threadpoolctl import threadpool_limits
 
-from sweeps.search.engines.base import Told
+from sweeps.search.engines.encoding import Told
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space
 

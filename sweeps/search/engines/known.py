@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from surrogate.fitting import online
-from sweeps.search.engines.base import Engine, Told, generator, modelled
-from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.encoding import Encoding, Engine, Told, generator, modelled
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point
 

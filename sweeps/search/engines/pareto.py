@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.denoised import DRAWS, Denoised
+from sweeps.search.engines.encoding import Told, generator, modelled
 from sweeps.search.engines.known import distinct, greedy
 from sweeps.search.engines.smooth_model import fitted
 from sweeps.search.objectives import nondominated

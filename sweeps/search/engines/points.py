@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
-from sweeps.search.engines.base import Told, generator
+from sweeps.search.engines.encoding import Told, generator
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Dimension, Point, Space, sobol_shares
 

@@ -11,11 +11,11 @@ import pytest
 from blis_jax.commands.door.dispatch import main
 from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
-from papers.openevolve import experiments, tables
+from papers.openevolve import experiments, page
 from papers.pages import rows_of
 from tests.support.recorded.reference_data import SHARED_DIR
 
-SAVED = Path(tables.__file__).parent / "data"
+SAVED = Path(page.__file__).parent / "data"
 DATA = SHARED_DIR / "data" / "openevolve_blis_router"
 
 
@@ -46,9 +46,9 @@ def test_the_two_scores() -> None:
         "a": {"1_1": runs(100, 300), "evolved": runs(90, 270)},
         "b": {"1_1": runs(50, 150), "evolved": runs(60, 180)},
     }
-    assert tables.of_hand_over(by_workload, "evolved") == pytest.approx(-5)
-    assert tables.of_example(by_workload, "evolved") == pytest.approx([-0.5 * 75 - 0.5 * 225])
-    found = tables.resampled_gain(by_workload, "evolved", num=9)
+    assert page.of_hand_over(by_workload, "evolved") == pytest.approx(-5)
+    assert page.of_example(by_workload, "evolved") == pytest.approx([-0.5 * 75 - 0.5 * 225])
+    found = page.resampled_gain(by_workload, "evolved", num=9)
     np.testing.assert_allclose(found, [-5, -5, -5])
 
 
@@ -75,6 +75,6 @@ def test_data_that_are_not_there_are_refused(
 @pytest.mark.skipif(not DATA.is_dir(), reason="the example's data are not beside the repository")
 def test_the_winner_runs_as_published(tmp_path: Path) -> None:
     group = next(one for one in experiments.groups(DATA) if one.set == experiments.HANDED_OVER)
-    found = tables.runs_of(group, group.seeds, ["evolved"], tmp_path)["evolved"]
+    found = page.runs_of(group, group.seeds, ["evolved"], tmp_path)["evolved"]
     for (seed, metric), wanted in experiments.published(DATA, group, "evolved").items():
         assert found[group.seeds.index(int(seed))].value(metric) == pytest.approx(wanted, rel=1e-12)

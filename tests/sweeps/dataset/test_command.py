@@ -19,7 +19,7 @@ from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
 from surrogate.levels.predict import baseline_on_seeds
 from sweeps.dataset import __main__ as dataset
-from sweeps.dataset.store import DatasetStore
+from sweeps.dataset.command import DatasetStore
 from sweeps.runs import drawn
 from tests.support.damages import flip
 from tests.surrogate.levels.test_model import beside_levels

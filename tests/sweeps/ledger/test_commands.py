@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from blis_jax.files import chain
+from blis_jax.files.content import Beside, canonical
 from blis_jax.policies.seeds import ALL_ALIKE
 from sweeps.ledger import stopping
 from sweeps.ledger.__main__ import main
@@ -69,7 +71,10 @@ def records(track: Path) -> tuple[Any, ...]:
 
 
 def lines(track: Path) -> list[bytes]:
-    return (track / "ledger.jsonl").read_bytes().splitlines()
+    """The records, whole, as lines; a ledger may have its figures within them."""
+    path = track / "ledger.jsonl"
+    stored = (json.loads(line) for line in path.read_bytes().splitlines())
+    return [chain.line_of(Beside.of(path).expanded(record))[:-1] for record in stored]
 
 
 def write_lines(track: Path, content: Sequence[bytes]) -> None:
@@ -376,6 +381,34 @@ def test_check_names_the_first_broken_record(
     assert ledger("render") == 2
 
 
+def test_figures_stand_beside_and_are_part_of_what_is_proven(
+    track: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, whole = track / "ledger.jsonl", lines(track)
+    beside = sorted((track / "ledger").iterdir())
+    assert path.stat().st_size < sum(map(len, whole)) - 1_000
+    before = path.read_bytes()
+    write_lines(track, whole)  # as version 0.1 wrote them
+    assert ledger("check") == 0
+    assert ledger("render", "--shorten") == 0
+    assert "bytes shorter" in capsys.readouterr().err
+    assert path.read_bytes() == before and sorted((track / "ledger").iterdir()) == beside
+    assert ledger("render", "--shorten") == 0 and path.read_bytes() == before
+    figures = beside[0].read_bytes()
+    beside[0].unlink()
+    assert ledger("check") == 1
+    assert f"{beside[0].name} is missing; restore the file" in capsys.readouterr().err
+    beside[0].write_bytes(figures[:-20])
+    assert ledger("check") == 1
+    assert "cannot be read" in capsys.readouterr().err
+    other = lzma.compress(lzma.decompress(figures).replace(b"1", b"2", 1))
+    beside[0].write_bytes(other)
+    assert ledger("check") == 1 and ledger("add", "2", *ROW) == 2
+    assert "its name is not its content's hash" in capsys.readouterr().err
+    beside[0].write_bytes(figures)
+    assert ledger("check") == 0
+
+
 def rewritten(content: Sequence[bytes], old: bytes, new: bytes) -> list[bytes]:
     """The whole chain anew, with a text replaced."""
     previous, found = chain.NOTHING, []
@@ -386,7 +419,7 @@ def rewritten(content: Sequence[bytes], old: bytes, new: bytes) -> list[bytes]:
             if key in record and found:
                 record[key] = json.loads(found[-1])["hash"]
         record["hash"] = previous = chain.hash_of(record)
-        found.append(chain.canonical(record).encode())
+        found.append(canonical(record).encode())
     return found
 
 
@@ -432,7 +465,7 @@ def test_conclusions_that_do_not_follow_are_found(
     result = json.loads(content[2])
     result["verdict"] = "refuted"
     result["hash"] = chain.hash_of(result)
-    write_lines(track, [*content[:2], chain.canonical(result).encode()])
+    write_lines(track, [*content[:2], canonical(result).encode()])
     assert ledger("render") == 0
     assert ledger("check") == 1
     assert (
@@ -464,7 +497,7 @@ def test_replay_says_what_differs(track: Path, capsys: pytest.CaptureFixture[str
     value = result["runs"]["strategy"]["figures"]["ttft_p99_ms"][1]
     result["runs"]["strategy"]["figures"]["ttft_p99_ms"][1] = value * 1.5
     result["hash"] = chain.hash_of(result)
-    write_lines(track, [*content[:2], chain.canonical(result).encode()])
+    write_lines(track, [*content[:2], canonical(result).encode()])
     assert ledger("replay", "1") == 1
     said = said_in(capsys)
     assert (
@@ -494,7 +527,7 @@ def test_replay_draws_for_random_policies_as_the_record_says(
     content = lines(empty)
     result = {key: value for key, value in old.items() if key != "policy_seeds"}
     result["hash"] = chain.hash_of(result)
-    write_lines(empty, [*content[:4], chain.canonical(result).encode()])
+    write_lines(empty, [*content[:4], canonical(result).encode()])
     assert ledger("check") == 1  # the page vouches for the record with the rule
     assert ledger("render") == 0 and ledger("check") == 0
     assert ledger("replay", "old") == 0 and ledger("replay", "new") == 0

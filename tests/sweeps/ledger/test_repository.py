@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax.files.chain import canonical, hash_of
+from blis_jax.files.chain import hash_of, line_of
+from blis_jax.files.content import canonical
 from sweeps.claims.judge import RULE
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.adding import hypothesis_from, read_rows
@@ -105,12 +106,12 @@ def test_results_are_checked_by_the_rule_that_judged_them(
     assert any(
         "judged by rule 1 and are checked by it" in one for one in check(Ledger(REPO_ROOT)).remarks
     )
-    lines = (REPO_ROOT / "ledger.jsonl").read_bytes().splitlines()[: result["number"] + 1]
-    altered = json.loads(lines[-1])
+    *kept, last = Ledger(REPO_ROOT).contents().records[: result["number"] + 1]
+    altered = json.loads(canonical(last))
     altered["comparison"]["critical"]["ttft_p99_ms"]["percent"] = change(RULE)
     altered["hash"] = hash_of(altered)
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(b"\n".join([*lines[:-1], canonical(altered).encode(), b""]))
+    path.write_bytes(b"".join(line_of(record) for record in [*kept, altered]))
     problems = check(Ledger(tmp_path)).problems
     assert len(problems) == 1 and "its figures do not give its comparison.critical" in problems[0]
 

@@ -27,7 +27,7 @@ from sweeps.promote.hypotheses.document import hypotheses_of
 from sweeps.promote.hypotheses.files import document_of
 from sweeps.promote.promotion import Files
 from sweeps.promote.stages import STAGES, StageWork, before
-from sweeps.promote.texts import wide_yaml
+from sweeps.promote.store import wide_yaml
 from tests.sweeps.promote.made_reports import by_class, row
 from tests.sweeps.promote.promotions import promotion
 

@@ -10,7 +10,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from sweeps.optimize import OptimizeOptions
 from sweeps.search.engines import ENGINES, GONE, Told, make
-from sweeps.search.engines.base import modelled
+from sweeps.search.engines.encoding import modelled
 from sweeps.search.objectives import hypervolume
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space

@@ -7,8 +7,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from sweeps.sensitivity.design import Sizes, saltelli
-from sweeps.sensitivity.indices import MATTERS, Resampling, verdict
-from sweeps.sensitivity.regions import (
+from sweeps.sensitivity.effects import (
     BEST,
     Region,
     best_region,
@@ -16,6 +15,7 @@ from sweeps.sensitivity.regions import (
     regions_of,
     whole,
 )
+from sweeps.sensitivity.indices import MATTERS, Resampling, verdict
 from sweeps.strategies.space import Dimension
 
 NAMES = ("chunk", "budget", "inert")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from papers.real_servers.predict import __main__ as command
-from papers.real_servers.predict import prediction
+from papers.real_servers.predict import files
 from papers.real_servers.predict.simulation import SimulatedRequests
 from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 
@@ -25,7 +25,7 @@ def made_up(scene, beta):
 
 
 def test_predictions_are_written_and_summed_up(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(prediction, "simulated", made_up)
+    monkeypatch.setattr(files, "simulated", made_up)
     runs, output = tmp_path / "runs.csv", tmp_path / "out.csv"
     table = pd.read_csv(EXAMPLE)
     table["actual"] = table["actual"].astype(object)

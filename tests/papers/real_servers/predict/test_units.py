@@ -6,8 +6,14 @@ import pytest
 from blis_jax.errors import ConfigError
 from papers.real_servers.predict.collections import inferencex, llmd_runs, vllm_runs
 from papers.real_servers.predict.collections.vllm_runs import shared_prefix_load
-from papers.real_servers.predict.files import filled, read_runs_file, recognised
-from papers.real_servers.predict.prediction import PredictedUnit, PredictedValue, with_configs
+from papers.real_servers.predict.files import (
+    PredictedUnit,
+    PredictedValue,
+    filled,
+    read_runs_file,
+    recognised,
+    with_configs,
+)
 from papers.real_servers.predict.scene import (
     ClosedLoad,
     LoadStage,

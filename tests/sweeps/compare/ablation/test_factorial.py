@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.compare.ablation.factorial import (
+from sweeps.compare.ablation.components import (
     Values,
     alone,
     joint,

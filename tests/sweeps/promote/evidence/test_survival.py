@@ -30,7 +30,7 @@ from sweeps.promote.evidence.survival import (
     write_page,
 )
 from sweeps.promote.promotion import Promotion
-from sweeps.promote.texts import render
+from sweeps.promote.store import render
 from sweeps.strategies.arms import arm_of
 from tests.support.recorded.reference_data import REPO_ROOT
 

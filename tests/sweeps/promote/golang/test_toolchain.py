@@ -25,7 +25,7 @@ from sweeps.promote.golang.plugins import (
 )
 from sweeps.promote.golang.toolchain import MISSING, check_go, find_go
 from sweeps.promote.promotion import NotMappedError
-from sweeps.promote.texts import target_names
+from sweeps.promote.store import target_names
 from tests.sweeps.promote.golang.rules import rule, user_rule
 from tests.sweeps.promote.promotions import promotion
 
