@@ -233,7 +233,7 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     simulated, remarks = _simulated(results)
     if isinstance(measured, Summary):
         real, kind = measured.figures, f"figures of {measured.tool}"
-        remarks += [*_missing(measured), *_chunks(measured)]
+        remarks += [*_missing(measured), *_chunks(measured), *measured.remarks]
     else:
         real = figures(measured.ttft_us, measured.e2e_us, measured.rows.output_len)
         remarks, kind = [*measured.notes, *remarks], f"{len(measured)} requests"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import gzip
 import importlib.util
 import io
 import json
+import lzma
 import re
 import stat
 import sys
 import traceback
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -84,7 +86,7 @@ def _texts(document: object) -> Iterator[str]:
 class Unpacked(io.RawIOBase):
     """The bytes of a packed file, read in pieces, with limits on their number and on a line."""
 
-    def __init__(self, packed: IO[bytes] | gzip.GzipFile, path: Path) -> None:
+    def __init__(self, packed: IO[bytes], path: Path) -> None:
         """`packed` gives the unpacked bytes by `read`."""
         self._packed, self._path = packed, path
         self._total = self._since_newline = 0
@@ -117,27 +119,53 @@ class Unpacked(io.RawIOBase):
         super().close()
 
 
+# by the first bytes of a file: what unpacks it
+_PACKERS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_FOREIGN = {  # and what is not unpacked here
+    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it (zstd -d) or pack it with gzip",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; give the file in it, or save the sheet as CSV",
+}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+NOT_WHOLE = (EOFError, zlib.error, lzma.LZMAError)  # what reading a damaged packed file raises
+
+
+def _bytes_of(path: Path) -> tuple[IO[bytes], bool]:
+    """Return the bytes of a file, unpacked where its first bytes say so, and whether they are UTF-16."""
+    with check_regular(path).open("rb") as file:
+        start = file.read(8)
+    for mark, words in _FOREIGN.items():
+        if start.startswith(mark):
+            raise ConfigError(f"{path} is {words}")
+    packer = next((_PACKERS[mark] for mark in _PACKERS if start.startswith(mark)), None)
+    if packer is None:
+        return path.open("rb"), start.startswith(_UTF16)
+    return io.BufferedReader(Unpacked(packer(path), path), PIECE), False
+
+
 def open_text(path: Path) -> IO[str]:
-    """Return a UTF-8 text, with or without byte-order mark, unpacked where its name ends in .gz."""
-    check_regular(path)
-    if path.suffix == ".gz":
-        unpacked = io.BufferedReader(Unpacked(gzip.GzipFile(path), path), PIECE)
-        return io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="replace", newline="")
-    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+    """Return a UTF-8 text, with or without byte-order mark, or UTF-16 with one; unpacked if it is gzip, bzip2 or xz."""
+    file, is_utf16 = _bytes_of(path)
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    return io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a UTF-8 text file, compressed where its name ends in .gz; `what` names the file in errors.
+    """Read a text file as `open_text` does, but refuse what is not its encoding; `what` names the file in errors.
 
     Raises:
         ConfigError: the file is missing, cannot be read, or is not UTF-8 text.
     """
     try:
-        if path.suffix == ".gz":
-            return gzip.decompress(check_regular(path).read_bytes()).decode()
-        return check_regular(path).read_text(encoding="utf-8")
-    except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
+        file, is_utf16 = _bytes_of(path)
+        with file:
+            text = file.read().decode("utf-16" if is_utf16 else "utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    except NOT_WHOLE as error:
+        raise ConfigError(f"{path} is not a whole packed file ({error})") from None
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of {what}") from None
     except UnicodeDecodeError:

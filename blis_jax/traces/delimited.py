@@ -39,8 +39,8 @@ class Header(NamedTuple):
 
 
 def separator_of(line: str) -> str:
-    """Return what separates the fields of a header: a semicolon or a tab where it has no comma, else a comma."""
-    return next((each for each in (";", "\t") if each in line and "," not in line), ",")
+    """Return what separates the fields of a header: that of comma, semicolon, tab and bar which it has most often."""
+    return max(",;\t|", key=line.count)
 
 
 def header_names(line: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import zlib
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import MOST_SHOWN, ConfigError
-from blis_jax.files.input_files import check_regular, open_text
+from blis_jax.files.input_files import NOT_WHOLE, check_regular, open_text
 from blis_jax.traces import options, times
 from blis_jax.traces.columns import plain_name
 from blis_jax.traces.delimited import header_names
+from blis_jax.traces.names import lacks
 from blis_jax.traces.rows import (
     DELAY,
     MOST_NAMED,
@@ -26,6 +27,7 @@ from blis_jax.traces.rows import (
     Report,
     TraceRows,
     by_arrival,
+    num_repeated,
 )
 
 LINES_LOOKED_AT = 50
@@ -42,10 +44,14 @@ class Sniff:
     is_parquet: bool = False
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names in the first line as CSV."""
+        return header_names(self.lines[0]) if self.lines else ()
+
+    @cached_property
     def header(self) -> frozenset[str]:
-        """Return the names in the first line as CSV, without case and separators."""
-        names = header_names(self.lines[0]) if self.lines else ()
-        return frozenset(plain_name(name) for name in names)
+        """Return these names without case and separators."""
+        return frozenset(plain_name(name) for name in self.names)
 
     @cached_property
     def objects(self) -> list[dict[str, Any]]:
@@ -78,7 +84,7 @@ def sniff(path: Path) -> Sniff:
             start = text.read(CHARACTERS_LOOKED_AT)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a trace") from None
-    except (OSError, EOFError) as error:
+    except (OSError, *NOT_WHOLE) as error:
         raise ConfigError(f"{path} cannot be read ({error}); give the path of a trace") from None
     lines = (line for line in start.splitlines() if line.strip())
     return Sniff(path, tuple(islice(lines, LINES_LOOKED_AT)))
@@ -158,7 +164,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
     """Read recorded requests from a file or a folder.
 
     Args:
-        path: the file, which may end in `.gz`, or the folder of a ServeGen trace.
+        path: the file, which may be packed with gzip, bzip2 or xz, or the folder of a ServeGen trace.
         wanted: how to read it; defaults if None.
 
     Returns:
@@ -192,6 +198,11 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
         report.notes.append(
             f"{num_late} rows came earlier than the row above; all are sorted by arrival"
         )
+    if num_late and (repeated := num_repeated(rows)) >= 0.4 * len(rows):
+        report.notes.append(
+            f"{repeated} rows have the time and the lengths of another row: if the file was joined with itself, take "
+            "them out"
+        )
     report.notes += _unsaid(rows, wanted, report)
     rows = _placed_in_time(by_arrival(rows), wanted, reading)
     if name in MAY_SHARE and wanted.prefix_model is None:
@@ -209,18 +220,26 @@ def format_of(found: Sniff, name: str | None = None) -> str:
     for each in FORMATS:
         if module_of(each).matches(found):
             return each
-    raise ConfigError(
-        f"the format of {found.path} is not recognised ({_first_sight(found)}); "
-        f"give --trace-format, one of {', '.join(FORMATS)}"
-    )
+    raise ConfigError(_why_unknown(found))
+
+
+def _why_unknown(found: Sniff) -> str:
+    """Return what a file or folder of no known format lacks, and what to do."""
+    if not found.path.is_dir() and not found.lines:
+        return f"{found.path} is empty; give a trace with a header, or objects, and one request per line"
+    columns = [*found.objects[0]] if found.objects else found.names
+    if found.lines and (lacking := lacks(columns)) is not None:
+        return f"{found.path} is no trace that can be replayed: {lacking}"
+    hint = f"give --trace-format, one of {', '.join(FORMATS)}"
+    if found.lines and found.lines[0].lstrip().startswith("["):
+        hint = "if it is one JSON list, write an object a line (jq -c '.[]' FILE)"
+    return f"the format of {found.path} is not recognised ({_first_sight(found)}); {hint}"
 
 
 def _first_sight(found: Sniff) -> str:
     """Return what a file or folder of no known format looks like."""
     if found.path.is_dir():
         return "it is a folder without chunk-*-trace.csv"
-    if not found.lines:
-        return "it is empty" if found.path.stat().st_size == 0 else "it holds no text"
     start = found.lines[0][:MOST_SHOWN].strip()
     return f"it begins with {start!r}" if start.isprintable() else "it is not a text"
 
@@ -236,8 +255,8 @@ def _read(path: Path, name: str, reading: Reading) -> TraceRows:
         raise ConfigError(f"{path} is a folder, but a {name} trace is a file; give its path")
     try:
         return module_of(name).read(path, reading)
-    except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
+    except NOT_WHOLE as error:
+        raise ConfigError(f"{path} is not a whole packed file ({error})") from None
 
 
 def _nothing_usable(path: Path, name: str, reading: Reading) -> ConfigError:
@@ -245,7 +264,16 @@ def _nothing_usable(path: Path, name: str, reading: Reading) -> ConfigError:
     first = (
         f" ({report.first_bad[0].place}: {report.first_bad[0].reason})" if report.num_bad else ""
     )
-    unit = "" if reading.time_unit is None else ", or --time-unit if its times are in another unit"
+    if not report.num_bad and not report.notes:
+        return ConfigError(
+            f"{path}, read as {name}, has no request; give a trace with one per line"
+        )
+    is_late = re.search(r" is [0-9]{10}[0-9.e+]*, not a number", first) is not None
+    unit = (
+        ""
+        if reading.time_unit is None or not is_late
+        else ", or --time-unit if its times are in another unit"
+    )
     return ConfigError(
         f"{path}, read as {name}, has no usable request{first}; "
         f"give --trace-format if it is another format{unit}"
@@ -275,6 +303,10 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
     if repeated := len(rows) - np.unique(rows.request_id).size:
         notes.append(
             f"{repeated} rows repeat the request_id of another row; each is a request of its own"
+        )
+    if num_silent := int(np.count_nonzero(rows.output_len == 0)):
+        notes.append(
+            f"{num_silent} requests have no output token: they end with their prompt, and their TTFT counts"
         )
     num_short, num_later = options.short_turns(rows)
     if 2 * num_short > num_later and wanted.prefix_model != "deltas":

@@ -197,12 +197,12 @@ class Report:
     def refuse_bad(self, path: Path, instead: str = "leave out --strict to skip such rows") -> None:
         """Refuse a trace that has a malformed row, as --strict asks for."""
         if self.num_bad:
-            first = self.first_bad[0]
-            rows = "row" if self.num_bad == 1 else "rows"
-            raise ConfigError(
-                f"{path} has {self.num_bad} malformed {rows}, the first at {first.place} "
-                f"({first.reason}); correct the file, or {instead}"
-            )
+            raise ConfigError(f"{path} has {self.bad_in_words()}; correct the file, or {instead}")
+
+    def bad_in_words(self) -> str:
+        """Return how many malformed rows there are, and the first of them."""
+        first, rows = self.first_bad[0], "row" if self.num_bad == 1 else "rows"
+        return f"{self.num_bad} malformed {rows}, the first at {first.place} ({first.reason})"
 
 
 @dataclass
@@ -270,6 +270,12 @@ def _deadlines(rows: TraceRows) -> np.ndarray | None:
     """When each request is given up, µs, 0 for never; None if none ever is."""
     has_one = rows.timeout_us > 0
     return np.where(has_one, rows.arrival_us + rows.timeout_us, 0) if has_one.any() else None
+
+
+def num_repeated(rows: TraceRows) -> int:
+    """Return how many rows have the arrival, the lengths and the session of another one above them."""
+    keys = np.stack([rows.arrival_us, rows.input_len, rows.output_len, rows.session], axis=1)
+    return len(rows) - len(np.unique(keys, axis=0))
 
 
 def models_of(rows: TraceRows) -> np.ndarray | None:

@@ -204,6 +204,8 @@ def _shares(
 
 
 def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
+    if cheapest(answers) is None and any(_open_sizes(answer) for answer in answers):
+        return f"{more} tell; what was tried neither meets the targets for sure, nor fails them."
     if cheapest(answers) is None:
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(answer) for answer in answers):
@@ -265,7 +267,7 @@ def _cost_table(
             (
                 answer.arm.name,
                 answer.family.name,
-                f"> {max(answer.tried)}",
+                "open" if _open_sizes(answer) else f"> {max(answer.tried)}",
                 *"–" * (3 + len(targets)),
             )
         )

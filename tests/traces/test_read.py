@@ -1,7 +1,9 @@
 """Recognising formats, refusing what is none, the table of every format."""
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import shutil
 from pathlib import Path
@@ -77,7 +79,6 @@ def test_traffic_descriptions_cannot_be_written(tmp_path):
     ("text", "words"),
     [
         ("a,b\n1,2\n", "is not recognised (it begins with 'a,b')"),
-        ("", "is not recognised (it is empty)"),
         ('{"prompt": "hello"}\n', "is not recognised"),
     ],
 )
@@ -88,18 +89,44 @@ def test_unknown_files_are_refused_with_the_formats(tmp_path, text, words):
     assert "give --trace-format, one of servegen, trace-v3, trace-v2, mooncake" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; give a trace with a header"),
+        (
+            "arrival_s,input_tokens\n0,5\n",
+            "no column for the tokens of outputs (name it output_tokens)",
+        ),
+        (
+            '{"input_length": 5, "output_length": 2}\n',
+            "no column for a time of arrival (name it arrival_s)",
+        ),
+        ('[{"timestamp": 0, "input_length": 5}]', "if it is one JSON list, write an object a line"),
+        (
+            "arrival_s,input_tokens,output_tokens\n",
+            "has no request; give a trace with one per line",
+        ),
+    ],
+)
+def test_what_a_file_lacks_is_said(tmp_path, text, words):
+    with pytest.raises(ConfigError) as caught:
+        read_text(tmp_path, text)
+    assert words in str(caught.value)
+    assert "--trace-format" not in str(caught.value)
+
+
 def test_missing_and_unreadable_files_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         read_trace(tmp_path / "none.csv")
     (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not recognised"):
         read_trace(tmp_path / "broken.csv.gz")
 
 
 def test_damaged_gzip_and_folders_are_refused(tmp_path):
     packed = gzip.compress((EXAMPLES / "azure.csv").read_bytes() * 2000)
     (tmp_path / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ConfigError, match=r"not a whole gzip file|cannot be read"):
+    with pytest.raises(ConfigError, match=r"not a whole packed file|cannot be read"):
         read_trace(tmp_path / "cut.csv.gz", TraceOptions(format="azure"))
     with pytest.raises(ConfigError, match="is a folder, but a azure trace is a file"):
         read_trace(tmp_path, TraceOptions(format="azure"))
@@ -111,7 +138,7 @@ def test_a_trace_without_usable_rows_is_refused(tmp_path, name):
     header = "" if name == "mooncake" else text.splitlines()[0] + "\n"
     with pytest.raises(ConfigError, match=r"has no usable request \(line \d"):
         read_text(tmp_path, header + "what\n", format=name)
-    with pytest.raises(ConfigError, match=r"is empty|has no usable request;"):
+    with pytest.raises(ConfigError, match=r"is empty|has no request;"):
         read_text(tmp_path, header, format=name)
 
 
@@ -205,3 +232,105 @@ def test_a_benchmark_of_figures_alone_has_nothing_to_replay(tmp_path):
     path.write_text(json.dumps({"request_throughput": 1.0, "mean_ttft_ms": 9.0, "completed": 50}))
     with pytest.raises(ConfigError, match="but no requests to replay: it has no lists by request"):
         read_trace(path)
+
+
+# by header: a row sent at t s with i tokens of prompt and o of output
+SPELT = {
+    "arrival_time,prompt_len,gen_len": "{t},{i},{o}",
+    "request_arrival_time,num_prompt_tokens,num_output_tokens": "{t},{i},{o}",
+    "arrival_timestamp,prompt_size,token_size": "{t},{i},{o}",  # Splitwise
+    "received_at,usage.prompt_tokens,usage.completion_tokens": "{t},{i},{o}",
+    "start_time_unix_nano,gen_ai.usage.input_tokens,gen_ai.usage.output_tokens": "{ns},{i},{o}",
+    "sent_at|n_prompt_tokens|n_decode_tokens": "{t}|{i}|{o}",
+    "arrival_offset_ms,tokens_in,tokens_out": "{ms},{i},{o}",
+    "TIMESTAMP,ContextTokens,GeneratedTokens": "{t},{i},{o}",  # Azure's names, but times in s
+    "arrival_s,input_tokens,output_tokens": '{t},"{i:,}",{o}',
+    "arrival_s;input_tokens;output_tokens;what, why": "{t};{i};{o};",
+}
+
+
+@pytest.mark.parametrize("header", SPELT)
+def test_usual_names_of_columns_are_read(tmp_path, header):
+    line = SPELT[header]
+    rows = [(0, 1800, 32), (1, 300, 15), (3, 1400, 60)]
+    text = "".join(line.format(t=t, ms=1000 * t, ns=10**9 * t, i=i, o=o) + "\n" for t, i, o in rows)
+    found = read_text(tmp_path, f"{header}\n{text}").rows
+    assert found.arrival_us.tolist() == [0, 1_000_000, 3_000_000]
+    assert found.input_len.tolist() == [1800, 300, 1400]
+    assert found.output_len.tolist() == [32, 15, 60]
+
+
+@pytest.mark.parametrize(
+    ("header", "of_failed", "of_others"),
+    [
+        ("status", "500", "200"), ("status", "timed out", "ok"), ("success", "False", "True"),
+        ("error", "connection refused", ""), ("error_code", "429", ""),
+    ],
+)  # fmt: skip
+def test_rows_that_say_that_they_failed_are_left_out(tmp_path, header, of_failed, of_others):
+    text = f"arrival_s,input_tokens,output_tokens,{header}\n" + "".join(
+        f"{k},100,20,{of_failed if k == 1 else of_others}\n" for k in range(4)
+    )
+    trace = read_text(tmp_path, text)
+    assert trace.rows.arrival_us.tolist() == [0, 2_000_000, 3_000_000]
+    assert "1 failed requests (by their status or error) left out" in trace.report.notes
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "burstgpt"])
+def test_several_models_in_one_file_are_told(tmp_path, form):
+    rows = [(0, "small", 100, 20), (1, "large", 200, 30)]
+    if form == "json":
+        text = "".join(
+            json.dumps({"timestamp": 1e3 * t, "model": m, "input_length": i, "output_length": o})
+            + "\n"
+            for t, m, i, o in rows
+        )
+    else:
+        names = (
+            "Timestamp,Model,Request tokens,Response tokens"
+            if form == "burstgpt"
+            else ("arrival_s,model,input_tokens,output_tokens")
+        )
+        text = names + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+    notes = read_text(tmp_path, text).report.notes
+    assert any(note.startswith("requests name 2 models (large, small)") for note in notes)
+    assert not any(
+        "2 models" in note
+        for note in read_text(tmp_path, text.replace("large", "small")).report.notes
+    )
+
+
+def test_what_rows_cannot_mean_is_told(tmp_path):
+    head = "arrival_s,input_tokens,output_tokens\n"
+    rows = "".join(f"{k},{100 + k},{k}\n" for k in range(4))
+    notes = read_text(tmp_path, head + rows + rows).report.notes
+    assert any(
+        note.startswith("4 rows have the time and the lengths of another row") for note in notes
+    )
+    assert any(note.startswith("2 requests have no output token") for note in notes)
+    assert not any(
+        "of another row" in note for note in read_text(tmp_path, head + rows).report.notes
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_a_trace_may_be_packed_whatever_its_name(tmp_path, encoding, pack):
+    text = "arrival_s,input_tokens,output_tokens\r\n0,5,2\r\n1,6,3\r\n"
+    if pack is not bytes and encoding == "utf-16":
+        pytest.skip("packed texts are UTF-8")
+    (tmp_path / "trace.csv").write_bytes(pack(text.encode(encoding)))
+    assert read_trace(tmp_path / "trace.csv").rows.input_len.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"\x28\xb5\x2f\xfd", "is packed with zstd"),
+        (b"PK\x03\x04", "is a zip archive or a spreadsheet"),
+    ],
+)
+def test_archives_that_are_not_unpacked_are_named(tmp_path, start, words):
+    (tmp_path / "trace.csv").write_bytes(start + bytes(20))
+    with pytest.raises(ConfigError, match=words):
+        read_trace(tmp_path / "trace.csv")

@@ -22,13 +22,13 @@ Otherwise there are no classes, tenants, sessions or contents.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas
 from blis_jax.traces.columns import (
@@ -41,7 +41,8 @@ from blis_jax.traces.columns import (
     seconds,
     since_first_us,
 )
-from blis_jax.traces.delimited import header_names, read_columns, read_header
+from blis_jax.traces.delimited import header_names, read_columns
+from blis_jax.traces.names import several_models
 from blis_jax.traces.read import Sniff
 from blis_jax.traces.rows import Reading, TraceRows, make_rows, number_turns, segments_of
 from blis_jax.workload.contents import Segments, chain_numbers
@@ -93,8 +94,21 @@ def _write_azure(rows: TraceRows, path: Path) -> None:
     _write(path, {"TIMESTAMP": texts, **lengths})
 
 
+def _is_azure(sniff: Sniff) -> bool:
+    """Return whether the columns are there, and times are no plain numbers."""
+    if not sniff.has_columns("TIMESTAMP", "ContextTokens", "GeneratedTokens"):
+        return False
+    first = (
+        dict(zip(sniff.names, header_names(sniff.lines[1]), strict=False))
+        if sniff.lines[1:]
+        else {}
+    )
+    time = next((first[name] for name in first if plain_name(name) == "timestamp"), "")
+    return not re.fullmatch(r"[0-9.eE+]+", time)
+
+
 AZURE = CsvTrace(
-    lambda sniff: sniff.has_columns("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    _is_azure,
     _read_azure,
     _write_azure,
 )
@@ -117,6 +131,7 @@ def _read_burstgpt(path: Path, reading: Reading) -> TraceRows:
     """Return the requests that got a response, in the order of the file."""
     columns = {"time": seconds(reading, "Timestamp"), **_BURSTGPT}
     parts = read_columns(path, columns, reading, [_HAS_RESPONSE])
+    reading.report.notes += several_models(parts["client"])
     rows = make_rows(
         in_us(parts["time"], reading),
         parts["input"],
@@ -158,18 +173,16 @@ _VIDUR = {
 
 
 def _is_vidur(sniff: Sniff) -> bool:
-    return sniff.has_columns("num_prefill_tokens", "num_decode_tokens") or sniff.has_columns(
-        "Time", "PromptTokenCount", "CompletionTokenCount"
+    lengths = (
+        ("num_prefill_tokens", "num_decode_tokens"),
+        ("PromptTokenCount", "CompletionTokenCount"),
+    )
+    return any(
+        sniff.has_columns(time, *names) for time, names in zip(_VIDUR_TIMES, lengths, strict=True)
     )
 
 
 def _read_vidur(path: Path, reading: Reading) -> TraceRows:
-    names = {plain_name(name) for name in read_header(path).names}
-    if not names & set(map(plain_name, _VIDUR_TIMES)):
-        raise ConfigError(
-            f"{path} has lengths but no arrival times (arrived_at); add the column, "
-            "since a simulation needs to know when requests come"
-        )
     columns = {"time": seconds(reading, *_VIDUR_TIMES), **_VIDUR}
     parts = read_columns(path, columns, reading)
     return make_rows(in_us(parts["time"], reading), parts["input"], parts["output"])
@@ -191,8 +204,7 @@ HEADER = "arrival_time,request_id,model,prefill_tokens,decode_tokens"
 
 def _is_blis(sniff: Sniff) -> bool:
     """Return whether the fourth and fifth column are token lists, whatever their names."""
-    has_names = sniff.has_columns("arrival_time", "prefill_tokens", "decode_tokens")
-    return has_names or any(_has_lists(line) for line in sniff.lines[1:])
+    return any(_has_lists(line) for line in sniff.lines[1:])
 
 
 def _has_lists(line: str) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import open_text
+from blis_jax.traces.names import several_models
 from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import (
     DELAY,
@@ -68,6 +69,7 @@ class _Columns:
         self.sessions: list[str] = []
         self.session_of_chat: dict[str, str] = {}
         self.delay = array("d")
+        self.num_idle_delays = 0  # of rows that have a timestamp, too
         self.last_of_session: dict[str, float] = {}  # the time of its last turn so far
 
     def add(self, line: str, block_size: int, latest: float) -> None:
@@ -93,6 +95,7 @@ class _Columns:
     def _time_of(self, found: dict[str, Any], session: str, latest: float) -> tuple[float, float]:
         """Return when a row arrives, at the earliest where it waits for an answer, and the delay after that."""
         if found.get("delay") is None or found.get("timestamp") is not None:
+            self.num_idle_delays += bool(found.get("delay"))
             return _number(found, "timestamp", 0, latest), NO_DELAY
         delay = _number(found, "delay", 0, latest)
         if not session or session not in self.last_of_session:
@@ -139,6 +142,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
     is_bailian = any({"chat_id", "parent_chat_id"} <= found.keys() for found in objects)
     known = {*_NAMES, *(_BAILIAN_NAMES if is_bailian else ())}
     reading.report.add_unread(name for found in objects for name in found if name not in known)
+    reading.report.notes += several_models(found.get("model") for found in objects)
     columns, unit_us = _Columns(), reading.unit_us("s" if is_bailian else "ms")
     block_size = reading.block_size or (BAILIAN_BLOCK_SIZE if is_bailian else BLOCK_SIZE)
     num_bad = 0
@@ -157,6 +161,10 @@ def read(path: Path, reading: Reading) -> TraceRows:
                     first_bad.append(BadRow(f"line {number}", str(error)))
                     _check_block_size(path, line, num_bad, len(columns.time), block_size)
     reading.report.add_bad(num_bad, first_bad)
+    if columns.num_idle_delays:
+        reading.report.notes.append(
+            f"{columns.num_idle_delays} rows have a timestamp and a delay: the timestamp is taken"
+        )
     delay = np.asarray(columns.delay)
     waits = delay != NO_DELAY
     delay_us = np.where(waits, np.rint(delay * unit_us), NO_DELAY).astype(np.int64)
@@ -200,9 +208,18 @@ def _number(found: dict[str, Any], name: str, low: float, high: float) -> float:
     value = found.get(name)
     if value is None:
         raise _BadLine(f"{name} is missing")
+    if isinstance(value, str):
+        value = _as_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise _BadLine(f"{name} is {_brief(value)}, not a number of at least {low}")
     return value
+
+
+def _as_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _whole(found: dict[str, Any], name: str, low: int) -> int:

@@ -3,8 +3,8 @@
 Needed are an arrival and the tokens of prompt and output. Our own names are arrival_us (or arrival_s), input_tokens,
 output_tokens, and if wanted slo_class, tenant, client, session, round_index, prefix_group, prefix_tokens, request_id,
 timeout_us, segment_contents and segment_ends (whole numbers with spaces between). Everything that rows can hold is
-kept, so every other format can be turned into this one without loss. Usual names for the same are read, too (`NAMES`);
-an arrival whose name has no unit is a date, or a number in the first unit that can be true.
+kept, so every other format can be turned into this one without loss. Usual names for the same are read, too
+(`traces.names`); an arrival whose name has no unit is a date, or a number in the first unit that can be true.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -42,72 +42,48 @@ from blis_jax.traces.columns import (
     slo_classes,
 )
 from blis_jax.traces.delimited import header_names, note_columns, read_columns, read_header
+from blis_jax.traces.names import (
+    ERRORS,
+    HAS_NOT_FAILED,
+    MODELS,
+    NAMES,
+    TIMES,
+    failure_columns,
+    found_name,
+    several_models,
+    with_unit,
+)
 from blis_jax.traces.read import Sniff, sniff
 from blis_jax.traces.rows import LATEST_US, NO_CODE, Reading, TraceRows, make_rows, number_turns
 from blis_jax.workload.contents import Segments
 
 ROWS_AT_ONCE = 500_000
 _TEXTS = ("tenant", "client", "session", "prefix_group")
+_MODEL = "model"
 _SEGMENTS = ("segment_contents", "segment_ends")
-
-
-# The names of a column, ours first; compared without case, spaces, - and _. Of JSON the innermost names count.
-NAMES = {
-    key: tuple(names.split())
-    for key, names in {
-        "input_tokens": "input_tokens input_len input_length prompt_tokens prompt_len prompt_length num_prompt_tokens "
-        "num_input_tokens input_toks isl input_sequence_length prompt_token_count input_token_count context_tokens "
-        "request_tokens",
-        "output_tokens": "output_tokens output_len output_length completion_tokens completion_len completion_length "
-        "num_completion_tokens num_output_tokens output_toks osl output_sequence_length completion_token_count "
-        "output_token_count candidates_token_count generated_tokens num_generated_tokens response_tokens decode_tokens",
-        "tenant": "tenant tenant_id organization org_id",
-        "client": "client client_id user user_id customer customer_id",
-        "session": "session session_id conversation conversation_id thread_id chat_id",
-        "round_index": "round_index turn_index turn",
-        "prefix_group": "prefix_group prefix_id",
-        "prefix_tokens": "prefix_tokens prefix_len prefix_length shared_prefix_tokens",
-    }.items()
-}
-_STEMS = [
-    "arrival",
-    "arrival_time",
-    "timestamp",
-    "time",
-    "start_time",
-    "request_time",
-    "created_at",
-]
-_WITH_UNIT = {
-    f"{stem}_{ending}": unit
-    for unit, endings in (
-        ("us", "us micros"),
-        ("s", "s sec secs seconds"),
-        ("ms", "ms millis milliseconds"),
-        ("ns", "ns nanos"),
-    )
-    for stem in _STEMS
-    for ending in endings.split()
-}
-_WITHOUT_UNIT = "arrived_at arrival_timestamp start_timestamp created ts datetime date_time date"
-_TIMES = (*_WITH_UNIT, *_STEMS, *_WITHOUT_UNIT.split())
 
 
 def matches(sniff: Sniff) -> bool:
     """Return whether the three columns are there, or the file is Parquet."""
-    listed = (
-        sniff.header,
-        *({plain_name(name) for name in flat(found)} for found in sniff.objects[:1]),
-    )
-    needed = (_TIMES, NAMES["input_tokens"], NAMES["output_tokens"])
+    listed = [sniff.names, *([*flat(found)] for found in sniff.objects[:1])]
     return sniff.is_parquet or any(
-        all(any(plain_name(name) in names for name in each) for each in needed) for names in listed
+        with_unit(each, TIMES) is not None
+        and all(
+            found_name(each, NAMES[name]) is not None for name in ("input_tokens", "output_tokens")
+        )
+        for each in listed
     )
 
 
-def read(path: Path, reading: Reading) -> TraceRows:
-    """Return the requests in the order of the file."""
+def read(
+    path: Path,
+    reading: Reading,
+    further: Callable[[Sequence[str]], Mapping[str, Column]] | None = None,
+) -> TraceRows:
+    """Return the requests in the order of the file; `others` has the `further` columns of its names."""
     table = _Table.of(path)
+    if further is not None:
+        table = replace(table, further=further(table.names))
     if table.unit is not None or table.has_dates or reading.time_unit is not None:
         return _read(table, reading)
     rows, how = times.read_in_unit(partial(_read, table), replace(reading, time_unit=times.AUTO))
@@ -125,6 +101,7 @@ class _Table:
     unit: str | None  # that the name says
     has_dates: bool
     kind: str  # csv, json or parquet
+    further: Mapping[str, Column] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path) -> _Table:
@@ -142,19 +119,14 @@ class _Table:
             kind, names = "csv", read_header(path).names
             if len(seen.lines) > 1:
                 first = dict(zip(names, header_names(seen.lines[1]), strict=False))
-        known = {plain_name(name): name for name in names}
-        named = [name for name in _TIMES if plain_name(name) in known]
-        arrival = known[plain_name(named[0])] if named else "arrival_us"
-        unit = _WITH_UNIT.get(named[0]) if named else None
+        arrival, unit = with_unit(names, TIMES) or ("arrival_us", "us")
         return cls(path, names, arrival, unit, _is_date(first.get(arrival)), kind)
 
     def columns(self, reading: Reading) -> dict[str, Column]:
         """Return the columns to read, by our names; the file's own names are said of faulty rows."""
-        known = {plain_name(name): name for name in self.names}
 
         def named(key: str) -> str:
-            listed = (known.get(plain_name(name)) for name in NAMES.get(key, (key,)))
-            return next((name for name in listed if name is not None), key)
+            return found_name(self.names, NAMES.get(key, (key,))) or key
 
         lists = Column(
             parse=_number_lists,
@@ -173,6 +145,9 @@ class _Table:
             "timeout_us": counts(0, "timeout_us", most=LATEST_US, default=0),
             **{name: Column((named(name),), is_text=True, default="") for name in _TEXTS},
             **{name: lists._replace(names=(name,)) for name in _SEGMENTS},
+            _MODEL: Column((found_name(self.names, MODELS) or _MODEL,), is_text=True, default=""),
+            **failure_columns(self.names),
+            **self.further,
         }
 
     def _arrival(self, reading: Reading) -> Column:
@@ -201,6 +176,12 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         parts = read_frames(
             frames(table.path, table.names, places), columns, places, reading, _CHECKS
         )
+    parts = {name: values for name, values in parts.items() if not name.startswith("failed: ")}
+    models = several_models(parts.pop(_MODEL))
+    reading.report.notes += models
+    if not models:
+        reading.report.add_unread(name for name in table.names if name in MODELS)
+    others = {name: parts.pop(name) for name in table.further}
     time = parts.pop("arrival")
     if table.has_dates:
         time = since_first_us(time)
@@ -214,9 +195,8 @@ def _read(table: _Table, reading: Reading) -> TraceRows:
         prefix_len=parts.pop("prefix_tokens"),
         **_with_ids(parts, table, reading),
     )
-    has_turns = any(
-        plain_name(name) in map(plain_name, table.names) for name in NAMES["round_index"]
-    )
+    rows = replace(rows, others={**rows.others, **others}) if others else rows
+    has_turns = found_name(table.names, NAMES["round_index"]) is not None
     return rows if has_turns else number_turns(rows)
 
 
@@ -307,6 +287,7 @@ def _has_fitting_segments(found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 _CHECKS = (
+    HAS_NOT_FAILED,
     Check(
         "prefix_tokens is above input_tokens",
         lambda found: found["prefix_tokens"] <= found["input_tokens"],
@@ -323,7 +304,11 @@ _CHECKS = (
 
 def flat(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object's values by their innermost names; the outermost goes first where two are named alike."""
-    values = {name: value for name, value in found.items() if not isinstance(value, Mapping)}
+    values = {
+        name: "an error" if isinstance(value, Mapping) else value
+        for name, value in found.items()
+        if not isinstance(value, Mapping) or (name in ERRORS and value)
+    }
     for inner in found.values():
         if isinstance(inner, Mapping):
             values = flat(inner) | values

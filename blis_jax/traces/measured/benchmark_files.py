@@ -96,6 +96,12 @@ def _add_aiperf(sent: Sent, record: object, where: str) -> None:
     inputs, outputs = (
         number(at(record, "metrics", name, "value"), f"{where} {name}") for name in _LENGTHS
     )
+    if math.isnan(outputs):  # answer and reasoning, counted apart
+        parts = [
+            number(at(record, "metrics", name, "value"), f"{where} {name}")
+            for name in ("output_token_count", "reasoning_token_count")
+        ]
+        outputs = parts[0] + (0.0 if math.isnan(parts[1]) else parts[1])
     ttft, total = (
         in_ms(at(record, "metrics", name), "value", f"{where} {name}")
         for name in ("time_to_first_token", "request_latency")
@@ -138,7 +144,9 @@ def _aiperf_figures(document: object, source: str) -> Summary:
         of(*pace, "concurrency"),
     )
     words = "it has no requests; give profile_export.jsonl, which AIPerf writes beside it"
-    return Summary("aiperf", figures, words, load)
+    num_failed = of("error_request_count", "avg")
+    num_failed = 0.0 if math.isnan(num_failed) else num_failed
+    return Summary("aiperf", figures, words, load, num_failed=num_failed)
 
 
 # --- GenAI-Perf: profile_export.json, the times of every answer, but no lengths -------------------
@@ -165,15 +173,25 @@ def read_genai_perf(document: object, source: str) -> list[Benchmark]:
 
 
 def _genai_perf_figures(experiment: object, source: str) -> Summary:
-    times = []
-    for place, request in enumerate(at(experiment, "requests")):
+    times, num_failed, requests = [], 0, at(experiment, "requests")
+    for place, request in enumerate(requests):
         where = f"{source}: request {place}: response_timestamps"
         sent, answers = number(at(request, "timestamp"), where), at(request, "response_timestamps")
-        if isinstance(answers, list) and answers:
-            times.append([(number(answers[end], where) - sent) / 1e6 for end in (0, -1)])
+        has_failed = at(request, "success") is False or at(request, "error") is not None
+        if has_failed or not isinstance(answers, list) or not answers:
+            num_failed += 1
+            continue
+        first, last = ((number(answers[end], where) - sent) / 1e6 for end in (0, -1))
+        times.append((math.nan if len(answers) == 1 else first, last))
     if not times:
-        raise ConfigError(none_answered(source, len(at(experiment, "requests"))))
-    by_latency = dict(zip(("ttft_ms", "e2e_ms"), np.asarray(times).T, strict=True))
+        raise ConfigError(none_answered(source, len(requests)))
+    columns = np.asarray(times).T
+    is_streamed = bool(np.any(np.isfinite(columns[0])))  # one answer: the client did not stream
+    by_latency = {
+        name: values[np.isfinite(values)]
+        for name, values in zip(("ttft_ms", "e2e_ms"), columns, strict=True)
+        if is_streamed or name == "e2e_ms"
+    }
     figures = {
         (name, statistic): float(
             np.mean(values) if statistic == "mean" else np.percentile(values, int(statistic[1:]))
@@ -192,7 +210,7 @@ def _genai_perf_figures(experiment: object, source: str) -> Summary:
         "it has prompts and answers as texts, but no lengths in tokens; give profile_export.jsonl of AIPerf, which "
         "took GenAI-Perf's place"
     )
-    return Summary("GenAI-Perf", figures, words, load)
+    return Summary("GenAI-Perf", figures, words, load, num_failed=num_failed)
 
 
 # --- llm-d's Benchmark Report: YAML or JSON, figures of any client --------------------------------

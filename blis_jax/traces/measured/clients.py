@@ -81,7 +81,8 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
         pace = f"{pace}, at most {limit:.0f} open"
     settings = ServerSettings(model=result.get("model_id"))
     notes = [closed_loop(limit)] if is_limited else []
-    if math.isinf(rate_per_s) and not is_limited and isinstance(result.get("ttfts"), list):
+    is_at_once = math.isinf(rate_per_s) and not is_limited and not result.get("ramp_up_strategy")
+    if is_at_once and isinstance(result.get("ttfts"), list):
         result = {"start_times": [0.0] * len(result["ttfts"]), **result}
     lacking = [name for name in _LISTS if not isinstance(result.get(name), list)]
     ttfts, errors = result.get("ttfts"), result.get("errors")
@@ -219,6 +220,8 @@ def _guidellm_run(benchmark: object, source: str, *, is_closed: bool) -> Measure
         sent.add(start, (of("prompt_tokens"), output), ttft / 1e3, total / 1e3)
         cached = number(at(request, "input_metrics", "cached_tokens"), f"{where} cached_tokens")
         sent.cached_tokens += 0.0 if math.isnan(cached) else cached
+        media = ("image_tokens", "image_count", "audio_seconds", "audio_tokens", "video_seconds")
+        sent.num_with_media += any(at(request, "input_metrics", name) for name in media)
     model = at(benchmark, "config", "backend", "model")
     settings = ServerSettings(model=model if isinstance(model, str) else None)
     return sent.run(source, settings, [closed_loop(None)] if is_closed else [])

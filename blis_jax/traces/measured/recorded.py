@@ -1,15 +1,18 @@
 """Measured runs that list requests with their times: a CSV of latencies, BLIS's TraceV2, and all other formats.
 
-The CSV has arrival_us (or arrival_s), input_tokens, output_tokens, ttft_ms and e2e_ms. Of a
-TraceV2 with send and chunk times, such as BLIS's `observe` records, rows with status ok, streamed, are measured: from
-send_time_us to the chunks, less the network's round trip that the header states, which BLIS's own calibration adds to
-simulated latencies. The header's warm-up requests arrive, but count as not measured. Rows without an output are left
-out.
+The table, CSV or JSON lines, has a time of arrival, the tokens of prompt and output, TTFT, and E2E or TPOT, under any
+of the names in `traces.names`; a unit in a name counts. Of a TraceV2 with send and chunk times, such as BLIS's
+`observe` records, rows with status ok, streamed, are measured: from send_time_us to the chunks, less the network's
+round trip that the header states, which BLIS's own calibration adds to simulated latencies. The header's warm-up
+requests arrive, but count as not measured. Rows without an output are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -18,54 +21,97 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from blis_jax.lazy import pandas
+from blis_jax.traces.columns import Column
 from blis_jax.traces.delimited import header_names, read_table
-from blis_jax.traces.formats import trace_v2, trace_v3
+from blis_jax.traces.formats import plain, trace_v2, trace_v3
 from blis_jax.traces.measured.clients import CLIENTS
 from blis_jax.traces.measured.engine_log import COLUMNS, read_engine_log
-from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at, of_header
+from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at, of_header, tpot_of
 from blis_jax.traces.measured.sent import (
+    TO_MS,
     Benchmark,
+    Sent,
     Summary,
     few_gaps,
     no_requests,
     none_answered,
     parse,
+    unlikely,
 )
+from blis_jax.traces.names import LATENCIES, lacks, with_unit
 from blis_jax.traces.read import sniff
-from blis_jax.traces.rows import Reading, make_rows
+from blis_jax.traces.rows import Reading, TraceRows
 
 
-def read_latency_csv(path: Path) -> MeasuredRun:
-    """Return the run of a CSV with a latency per row; rows with an empty one only arrive."""
-    table = read_table(path)
-    unit = next((unit for unit in ("us", "s") if f"arrival_{unit}" in table), None)
-    wanted = ["input_tokens", "output_tokens", "ttft_ms", "e2e_ms"]
-    lacking = [name for name in wanted if name not in table]
-    if unit is None or lacking:
-        raise ConfigError(
-            f"{path} has no column {lacking[0] if lacking else 'arrival_us'}; needed are arrival_us or "
-            f"arrival_s, {', '.join(wanted)}"
-        )
-    numbers = {name: _numbers(path, table, name) for name in [f"arrival_{unit}", *wanted]}
-    arrival = numbers[f"arrival_{unit}"] * (1e6 if unit == "s" else 1.0)
-    rows = make_rows(
-        np.round(arrival - arrival.min()), numbers["input_tokens"], numbers["output_tokens"]
+def read_latencies(path: Path) -> MeasuredRun:
+    """Return the run of a table with latencies per row; rows without one, or with 0, only arrive.
+
+    Raises:
+        ConfigError: a column is missing, or no row has latencies.
+    """
+    units: dict[str, str | None] = {}
+
+    def columns_of(names: Sequence[str]) -> dict[str, Column]:
+        lacking = lacks(names)
+        if lacking is not None:
+            raise ConfigError(f"{path}: {lacking}")
+        named = {key: with_unit(names, wanted) for key, wanted in LATENCIES.items()}
+        if named["ttft"] is None or not (named["e2e"] or named["tpot"]):
+            raise ConfigError(
+                f"{path} lacks a column of latencies; needed are ttft_ms, and e2e_ms or tpot_ms"
+            )
+        found = {key: each for key, each in named.items() if each is not None}
+        units.update({key: unit for key, (_, unit) in found.items()})
+        return {key: Column((name,), parse=_or_nothing) for key, (name, _) in found.items()}
+
+    reading = Reading()
+    rows = plain.read(path, reading, columns_of)
+    latencies, notes = _in_s(path, rows, units)
+    if reading.report.num_bad:
+        notes.append(f"{reading.report.bad_in_words()} left out")
+    sent = Sent()
+    values = (rows.arrival_us / 1e6, rows.input_len, rows.output_len, *latencies)
+    for start, inputs, outputs, ttft, e2e in zip(*(each.tolist() for each in values), strict=True):
+        sent.add(start, (inputs, outputs), ttft, e2e)
+    of_times = (note.partition("; --time-unit")[0] for note in reading.report.notes)
+    return sent.run(str(path), ServerSettings(), [*of_times, *notes])
+
+
+def _or_nothing(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers, NaN for cells that are empty or no number; every row is good."""
+    numbers = pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
+    return numbers, np.ones(len(numbers), bool)
+
+
+USUAL_TPOT_MS = (0.5, 500.0)  # where columns do not say their unit
+
+
+def _in_s(
+    path: Path, rows: TraceRows, units: Mapping[str, str | None]
+) -> tuple[list[np.ndarray], list[str]]:
+    """Return TTFT and E2E in s; and what was said of a unit that columns leave out."""
+
+    def in_unit(usual: str) -> list[np.ndarray]:
+        times = {key: rows.others[key] * TO_MS[unit or usual] / 1e3 for key, unit in units.items()}
+        e2e = times.get("e2e")
+        if e2e is None:
+            after = np.where(rows.output_len > 1, times["tpot"] * (rows.output_len - 1), 0.0)
+            e2e = times["ttft"] + after
+        return [times["ttft"], e2e]
+
+    if None not in units.values():
+        return in_unit("ms"), []
+    for unit in ("ms", "s", "us", "ns"):
+        ttft, e2e = in_unit(unit)
+        tpot_ms = 1e3 * tpot_of(ttft, e2e, rows.output_len)
+        mean_ms = float(np.nanmean(tpot_ms)) if np.isfinite(tpot_ms).any() else math.nan
+        if USUAL_TPOT_MS[0] <= mean_ms <= USUAL_TPOT_MS[1]:
+            words = f"latencies whose columns say no unit are read as {unit}: TPOT is then {mean_ms:.3g} ms on average"
+            return [ttft, e2e], [words]
+    raise ConfigError(
+        f"{path}: the columns of latencies say no unit, and none makes sense; name them ttft_ms and e2e_ms, or "
+        "likewise with _s or _us"
     )
-    return MeasuredRun(rows, 1e3 * numbers["ttft_ms"], 1e3 * numbers["e2e_ms"])
-
-
-def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
-    values = pandas.to_numeric(table[name].replace("", np.nan), errors="coerce").to_numpy(
-        np.float64
-    )
-    may_lack = name in ("ttft_ms", "e2e_ms")
-    bad = np.flatnonzero((np.isnan(values) & ~may_lack) | (values < 0))
-    if bad.size:
-        raise ConfigError(
-            f"{path}, line {bad[0] + 2}: {name} is {table[name].iloc[bad[0]]!r}; give a number of at "
-            "least 0"
-        )
-    return values
 
 
 def read_observed_trace(path: Path) -> MeasuredRun:
@@ -184,11 +230,14 @@ def read_requests(
     elif name == "vllm-bench":
         found = read_engine_log(path, num_fitted)
     else:
-        read = read_observed_trace if name == "trace-v2" else read_latency_csv
+        read = read_observed_trace if name == "trace-v2" else read_latencies
         found = read(path)
     if isinstance(found, Summary) and found.load.num_requests == 0:
         raise ConfigError(none_answered(str(path), found.num_failed))
     if isinstance(found, MeasuredRun):
+        tpot = found.tpot_us[np.isfinite(found.tpot_us)]
+        odd = unlikely(float(np.mean(tpot)) / 1e3) if len(tpot) else []
+        found = dataclasses.replace(found, notes=(*found.notes, *odd))
         found = found.take(np.argsort(found.rows.arrival_us, kind="stable"))
     return found
 
@@ -232,18 +281,30 @@ def _recognised(path: Path, wanted: str | None) -> tuple[str, object]:
 
 
 def _name_of_table(path: Path) -> str:
-    lines = input_files.read_text(path, "a measured run").lstrip()[:2000].splitlines()
+    lines = input_files.read_text(path, "a measured run").lstrip().splitlines()
     head = lines[0] if lines else ""
+    if not head:
+        raise ConfigError(f"{path} is empty; give the result file of a benchmark client")
     if "first_chunk_time_us" in head:
         return "trace-v2"
-    if "ttft_ms" in header_names(head) and not head.startswith("{"):
+    columns = header_names(head)
+    if head.startswith("{"):
+        columns = tuple(plain.flat(parsed)) if isinstance(parsed := _first(head), dict) else ()
+    if with_unit(columns, LATENCIES["ttft"]) is not None:
         return "latency-csv"
     raise ConfigError(
         f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "
         "results of vllm bench serve, SGLang's bench_serving, GuideLLM, inference-perf, AIPerf and GenAI-Perf, llm-d's "
-        "Benchmark Report, TraceV2 with chunk times, the engine's requests.jsonl, and a CSV with arrival_us, "
-        "input_tokens, output_tokens, ttft_ms and e2e_ms"
+        "Benchmark Report, TraceV2 with chunk times, the engine's requests.jsonl, and a table with arrival_s, "
+        "input_tokens, output_tokens, ttft_ms and e2e_ms (or usual names for the same)"
     )
+
+
+def _first(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _chosen(

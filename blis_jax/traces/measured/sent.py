@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,26 +35,44 @@ def parse(path: Path) -> Any:
         return read_yaml(text, str(path))
     if not text.lstrip().startswith(("{", "[")):
         return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _lines(text, path)
+    documents = _documents(text, path)
+    return documents[0] if len(documents) == 1 else documents
 
 
-def _lines(text: str, path: Path) -> tuple[Any, ...]:
-    lines = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                lines.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: {error}; give JSON, or JSON with one object a line"
-                ) from None
-    return tuple(lines)
+def _documents(text: str, path: Path) -> tuple[Any, ...]:
+    """Return all documents of a text, one after the other, whatever lies between them and however they are indented."""
+    found: list[Any] = []
+    place, decoder = 0, json.JSONDecoder()
+    while (start := _BLANK.match(text, place).end()) < len(text):  # type: ignore[union-attr]
+        try:
+            document, place = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(_damaged(text, path, start, error, len(found))) from None
+        found.append(document)
+    return tuple(found)
 
 
-TO_MS = {"s": 1e3, "sec": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+_BLANK = re.compile(r"[\s,]*")
+
+
+def _damaged(text: str, path: Path, start: int, error: Exception, num_before: int) -> str:
+    place = getattr(error, "pos", start)
+    line = text.count("\n", 0, place) + 1
+    if place >= len(text.rstrip()) - 1 or "Unterminated" in str(error):
+        return (
+            f"{path}, line {line}: the file ends in the middle of a record, after {num_before} whole ones: it was cut "
+            "off; copy it again, or take that record out"
+        )
+    words = getattr(error, "msg", str(error))
+    return f"{path}, line {line}: {words}; give JSON, or JSON with one object a line"
+
+
+TO_MS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
+    **dict.fromkeys(("us", "µs", "μs", "microsecond", "microseconds"), 1e-3),
+    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-6),
+}
 
 
 class Load(NamedTuple):
@@ -79,6 +98,27 @@ class Summary:
     settings: ServerSettings = field(default_factory=ServerSettings)
     num_failed: float = 0.0
 
+    @property
+    def remarks(self) -> list[str]:
+        """Return what a reader of the figures must know."""
+        remarks = []
+        if self.num_failed > 0:
+            among = self.num_failed + self.load.num_requests
+            of_all = f" of {among:.0f}" if math.isfinite(among) else ""
+            remarks.append(
+                f"{self.num_failed:.0f}{of_all} requests have failed: the figures are of the others"
+            )
+        for statistic in sorted({name for _, name in self.figures}):
+            ttft, e2e = (self.figures.get((name, statistic)) for name in ("ttft_ms", "e2e_ms"))
+            if ttft is not None and e2e is not None and ttft > e2e:
+                remarks.append(
+                    f"the {statistic} of TTFT, {ttft:,.4g} ms, is above that of E2E, {e2e:,.4g} ms: one of them is in "
+                    "another unit, or of other requests; do not trust either"
+                )
+                break
+        tpot = self.figures.get(("tpot_ms", "mean"), math.nan)
+        return remarks + unlikely(tpot)
+
 
 class Benchmark(NamedTuple):
     """One run in a file, with the words that tell it from the others there."""
@@ -97,6 +137,8 @@ class Sent:
     ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)  # from sent to the last token
     num_failed: int = 0
+    num_without_lengths: int = 0
+    num_with_media: int = 0  # whose prompts have images, sound or video
     num_contradictory: int = 0  # whose first token comes after the last
     num_warm_up: int = 0
     cached_tokens: float = 0.0  # of the prompts, found in the server's prefix cache
@@ -105,7 +147,9 @@ class Sent:
     def add(self, start_s: float, tokens: tuple[float, float], ttft_s: float, e2e_s: float) -> None:
         """Add a request that was answered; `tokens` of its prompt and its output."""
         if not (math.isfinite(start_s) and all(count >= 1 for count in tokens)):
-            self.num_failed += 1
+            lacks_lengths = math.isfinite(start_s) and any(map(math.isnan, tokens))
+            self.num_without_lengths += lacks_lengths
+            self.num_failed += not lacks_lengths
             return
         self.start_s.append(start_s)
         self.input_tokens.append(tokens[0])
@@ -121,8 +165,18 @@ class Sent:
         Raises:
             ConfigError: no request was answered, or none was streamed.
         """
+        if not self.start_s and self.num_without_lengths:
+            raise ConfigError(
+                f"{source}: {self.num_without_lengths} requests were answered, but the file has not how many tokens "
+                "their prompts and outputs have; measure again with token counts (a tokenizer, or the server's usage)"
+            )
         if not self.start_s:
             raise ConfigError(none_answered(source, self.num_failed))
+        if self.num_contradictory == len(self.start_s):
+            raise ConfigError(
+                f"{source}: in all {len(self.start_s)} requests the first token comes after the last; are the columns "
+                "in place of each other, or in different units?"
+            )
         if np.all(np.isnan(self.ttft_s)):
             raise ConfigError(
                 f"{source} has no time of a first token: the client did not stream; measure again "
@@ -157,10 +211,21 @@ class Sent:
 
     def _remarks(self) -> list[str]:
         remarks = []
-        if self.num_failed:
+        if left := self.num_failed + self.num_without_lengths:
             remarks.append(
-                f"{self.num_failed} of {self.num_failed + len(self.start_s)} requests have failed or "
+                f"{left} of {left + len(self.start_s)} requests have failed or "
                 "lack their lengths: they are left out, though they may have cost the server time"
+            )
+        columns = (self.start_s, self.input_tokens, self.output_tokens, self.ttft_s, self.e2e_s)
+        if repeated := len(self.start_s) - len(set(zip(*columns, strict=True))):
+            remarks.append(
+                f"{repeated} requests are equal to another one in their time of sending, lengths and latencies: if the "
+                "file was joined with itself, take them out"
+            )
+        if self.num_with_media:
+            remarks.append(
+                f"{self.num_with_media} requests have images, sound or video: encoding them takes no time here, so a "
+                "prefill token will seem too dear"
             )
         if self.num_contradictory:
             remarks.append(
@@ -199,6 +264,19 @@ def few_gaps(gaps: Sequence[tuple[float, float]]) -> list[str]:
     return [
         f"the file has {seen:,.0f} gaps for the {due:,.0f} between its output tokens: chunks hold several tokens, or "
         "tokens (of reasoning) come before the first content, so TTFT is not that of the first token; trust E2E"
+    ]
+
+
+LEAST_TPOT_MS, MOST_TPOT_MS = 0.05, 2000.0  # of servers of language models
+
+
+def unlikely(tpot_ms: float) -> list[str]:
+    """Return a remark where a mean TPOT is that of no server."""
+    if not (tpot_ms < LEAST_TPOT_MS or tpot_ms > MOST_TPOT_MS):
+        return []
+    return [
+        f"the mean TPOT is {tpot_ms:,.3g} ms, which no server has: the file's latencies seem to be in another unit "
+        "than its format or its columns say"
     ]
 
 

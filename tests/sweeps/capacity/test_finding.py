@@ -87,6 +87,10 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     fails = [Smallest(Arm("mine", config), alone, {1: tried[1]})]
     none = findings_of(fails, [target], {"workload": "mixed", "confidence": 0.95})
     assert str(none.answer.verdict[0]) == "no cluster of at most 1 instances is known to do so."
+    assert none.answer.next.startswith("allow more --max-instances") and "> 1" in text(none)
+    unsure = [Smallest(Arm("mine", config), alone, {1: tried[1], 2: tried[2]})]
+    unknown = findings_of(unsure, [target], {"workload": "mixed", "confidence": 0.95})
+    assert unknown.answer.next.startswith("more --seeds tell") and "> 2" not in text(unknown)
 
 
 def test_the_verdict_names_a_policy_that_may_cost_no_more() -> None:

@@ -109,7 +109,7 @@ BAD_LINES = {
     "[1, 2]": "not a JSON object",
     '{"timestamp": 1, "input_length": 5}': "output_length is missing",
     '{"timestamp": -1, "input_length": 5, "output_length": 1}': "timestamp is -1, not a number",
-    '{"timestamp": "1", "input_length": 5, "output_length": 1}': 'timestamp is "1", not a number',
+    '{"timestamp": "x", "input_length": 5, "output_length": 1}': 'timestamp is "x", not a number',
     '{"timestamp": NaN, "input_length": 5, "output_length": 1}': "timestamp is NaN",
     '{"timestamp": 1, "input_length": 0, "output_length": 1}': "input_length is 0",
     '{"timestamp": 1, "input_length": 5.5, "output_length": 1}': "input_length is 5.5",

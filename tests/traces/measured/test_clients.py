@@ -3,8 +3,11 @@
 `requests.csv` is the truth. Every file with requests has one more that failed.
 """
 
+import bz2
 import contextlib
+import gzip
 import json
+import lzma
 import math
 from collections.abc import Iterator
 from dataclasses import fields
@@ -311,6 +314,92 @@ def test_latencies_may_be_separated_by_semicolons(tmp_path: Path, truth: Measure
     np.testing.assert_array_equal(run.ttft_us, truth.ttft_us)
 
 
+@pytest.mark.parametrize("mark", ["\ufeff", ""])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_a_result_may_be_packed_or_begin_with_a_mark(
+    tmp_path: Path, truth: MeasuredRun, mark: str, pack
+) -> None:
+    text = mark + (FILES / "vllm_serve_detailed.json").read_text()
+    (tmp_path / "run.json").write_bytes(pack(text.encode()))
+    np.testing.assert_allclose(read_measured(tmp_path / "run.json").e2e_us, truth.e2e_us)
+
+
+def test_results_that_were_joined_with_themselves_are_told(tmp_path: Path, truth: MeasuredRun):
+    text = (FILES / "aiperf_records.jsonl").read_text()
+    (tmp_path / "twice.jsonl").write_text(text + text)
+    run = read_measured(tmp_path / "twice.jsonl")
+    assert len(run) == 2 * len(truth)
+    assert any(f"{len(truth)} requests are equal to another one" in note for note in run.notes)
+
+
+def test_a_client_without_token_counts_is_not_called_failed(tmp_path: Path):
+    records = [
+        json.loads(line) for line in (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    ]
+    for record in records:
+        record["metrics"].pop("input_sequence_length", None)
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    with pytest.raises(
+        ConfigError, match="24 requests were answered, but the file has not how many"
+    ):
+        read_measured(tmp_path / "records.jsonl")
+
+
+def test_seconds_and_micro_signs_are_units(tmp_path: Path, truth: MeasuredRun):
+    records = [
+        json.loads(line) for line in (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    ]
+    for record in records:
+        for name, unit, factor in (
+            ("time_to_first_token", "µs", 1e3),
+            ("request_latency", "seconds", 1e-3),
+        ):
+            if name in record["metrics"]:
+                record["metrics"][name] = {
+                    "value": record["metrics"][name]["value"] * factor, "unit": unit,
+                }  # fmt: skip
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    np.testing.assert_allclose(read_measured(tmp_path / "records.jsonl").ttft_us, truth.ttft_us)
+
+
+def test_genai_perf_without_streaming_has_no_ttft_and_counts_failures(tmp_path: Path):
+    answered = [
+        {"timestamp": 10**9 * k, "response_timestamps": [10**9 * k + 5 * 10**8]} for k in range(4)
+    ]
+    failed = [{"timestamp": 0, "response_timestamps": []}, {**answered[0], "success": False}]
+    document = {
+        "experiments": [
+            {"experiment": {"mode": "concurrency", "value": 1}, "requests": answered + failed}
+        ]
+    }
+    found = read_result(written(tmp_path, document))
+    assert found.figures == {
+        ("e2e_ms", name): pytest.approx(500.0) for name in ("mean", "p50", "p90", "p99")
+    }
+    assert found.remarks == ["2 of 6 requests have failed: the figures are of the others"]
+
+
+def test_figures_that_contradict_each_other_are_told(tmp_path: Path):
+    document = json.loads((FILES / "inference_perf_summary.json").read_text())
+    document["successes"]["latency"]["time_to_first_token"]["mean"] = 38.9  # ms in place of s
+    found = read_result(written(tmp_path, document))
+    assert any(
+        "the mean of TTFT, 3.89e+04 ms, is above that of E2E, 818 ms" in each
+        for each in found.remarks
+    )
+
+
+def test_a_ramp_is_not_all_at_once(tmp_path: Path):
+    path = changed(
+        tmp_path, "vllm_serve_detailed.json", request_rate="inf", ramp_up_strategy="linear"
+    )
+    document = json.loads(path.read_text())
+    del document["start_times"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match="it has no start_times, so arrivals are unknown"):
+        read_measured(path)
+
+
 BAD = {
     "nothing streamed": ({"ttfts": [0.0] * 25}, "the client did not stream"),
     "all failed": ({"errors": ["no"] * 25}, "all 25 requests have failed"),
@@ -336,8 +425,9 @@ def test_damaged_results_end_in_a_sentence(case: str, tmp_path: Path):
     [
         ('{"a": 1}', "has no measured latencies that are known here"),
         ("[]", "has no measured latencies that are known here"),
-        ("{", "line 1: Expecting property name"),
-        ("", "its first line is ''"),
+        ("{", "line 1: the file ends in the middle of a record, after 0 whole ones"),
+        ('{"a" 1}', "line 1: Expecting ':' delimiter"),
+        ("", "is empty; give the result file"),
         ('{"benchmarks": [{"requests": {"successful": 3}}]}', "no requests.successful"),
     ],
 )

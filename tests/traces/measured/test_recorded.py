@@ -136,16 +136,66 @@ def test_latency_csv(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "words", "num_left"),
     [
-        ("0.05,seven,5,20,60", "line 22: input_tokens is 'seven'"),
-        ("0.05,7,5,20,10", "last token before its first"),
-        ("0.05,7,0,20,60", "without prompt or output tokens"),
+        ("0.05,seven,5,20,60", "1 malformed row, the first at line 22 (input_tokens is seven", 0),
+        ("0.05,7,5,20,10", "1 requests have their first token after their last", 1),
+        ("0.05,7,5,0,60", "1 requests have no time of a first token", 1),
+        ("0.05,7,0,20,60", "1 of 21 requests have failed or lack their lengths", 0),
     ],
 )
-def test_bad_rows_are_refused_in_a_sentence(tmp_path: Path, line: str, words: str):
-    with pytest.raises(ConfigError, match=words):
-        read_measured(_csv(tmp_path, line))
+def test_a_bad_row_is_told_and_not_measured(
+    tmp_path: Path, line: str, words: str, num_left: int
+) -> None:
+    run = read_measured(_csv(tmp_path, line))
+    assert len(run) == 20 + num_left and np.isfinite(run.ttft_us).sum() == 20
+    assert run.ttft_us[np.isfinite(run.ttft_us)].tolist() == [30_000.0] * 20
+    assert any(words in note for note in run.notes)
+
+
+# by header: one row of a request sent at 0.1 k s, TTFT 30 ms, E2E 130 ms, so a TPOT of 25 ms
+TABLES = {
+    "arrival_s,prompt_tokens,completion_tokens,ttft_s,e2e_s": "{t},{i},5,0.03,0.13",
+    "timestamp,isl,osl,ttft,latency": "{t},{i},5,0.03,0.13",
+    "timestamp,isl,osl,ttft,end_to_end_latency": "{t},{i},5,30,130",
+    "start_time_ms,num_input_tokens,num_output_tokens,time_to_first_token_ms,tpot_ms": "{ms},{i},5,30,25",
+    "arrival_us,input_num_tokens,output_num_tokens,ttft_us,request_latency_ms": "{us},{i},5,30000,130",
+    "arrival_s;input_tokens;output_tokens;ttft_ms;e2e_ms": "{t};{i};5;30;130",
+}
+
+
+@pytest.mark.parametrize("header", TABLES)
+def test_a_table_of_latencies_may_have_usual_names_and_units(tmp_path: Path, header: str) -> None:
+    line, path = TABLES[header], tmp_path / "run.csv"
+    rows = [line.format(t=k / 10, ms=100 * k, us=100_000 * k, i=20 + k) for k in range(20)]
+    path.write_text("\n".join([header, *rows]), encoding="utf-8-sig", newline="\r\n")
+    run = read_measured(path)
+    assert run.rows.arrival_us.tolist() == [100_000 * k for k in range(20)]
+    assert run.rows.input_len.tolist() == [20 + k for k in range(20)]
+    np.testing.assert_allclose(run.ttft_us, 30_000)
+    np.testing.assert_allclose(run.e2e_us, 130_000)
+    assert not any("--" in note for note in run.notes)  # calibrate has none of a trace's options
+
+
+def test_failed_rows_of_a_table_are_left_out(tmp_path: Path) -> None:
+    rows = [
+        f"{k / 10},20,5,{0 if k < 5 else 30},{0 if k < 5 else 130},{500 if k < 5 else 200}"
+        for k in range(25)
+    ]
+    path = tmp_path / "run.csv"
+    path.write_text(
+        "\n".join(["arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms,status", *rows])
+    )
+    run = read_measured(path)
+    assert len(run) == 20 and run.ttft_us.tolist() == [30_000.0] * 20
+    assert "5 failed requests (by their status or error) left out" in run.notes
+
+
+def test_latencies_in_another_unit_than_the_column_says_are_told(tmp_path: Path) -> None:
+    rows = [f"{k / 10},20,5,0.03,0.13" for k in range(20)]
+    path = tmp_path / "run.csv"
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms", *rows]))
+    assert any("in another unit than" in note for note in read_measured(path).notes)
 
 
 def test_files_that_are_no_measured_runs(tmp_path: Path):

@@ -30,7 +30,7 @@ def test_columns_may_have_any_order_and_more_beside_them(tmp_path):
 
 
 def test_lengths_without_arrivals_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="has lengths but no arrival times"):
+    with pytest.raises(ConfigError, match="no column for a time of arrival"):
         read_text(tmp_path, "num_prefill_tokens,num_decode_tokens\n3,4\n")
 
 

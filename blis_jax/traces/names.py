@@ -1,0 +1,199 @@
+"""The names that people give to the columns of a table of requests, and the units that these say.
+
+Names are compared without case, spaces, - and _; of a name with points, as `usage.prompt_tokens`, the last part counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from blis_jax.lazy import pandas
+from blis_jax.traces.columns import Check, Column, plain_name
+from blis_jax.traces.rows import MOST_NAMED
+
+_PREFIXES = ("", "num", "n", "number", "number of", "total", "request")
+_ENDINGS = (
+    "tokens", "token", "toks", "num tokens", "token count", "tokens count", "token num", "token len", "token length",
+)  # fmt: skip
+_LENGTHS = ("len", "length", "seq len", "seq length", "sequence length")
+
+
+def _spelt(usual: str, stems: Sequence[str], with_length: Sequence[str]) -> tuple[str, ...]:
+    """Return names for a number of tokens: the usual ones first, then what the stems make with all endings."""
+    made = [
+        f"{before} {stem} {after}".strip()
+        for stem in stems
+        for before, after in product(_PREFIXES, (*_ENDINGS, *_LENGTHS * (stem in with_length)))
+    ]
+    return tuple(dict.fromkeys(usual.split() + made))
+
+
+# The names of a column, ours first; of JSON the innermost names count.
+NAMES: dict[str, tuple[str, ...]] = {
+    "input_tokens": _spelt(
+        "input_tokens prompt_tokens isl n_input n_prompt num_input tokens_in in_tokens request_tokens prompt_size",
+        ("input", "prompt", "prefill", "context"),
+        ("input", "prompt", "prefill"),
+    ),
+    "output_tokens": _spelt(
+        "output_tokens completion_tokens osl n_output n_completion num_output tokens_out out_tokens token_size",
+        ("output", "completion", "decode", "generated", "generation", "gen", "response", "answer", "candidates"),
+        ("output", "completion", "decode", "generated", "generation", "gen"),
+    ),
+    **{
+        key: tuple(names.split())
+        for key, names in {
+            "tenant": "tenant tenant_id organization org_id",
+            "client": "client client_id user user_id customer customer_id",
+            "session": "session session_id conversation conversation_id thread_id chat_id",
+            "round_index": "round_index turn_index turn",
+            "prefix_group": "prefix_group prefix_id",
+            "prefix_tokens": "prefix_tokens prefix_len prefix_length shared_prefix_tokens",
+        }.items()
+    },
+}  # fmt: skip
+
+UNIT_ENDINGS = {
+    "us": ("us", "micros", "usec", "microseconds"),
+    "s": ("s", "sec", "secs", "seconds"),
+    "ms": ("ms", "msec", "millis", "milliseconds"),
+    "ns": ("ns", "nsec", "nanos", "nano", "nanoseconds", "unix_nano"),
+}
+
+
+def _with_units(listed: str) -> dict[str, str | None]:
+    """Return names with the unit that they say; those of µs first, None where a name says none."""
+    stems = listed.split()
+    named = {
+        f"{stem}_{ending}": unit
+        for unit, endings in UNIT_ENDINGS.items()
+        for stem in stems
+        for ending in endings
+    }
+    return {**named, **dict.fromkeys(stems)}
+
+
+TIMES = _with_units(
+    "arrival arrival_time timestamp time start_time request_time created_at arrived_at arrival_timestamp "
+    "start_timestamp request_arrival_time request_arrival request_timestamp request_start_time request_start "
+    "send_time sent_at sent_time received_at receive_time submit_time submitted_at submission_time dispatch_time "
+    "issue_time queued_time enqueue_time relative_time arrival_offset time_offset offset created arrived arrive_time "
+    "ts datetime date_time date"
+) | {"t": None}
+LATENCIES = {
+    "ttft": _with_units("ttft time_to_first_token first_token_latency"),
+    "e2e": _with_units(
+        "e2e e2e_latency e2el e2e_time latency request_latency total_latency end_to_end_latency end_to_end total_time "
+        "response_time duration request_duration"
+    ),
+    "tpot": _with_units(
+        "tpot itl time_per_output_token inter_token_latency mean_itl itl_mean avg_itl mean_tpot"
+    ),
+}
+
+# what says that a request failed
+STATUSES = ("status", "status_code", "http_status", "http_code", "response_code")
+SUCCESSES = ("success", "succeeded", "is_success", "ok")
+ERRORS = ("error", "error_code", "error_message", "error_type", "exception")
+MODELS = ("model", "model_name", "model_id")
+
+
+def column_key(name: str) -> str:
+    """Return what of a column's name is compared."""
+    return plain_name(name.rpartition(".")[2] or name)
+
+
+def found_name(names: Iterable[str], wanted: Iterable[str]) -> str | None:
+    """Return the name in a file that is the first of those that are wanted; None if none is."""
+    known: dict[str, str] = {}
+    for name in names:
+        known.setdefault(column_key(name), name)
+    return next((known[key] for key in map(plain_name, wanted) if key in known), None)
+
+
+def with_unit(
+    names: Iterable[str], wanted: Mapping[str, str | None]
+) -> tuple[str, str | None] | None:
+    """Return the first wanted name that a file has, with the unit that it says; None if it has none."""
+    listed = [name for name in names if not _PLURAL.search(name)]
+    for name, unit in wanted.items():
+        if (found := found_name(listed, [name])) is not None:
+            return found, unit
+    return None
+
+
+_PLURAL = re.compile(r"[a-z]{2}s$")  # start_times is a list, start_time_s has a unit
+_FAILED = re.compile(
+    r"(err|fail|time[d_ -]*out|cancel|abort|reject|drop|shed|refus|exception)", re.I
+)
+_NOTHING = frozenset(("", "none", "null", "nan", "false", "0", "200", "{}", "[]", "ok", "no error"))
+
+
+def _failed_status(text: str) -> bool:
+    number = pandas.to_numeric(text, errors="coerce")
+    return bool(number >= 400) or _FAILED.match(text) is not None
+
+
+_FAILURES: tuple[tuple[tuple[str, ...], Callable[[str], bool]], ...] = (
+    (STATUSES, _failed_status),
+    (SUCCESSES, lambda text: text.lower() in ("false", "f", "0", "no")),
+    (ERRORS, lambda text: text.lower() not in _NOTHING),
+)
+
+
+def failure_columns(names: Sequence[str]) -> dict[str, Column]:
+    """Return the columns that say that a request failed, as 1 where it did and 0 elsewhere."""
+    found = ((found_name(names, wanted), says_so) for wanted, says_so in _FAILURES)
+    return {
+        f"failed: {name}": Column((name,), parse=partial(_flags, says_so), is_text=True, default=0)
+        for name, says_so in found
+        if name is not None
+    }
+
+
+def _flags(says_so: Callable[[str], bool], values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    codes, texts = pandas.factorize(values)
+    flags = np.array([*(says_so(str(text)) for text in texts), False], np.int64)
+    return flags[codes], np.ones(len(values), bool)
+
+
+HAS_NOT_FAILED = Check(
+    "failed requests (by their status or error)",
+    lambda found: np.logical_not(
+        sum((found[key] for key in found if key.startswith("failed: ")), np.int64(0))
+    ),
+    is_fault=False,
+)
+
+
+def several_models(values: Iterable[object]) -> list[str]:
+    """Return a note where requests name more than one model."""
+    models = sorted({str(value) for value in values} - {"", "None", "nan"})
+    if len(models) < 2:
+        return []
+    more = ", …" if len(models) > MOST_NAMED else ""
+    return [
+        f"requests name {len(models)} models ({', '.join(models[:MOST_NAMED])}{more}): all are sent to the one that is "
+        "simulated; to study one of them, keep its rows"
+    ]
+
+
+def lacks(names: Sequence[str]) -> str | None:
+    """Return which column a table of requests lacks, None where nothing looks like one."""
+    parts = {
+        "a time of arrival": (TIMES, "arrival_s"),
+        "the tokens of prompts": (NAMES["input_tokens"], "input_tokens"),
+        "the tokens of outputs": (NAMES["output_tokens"], "output_tokens"),
+    }
+    missing = {
+        what: ours for what, (wanted, ours) in parts.items() if found_name(names, wanted) is None
+    }
+    if not 0 < len(missing) < len(parts):
+        return None
+    wanted = " and ".join(f"{what} (name it {ours})" for what, ours in missing.items())
+    return f"it has no column for {wanted}; its columns are {', '.join(names)}"
