@@ -21,6 +21,7 @@ from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
 from blis_jax.policies.their_names import names_of
 from papers.pages import ROOT, hand_over
+from sweeps.promote.golang import plugins
 
 FOLDER = ROOT / "docs" / "reference"
 
@@ -88,9 +89,7 @@ def metrics_table() -> str:
 
 def promoted_go() -> str:
     """Write primitives and policies that compile to Go, and an example."""
-    from sweeps.promote.golang.plugins import page
-
-    return page()
+    return plugins.page()
 
 
 TABLES = {"settings": settings_table, "metrics": metrics_table, "promoted-go": promoted_go}

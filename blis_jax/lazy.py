@@ -2,7 +2,8 @@
 
 A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
 options must be set before JAX starts. So modules that only declare things import JAX from here, and modules that need
-one of the others for one thing of several.
+one of the others for one thing of several. A command names modules of ours that load JAX as `Module`, so that its
+`--help` and refusals do not wait for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+
+class Module(ModuleType):
+    """Stand for a module until an attribute of it is asked for, which imports it.
+
+    Type checkers get the module itself: `if TYPE_CHECKING: import` it, `else:` make one of these.
+    """
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self.__name__), attribute)
+
 
 if TYPE_CHECKING:
     import jax
@@ -29,29 +41,28 @@ if TYPE_CHECKING:
     from matplotlib import patches as patches
     from matplotlib import ticker as ticker
     from pyarrow import parquet as parquet
+    from rich import console as rich_console
+    from rich import progress as rich_progress
+    from rich import table as rich_table
     from scipy import optimize as optimize
     from scipy import special as special
     from scipy import stats as stats
 else:
-
-    class _Module(ModuleType):
-        """Stands for a module until an attribute of it is asked for."""
-
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(import_module(self.__name__), attribute)
-
-    jax, jnp, lax = _Module("jax"), _Module("jax.numpy"), _Module("jax.lax")
+    jax, jnp, lax = Module("jax"), Module("jax.numpy"), Module("jax.lax")
     optimize, special, stats = (
-        _Module(f"scipy.{name}") for name in ("optimize", "special", "stats")
+        Module(f"scipy.{name}") for name in ("optimize", "special", "stats")
     )
     matplotlib, pandas, pyarrow, xarray, yaml, zarr = (
-        _Module(name) for name in ("matplotlib", "pandas", "pyarrow", "xarray", "yaml", "zarr")
+        Module(name) for name in ("matplotlib", "pandas", "pyarrow", "xarray", "yaml", "zarr")
     )
     figure, lines, patches, ticker = (
-        _Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
+        Module(f"matplotlib.{name}") for name in ("figure", "lines", "patches", "ticker")
     )
-    parquet = _Module("pyarrow.parquet")
-    tree_sitter, tree_sitter_go = _Module("tree_sitter"), _Module("tree_sitter_go")
+    parquet = Module("pyarrow.parquet")
+    rich_console, rich_progress, rich_table = (
+        Module(f"rich.{name}") for name in ("console", "progress", "table")
+    )
+    tree_sitter, tree_sitter_go = Module("tree_sitter"), Module("tree_sitter_go")
 
 
 def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
@@ -77,4 +88,4 @@ def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str],
     return get
 
 
-__all__ = ["exports", "jax", "jnp", "lax"]
+__all__ = ["Module", "exports", "jax", "jnp", "lax", "rich_console", "rich_progress", "rich_table"]

@@ -19,6 +19,7 @@ from scipy.stats import binomtest
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.calibration import CalibrationPlan, Simulator, calibrate
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
@@ -131,8 +132,6 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
     """Return intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
-    from blis_jax.calibrate.calibration import CalibrationPlan, Simulator, calibrate
-
     run, config = server(kind, num_requests, seed)
     found = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts, explores=explore))
     known = found.uncertainty
@@ -152,8 +151,6 @@ def server(
     kind: str, requests: int, seed: int, gap_us: float = GAP_US
 ) -> tuple[MeasuredRun, ClusterConfig]:
     """Make a measured run of a made-up server, and the cluster without its coefficients."""
-    from blis_jax.calibrate.calibration import Simulator
-
     cluster = ClusterConfig(corrected=True, max_num_running_reqs=12, max_num_scheduled_tokens=512)
     random = np.random.default_rng(seed)
     arrival = np.round(np.cumsum(random.exponential(gap_us, requests)))

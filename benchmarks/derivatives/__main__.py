@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.derivatives.cases import Pathwise, Smoothed, cases
+from benchmarks.derivatives.speed import speed
+from benchmarks.derivatives.surrogate import surrogate_lines
 from benchmarks.derivatives.table import Line, as_csv, from_csv, table
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
@@ -23,9 +25,14 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.policies.seeds import FIXED
+from blis_jax.runs.derivatives import CLOCKS, Differentiator
+from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Row
+from blis_jax.runs.slopes import metric_slopes
 from blis_jax.statistics.intervals import normal_quantile
 from blis_jax.workload.table import NEVER_US
+from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
@@ -89,8 +96,6 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
                 with replacing(output) as path:
                     path.write_text(as_csv(lines), "utf-8")
     if options.surrogate is not None:
-        from benchmarks.derivatives.surrogate import surrogate_lines
-
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
         lines += surrogate_lines(options.surrogate, seeds)
@@ -99,8 +104,6 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
                 path.write_text(as_csv(lines), "utf-8")
     print(table(lines))
     if "speed" in wanted:
-        from benchmarks.derivatives.speed import speed
-
         print(speed())
     return 0
 
@@ -127,8 +130,6 @@ def _wanted(text: str | None) -> tuple[str, ...]:
 
 def lines_of(case: Case, seeds: range) -> list[Line]:
     """Return the rows of one case."""
-    from sweeps.runs.drawn import table_of
-
     size = case.config.block_size_in_tokens
     tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
     differ = Differences(case, tables)
@@ -154,10 +155,7 @@ class Differences:
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
-        from blis_jax.runs.driver import Runner
-        from blis_jax.runs.runs import Row
-
-        self.case, self.tables, self.row = case, tables, Row
+        self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
         self.runner = Runner(options, BATCH)
         self.runner.expect(Row(case.config, table, FIXED) for table in tables)
@@ -171,7 +169,7 @@ class Differences:
         found = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
-            rows = [self.row(config, change(table), FIXED) for table in self.tables]
+            rows = [Row(config, change(table), FIXED) for table in self.tables]
             results = self.runner.run(rows, lambda r: (evaluate(r, metrics), decisions(r)))
             found.append(results)
         values = {
@@ -226,10 +224,6 @@ def _pathwise_slopes(
     case: Case, pairs: Sequence[Pathwise], tables: Sequence[RequestTable]
 ) -> dict[tuple[str, str], np.ndarray]:
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
-    from blis_jax.runs.derivatives import CLOCKS, Differentiator
-    from blis_jax.runs.runs import Row
-    from blis_jax.runs.slopes import metric_slopes
-
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
     metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))
     clock = case.clock if case.clock in CLOCKS else "float64"

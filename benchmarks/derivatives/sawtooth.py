@@ -22,7 +22,11 @@ from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.outputs import figure_path
 from blis_jax.policies.seeds import FIXED
 from blis_jax.reports.style import BLUE, figure, save
+from blis_jax.runs.derivatives import Differentiator
 from blis_jax.runs.options import Options
+from blis_jax.runs.runs import Row
+from blis_jax.runs.slopes import metric_slopes
+from sweeps.runs.drawn import table_of
 from sweeps.sensitivity.smoothed import decisions
 
 NAME = "benchmarks.derivatives.sawtooth"
@@ -87,11 +91,6 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """Return the runs of every seed over the grid, on the clock without truncation."""
-    from blis_jax.runs.derivatives import Differentiator
-    from blis_jax.runs.runs import Row
-    from blis_jax.runs.slopes import metric_slopes
-    from sweeps.runs.drawn import table_of
-
     case = next(case for case in cases() if case.name == "steady")
     config, size = case.config, case.config.block_size_in_tokens
     tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]

@@ -18,12 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.experimental import topologies
 
 from benchmarks.gpu.hlo_counts import Counts, count
 from benchmarks.speed.worker import BASELINE, BEST, PRESSED
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.runs.calls import Call, Group
+from blis_jax.runs.many_runs import drawn_runs
 from blis_jax.runs.options import Options
+from blis_jax.runs.programs import compiled, rows_of
+from blis_jax.runs.runs import Point
+from blis_jax.workload.spec import load_builtin
 from papers.pages import ROOT, hand_over, refuse
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
@@ -81,16 +88,7 @@ def missing_libraries() -> str:
 def compile_for_h100(name: str, lanes: int) -> Any:
     """Compile the program of a mechanism, draws included, for an H100 that need not be there."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["JAX_PLATFORMS"] = "cuda"
-    import jax
-    from jax.experimental import topologies
-
-    from blis_jax.runs.calls import Call, Group
-    from blis_jax.runs.many_runs import drawn_runs
-    from blis_jax.runs.programs import compiled, rows_of
-    from blis_jax.runs.runs import Point
-    from blis_jax.workload.spec import load_builtin
-
+    jax.config.update("jax_platforms", "cuda")
     settings, changes = MECHANISMS[name]
     config, spec = ClusterConfig(**settings), load_builtin("mixed")
     options = Options(form="lanes", resolve_ties=False, num_slots=SLOTS, **changes)

@@ -43,7 +43,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def imported_names(module: ast.Module) -> Iterator[str]:
-    """Yield names of what is imported at run time, in functions too; of `from a import b` both a and a.b."""
+    """Yield names of what is imported at run time, in functions and by `lazy.Module` too; of `from a import b` both."""
     todo: deque[ast.AST] = deque([module])
     while todo:
         node = todo.popleft()
@@ -52,6 +52,8 @@ def imported_names(module: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Module":
+            yield from (name.value for name in nodes(node, ast.Constant))
         todo.extend(node.orelse if isinstance(node, ast.If) and _is_for_types(node) else ())
         todo.extend(() if _is_for_types(node) else ast.iter_child_nodes(node))
 

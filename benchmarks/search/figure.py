@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.search.judging import is_near_at, tolerance_of
 from blis_jax.reports.style import (
     BLACK,
     BLUE,
@@ -45,8 +46,6 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
 
     `points` is the table of `report.judged`.
     """
-    from benchmarks.search.report import is_near_at, tolerance_of
-
     level, goal, error = tolerance_of(points)
     handles = []
     with figure(3.6) as (made, panels):

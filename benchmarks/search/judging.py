@@ -25,6 +25,8 @@ from sweeps.search.objectives import Valuation
 from sweeps.search.racing import PointRuns, Tried
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sweeps.search.objectives import Runs
     from sweeps.strategies.space import Point, Space
 
@@ -226,3 +228,19 @@ def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) ->
 
 def _known() -> dict[str, Any]:
     return json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
+
+
+def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
+    """Return the reference's score, the difference that is near enough, and a difference's standard error.
+
+    The tolerance is never finer than the standard error, the median over the searches' ends.
+    """
+    level = float(points["reference"].iloc[0])
+    error = float(points.loc[points["is_end"], "standard_error"].median())
+    return level, max(WITHIN / 100 * abs(level), error), error
+
+
+def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:
+    """Return whether the best point after `evaluations` is near enough; a point that was not judged is far."""
+    so_far = one[one["evaluation"] <= evaluations]
+    return len(so_far) > 0 and bool(so_far["difference"].iloc[-1] <= goal)

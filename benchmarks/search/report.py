@@ -11,11 +11,12 @@ import pandas as pd
 from benchmarks.search.figure import draw
 from benchmarks.search.judging import (
     FIRST_TO_JUDGE,
-    WITHIN,
     Search,
+    is_near_at,
     reference_of,
     scored,
     searches,
+    tolerance_of,
     verdict,
 )
 from benchmarks.search.plan import NUM_SEEDS, Plan
@@ -159,16 +160,6 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
     return pd.DataFrame(rows)
 
 
-def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
-    """Return the reference's score, the difference that is near enough, and a difference's standard error.
-
-    The tolerance is never finer than the standard error, the median over the searches' ends.
-    """
-    level = float(points["reference"].iloc[0])
-    error = float(points.loc[points["is_end"], "standard_error"].median())
-    return level, max(WITHIN / 100 * abs(level), error), error
-
-
 def summary_of(points: pd.DataFrame) -> pd.DataFrame:
     """Return a row per engine: ends near enough, evaluations needed, and what it reached after some."""
     _, goal, _ = tolerance_of(points)
@@ -217,12 +208,6 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
         f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {ratio:.2f} "
         f"[{low:.2f}, {high:.2f}], bootstrap."
     )
-
-
-def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:
-    """Return whether the best point after `evaluations` is near enough; a point that was not judged is far."""
-    so_far = one[one["evaluation"] <= evaluations]
-    return len(so_far) > 0 and bool(so_far["difference"].iloc[-1] <= goal)
 
 
 def _censored(count: float, calls: int) -> str:

@@ -16,11 +16,13 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import qmc
 
+from blis_jax import lazy
 from blis_jax.errors import ConfigError
 from surrogate.fitting import online
 from sweeps.search.engines.denoised import modelled_of, ranked
@@ -29,6 +31,14 @@ from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, kn
 from sweeps.search.engines.points import Sobol
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
+
+torch = lazy.Module("torch")
+botorch_fit = lazy.Module("botorch.fit")
+botorch_models = lazy.Module("botorch.models")
+constraints = lazy.Module("gpytorch.constraints")
+kernels = lazy.Module("gpytorch.kernels")
+likelihoods = lazy.Module("gpytorch.likelihoods")
+mlls = lazy.Module("gpytorch.mlls")
 
 # The paper's settings; shares of a range.
 FIRST_EDGE, LEAST_EDGE, MOST_EDGE = 0.8, 2.0**-7, 1.6
@@ -55,7 +65,7 @@ class Turbo:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about what PyTorch will not have any more
-                import botorch  # noqa: F401
+                import_module("botorch")
         except ModuleNotFoundError:
             raise ConfigError(
                 "--engines: 'turbo' needs botorch; pip install botorch gpytorch torch, or leave turbo out"
@@ -134,35 +144,30 @@ def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> Trus
 
 def _fitted(known: KnownPoints) -> Any:
     """One process for each target, their hyperparameters by likelihood."""
-    import torch
-    from botorch.fit import fit_gpytorch_mll
-    from botorch.models import SingleTaskGP
-    from gpytorch.constraints import Interval
-    from gpytorch.kernels import MaternKernel, ScaleKernel
-    from gpytorch.likelihoods import GaussianLikelihood
-    from gpytorch.mlls import ExactMarginalLogLikelihood
-
     (_, width), (_, count) = known.features.shape, known.targets.shape
     batch = torch.Size([count]) if count > 1 else torch.Size()
-    kernel = MaternKernel(
-        nu=2.5, ard_num_dims=width, batch_shape=batch, lengthscale_constraint=Interval(*LENGTHS)
+    kernel = kernels.MaternKernel(
+        nu=2.5,
+        ard_num_dims=width,
+        batch_shape=batch,
+        lengthscale_constraint=constraints.Interval(*LENGTHS),
     )
-    model = SingleTaskGP(
+    model = botorch_models.SingleTaskGP(
         torch.as_tensor(known.features),
         torch.as_tensor(known.targets),
-        likelihood=GaussianLikelihood(noise_constraint=Interval(*NOISE), batch_shape=batch),
-        covar_module=ScaleKernel(
-            kernel, batch_shape=batch, outputscale_constraint=Interval(0.05, 20)
+        likelihood=likelihoods.GaussianLikelihood(
+            noise_constraint=constraints.Interval(*NOISE), batch_shape=batch
+        ),
+        covar_module=kernels.ScaleKernel(
+            kernel, batch_shape=batch, outputscale_constraint=constraints.Interval(0.05, 20)
         ),
     )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    botorch_fit.fit_gpytorch_mll(mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     return model
 
 
 def _drawn(model: Any, candidates: np.ndarray, count: int, errors: np.ndarray | None) -> np.ndarray:
     """Merged scores `[draw, candidate]` of joint draws of all processes."""
-    import torch
-
     with torch.no_grad():
         draws = model.posterior(torch.as_tensor(candidates)).rsample(torch.Size([count]))
     return np.asarray(online.merged(draws.numpy().astype(np.float32), errors))
@@ -181,8 +186,6 @@ def _lowest(values: np.ndarray, count: int) -> list[int]:
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
     """One thread, random numbers of its own, no warnings about targets that hardly vary."""
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more threads are slower at this size
     try:

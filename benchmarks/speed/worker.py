@@ -20,8 +20,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import blis_jax
+from blis_jax import ClusterConfig, Options, run_grid, simulate
+from blis_jax.traces.read import read_trace
+from blis_jax.traces.rows import to_table
+from blis_jax.workload import reference
+from blis_jax.workload.reference.distribution import as_spec
+from blis_jax.workload.spec import load_builtin, load_spec, override
 
 BASELINE: dict[str, Any] = {
     "num_instances": 8,
@@ -124,16 +136,19 @@ class Case(NamedTuple):
     once: Callable[[], Any] | None = None  # of which a repetition makes several
 
 
-def _workload(name: str, **changes: Any) -> Any:
-    try:
-        from blis_jax.workload.distribution import Distribution
-    except ImportError:  # revisions in which lengths had a folder of their own
-        from blis_jax.workload.lengths.distribution import Distribution
-    from blis_jax.workload.reference.distribution import as_spec
-    from blis_jax.workload.spec import load_builtin, load_spec, override
+def _first_of(*names: str) -> Any:
+    """The first of the modules that this revision has; later ones are its homes in earlier revisions."""
+    for name in names[:-1]:
+        with contextlib.suppress(ImportError):
+            return import_module(name)
+    return import_module(names[-1])
 
+
+def _workload(name: str, **changes: Any) -> Any:
     if name == BLIS_DEFAULTS:
-        return as_spec(Distribution(), None)
+        # lengths had a folder of their own
+        home = _first_of("blis_jax.workload.distribution", "blis_jax.workload.lengths.distribution")
+        return as_spec(home.Distribution(), None)
     spec = load_spec(name) if name.endswith(".yaml") else load_builtin(name)
     return override(spec, **changes) if changes else spec
 
@@ -147,9 +162,6 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
     """Make the case of 256 seeds drawn, simulated and summarised by one number; with `in_call` the
     compiled call forms it.
     """
-    import numpy as np
-
-    from blis_jax import ClusterConfig, Options, figures_of, run_grid
 
     def of_record(record: Any) -> float:
         return float(np.percentile(record.requests.ttft_us, 99))
@@ -162,7 +174,7 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
             [ClusterConfig(**config)],
             _workload("mixed"),
             range(SEEDS),
-            figures_of(["ttft_p99_ms"]) if in_call else of_record,
+            blis_jax.figures_of(["ttft_p99_ms"]) if in_call else of_record,
             Options(resolve_ties=False),
         )
         return Seconds(grid.timing.run_s, grid.timing.compile_s)
@@ -172,30 +184,27 @@ def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool 
 
 def sweep() -> Case:
     """Make the case of 256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
-    try:
-        from sweeps.sweep.execution import How, run_sweep
-        from sweeps.sweep.plan import make_plan
-    except ImportError:  # revisions in which blis_jax had the command
-        from blis_jax.commands.sweep.execution import How, run_sweep
-        from blis_jax.commands.sweep.plan import make_plan
-    try:
-        from blis_jax.metrics.measure import Measure
-    except ImportError:  # revisions before metrics had a folder of their own
-        from blis_jax.commands.sweep.measure import Measure
-
-    plan = make_plan(strategies=["baseline"], seeds=range(SEEDS))
+    # blis_jax had the command, and no folder of metrics
+    execution = _first_of("sweeps.sweep.execution", "blis_jax.commands.sweep.execution")
+    planning = _first_of("sweeps.sweep.plan", "blis_jax.commands.sweep.plan")
+    measure = _first_of("blis_jax.metrics.measure", "blis_jax.commands.sweep.measure")
+    plan = planning.make_plan(strategies=["baseline"], seeds=range(SEEDS))
     # earlier revisions show progress unless they are told not to
-    is_told = "is_shown" in {field.name for field in dataclasses.fields(How)}
-    how = How(**({"is_shown": False} if is_told else {}))
+    is_told = "is_shown" in {field.name for field in dataclasses.fields(execution.How)}
+    how = execution.How(**({"is_shown": False} if is_told else {}))
     # and measure what they are told to, which the plan says now
-    measured = (Measure(),) if "measure" in inspect.signature(run_sweep).parameters else ()
+    measured = (
+        (measure.Measure(),)
+        if "measure" in inspect.signature(execution.run_sweep).parameters
+        else ()
+    )
 
     def run() -> Seconds:
         """Return the seconds for all seeds, the saved store included; compiling apart."""
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             path = Path(folder) / "sweep.zarr"
-            timing = run_sweep(plan, *measured, how, path, False).timing
+            timing = execution.run_sweep(plan, *measured, how, path, False).timing
             seconds = time.perf_counter() - start
         return Seconds(seconds - timing.compile_s, timing.compile_s)
 
@@ -204,7 +213,6 @@ def sweep() -> Case:
 
 def lanes(count: int = 16) -> Case:
     """Make the case of a few runs in the form for GPUs."""
-    from blis_jax import ClusterConfig, Options, run_grid
 
     def run() -> Seconds:
         """Return the seconds for all lanes, from keys to the name of each outcome; compiling apart."""
@@ -240,9 +248,6 @@ def single(
     config: Mapping[str, Any], workload: str = "mixed", unit: str = "runs", **changes: Any
 ) -> Case:
     """Make the case of one run on the reference's requests of seed 0, from the request table to the record."""
-    from blis_jax import ClusterConfig, Options, simulate
-    from blis_jax.workload import reference
-
     table, _ = reference.draw(_workload(workload, **changes), 0)
     cluster, options = ClusterConfig(**config), Options(resolve_ties=False)
     record = simulate(cluster, table, options)
@@ -254,10 +259,6 @@ def single(
 
 def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: Any) -> Case:
     """Make the case of a recorded trace, with ties put in the reference's order."""
-    from blis_jax import ClusterConfig, simulate
-    from blis_jax.traces.read import read_trace
-    from blis_jax.traces.rows import to_table
-
     if not (data / file).is_file():
         raise SystemExit(f"{data / file} is not there; put the recorded traces beside the checkout")
     config = ClusterConfig(num_instances=instances, routing_policy=routing, **changes)
@@ -269,8 +270,6 @@ def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: An
 
 def reference_requests() -> Case:
     """Make the case of the reference's requests of seed after seed, drawn on the host."""
-    from blis_jax.workload import reference
-
     spec = _workload("mixed")
     case = _repeated(spec.num_requests, "requests", lambda: reference.draw(spec, 1))
     return case._replace(compiles=False)
@@ -327,8 +326,6 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 def compiled_again(case: Case) -> Seconds:
     """Run the case once nothing compiled is left; compiling is what it takes longer, where the case cannot tell."""
-    import jax
-
     warm = case.run()
     if not case.compiles:
         return Seconds(warm.run_s)
@@ -353,8 +350,6 @@ def num_calls(case: Case) -> int:
 def serve(name: str, data: Path) -> None:
     """Answer on stdout until the input ends; whatever else prints goes to stderr."""
     with os.fdopen(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
-        import blis_jax
-
         os.environ.setdefault("XLA_FLAGS", ONE_FUNCTION)  # revisions whose import set nothing
 
         def answer(**found: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_jax.calibrate.posterior import load as load_posterior
 from blis_jax.cluster import adapters, disaggregation
 from blis_jax.cluster.config import (
     AUGUST,
@@ -96,9 +97,7 @@ def _coefficients(
             written = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
 
-    from blis_jax.calibrate.posterior import load
-
-    posterior = load(Path(settings["coefficients_from"]))
+    posterior = load_posterior(Path(settings["coefficients_from"]))
     return *posterior.coefficients(), {"latency_model": posterior.latency_model}
 
 

@@ -14,8 +14,11 @@ from blis_jax.commands.options import CommandOptions, option, word
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files import input_files
 from blis_jax.files.strict_yaml import read_mapping
+from blis_jax.traces.rows import Report
+from blis_jax.traces.servegen_cohorts import cohorts_of
 from blis_jax.workload.distribution import PRESETS, Distribution, GaussianLengths, preset
 from blis_jax.workload.inference_perf import revised_clients
+from blis_jax.workload.reference.distribution import as_spec
 from blis_jax.workload.source import REVISED
 from blis_jax.workload.spec import load_spec
 
@@ -100,8 +103,6 @@ def _of_preset(options: ConvertOptions) -> dict[str, Any]:
     name, number = options.name, options.num_requests or 100
     if name is None:
         raise ConfigError("--name is missing; give the preset")
-    from blis_jax.workload.reference.distribution import as_spec  # which needs JAX
-
     rate = 1.0 if options.rate is None else options.rate
     made = _of_defaults(name, options.defaults_filepath, rate, number)
     document = as_spec(made).model_dump(mode="json", exclude_unset=True)
@@ -149,9 +150,6 @@ def _of_inference_perf(options: ConvertOptions) -> dict[str, Any]:
 def _of_servegen(options: ConvertOptions) -> dict[str, Any]:
     if options.path is None:
         raise ConfigError("--path is missing; give the folder of ServeGen data")
-    from blis_jax.traces.rows import Report  # which needs NumPy, as the cohorts do
-    from blis_jax.traces.servegen_cohorts import cohorts_of
-
     report, drain_s = Report(), options.drain_timeout_seconds
     document = cohorts_of(
         Path(options.path),

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from blis_jax.lazy import rich_console, rich_progress, rich_table
 from blis_jax.progress import Board, board, duration
 
 SWITCH = "BLIS_JAX_PROGRESS"  # in the environment; `off`: no progress is shown, `on`: also of calls in scripts
@@ -57,16 +58,13 @@ class Display:
                 self.bar = None
 
     def _draw(self, line: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
         if self.bar is None:
-            text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+            whole = rich_table.Column(no_wrap=True)
+            text = rich_progress.TextColumn("{task.description}", markup=False, table_column=whole)
             # `file` is stderr: what is printed on stdout must not come through the bar's console
-            console = Console(file=self.stream, force_terminal=True)
-            columns = (BarColumn(bar_width=10), text)
-            self.bar = Progress(
+            console = rich_console.Console(file=self.stream, force_terminal=True)
+            columns = (rich_progress.BarColumn(bar_width=10), text)
+            self.bar = rich_progress.Progress(
                 *columns, console=console, transient=True, auto_refresh=False, redirect_stdout=False
             )
             self.bar.add_task("", total=None)

@@ -6,7 +6,9 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from blis_jax import lazy
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import seeds_of
@@ -14,6 +16,19 @@ from blis_jax.errors import ConfigError
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from sweeps.promote import DEFAULT_TARGET, options
+from sweeps.promote.promotion import GateClosedError, make_promotion
+from sweeps.promote.store import PromotionStore, decision_path, findings_path
+
+if TYPE_CHECKING:
+    from sweeps.promote import gates, running
+    from sweeps.promote.evidence import concerns, survival
+    from sweeps.promote.maps import rows
+else:  # `--help` and refusals do not wait for them
+    gates = lazy.Module("sweeps.promote.gates")
+    running = lazy.Module("sweeps.promote.running")
+    concerns = lazy.Module("sweeps.promote.evidence.concerns")
+    survival = lazy.Module("sweeps.promote.evidence.survival")
+    rows = lazy.Module("sweeps.promote.maps.rows")
 
 NAME = options.NAME
 EXIT_GATE_CLOSED = 3
@@ -53,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
-    from sweeps.promote.promotion import GateClosedError
-
     words = list(sys.argv[1:] if arguments is None else arguments)
     actions: dict[str, Callable[[list[str]], int]] = {
         "gate": _gate,
@@ -77,14 +90,11 @@ def _whole(words: list[str]) -> int:
     asked = PromoteOptions.read(words)
     folder, evidence = asked.folder(), asked.evidence()
     prepare_backend(use_cache=not asked.no_cache)
-    from sweeps.promote.running import run_all
-    from sweeps.promote.store import PromotionStore
-
     store = PromotionStore(folder)
     with store.writing():
         promotion = asked.promotion(store)
         tell = functools.partial(cli.say, NAME)
-        run_all(store, promotion, evidence, tell, may_overwrite=asked.overwrite)
+        running.run_all(store, promotion, evidence, tell, may_overwrite=asked.overwrite)
     render.show_answer(
         Answer.of(
             f"Is {promotion.name} ready for {promotion.target}?",
@@ -109,21 +119,19 @@ def _stage(name: str) -> Callable[[list[str]], int]:
                 "give --reports DIR with benchmark reports, or --dry-run to make them by simulation"
             )
         prepare_backend(use_cache=not asked.no_cache)
-        from sweeps.promote.maps.rows import in_words
-        from sweeps.promote.running import run_stage
-        from sweeps.promote.store import PromotionStore
-
         store = PromotionStore(folder)
         with store.writing():
             promotion = asked.promotion(store)
-            made = run_stage(store, promotion, name, evidence, may_overwrite=asked.overwrite)
+            made = running.run_stage(
+                store, promotion, name, evidence, may_overwrite=asked.overwrite
+            )
         paths = [str(folder / path) for path in made if not path.startswith("evidence/reports/")]
         render.show_answer(
             Answer.of(
                 f"Is the stage {name} of {promotion.given} for {promotion.target} made?",
                 [
                     f"Yes: {len(made)} files in {folder}.",
-                    *([in_words(promotion)] if name == "maps" else []),
+                    *([rows.in_words(promotion)] if name == "maps" else []),
                 ],
                 "made of the stages before it, whose hashes it keeps.",
                 "this stage alone was made.",
@@ -139,24 +147,21 @@ def _stage(name: str) -> Callable[[list[str]], int]:
 def _gate(words: list[str]) -> int:
     asked = options.read_action(options.GateOptions, "gate", words)
     gate = asked.number()
-    from sweeps.promote.gates import check, count_of, counted, described, gate_state
-    from sweeps.promote.store import PromotionStore, findings_path
-
     store = PromotionStore(asked.folder())
     with store.writing():
-        findings = check(store, options.promotion_of(store), gate)
-        state = gate_state(store, gate)
+        findings = gates.check(store, options.promotion_of(store), gate)
+        state = gates.gate_state(store, gate)
     render.show_answer(
         Answer.of(
             f"Is gate {gate} open?",
             f"gate {gate} is {state.word}: {state.detail}",
-            f"gate {gate}: {counted(count_of(findings))}; {findings_path(gate)}",
+            f"gate {gate}: {gates.counted(gates.count_of(findings))}; {findings_path(gate)}",
             "nothing was run.",
             "make the next stage."
             if state.is_open
             else "mend what is found, or accept the gate with a reason.",
         ),
-        *(["\n".join(map(described, findings))] if findings else []),
+        *(["\n".join(map(gates.described, findings))] if findings else []),
     )
     return 0 if state.is_open else EXIT_GATE_CLOSED
 
@@ -166,13 +171,10 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
         """Write this decision about a gate as a signed-off file."""
         asked = options.read_action(options.DecisionOptions, decision, words)
         gate, (by, reason) = asked.number(), asked.signed()
-        from sweeps.promote.gates import decide
-        from sweeps.promote.store import PromotionStore, decision_path
-
         store = PromotionStore(asked.folder())
         store.identity()
         with store.writing():
-            decide(store, gate, decision, by, reason, without_go=asked.without_go)
+            gates.decide(store, gate, decision, by, reason, without_go=asked.without_go)
         render.show_answer(
             Answer.of(
                 f"Is the decision about gate {gate} written down?",
@@ -189,11 +191,8 @@ def _decide(decision: str) -> Callable[[list[str]], int]:
 
 def _status(words: list[str]) -> int:
     asked = options.read_action(options.FolderOptions, "status", words)
-    from sweeps.promote.running import status_lines
-    from sweeps.promote.store import PromotionStore
-
     store = PromotionStore(asked.folder())
-    heading, *lines = status_lines(store)
+    heading, *lines = running.status_lines(store)
     closed = next((line.strip() for line in lines if ": closed, " in line), "")
     render.show_answer(
         Answer.of(
@@ -217,17 +216,13 @@ def _survival(words: list[str]) -> int:
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
     cli.check_writable(page)
     prepare_backend(use_cache=not asked.no_cache)
-    from sweeps.promote.evidence.concerns import concern_named
-    from sweeps.promote.evidence.survival import write_page
-    from sweeps.promote.promotion import make_promotion
-
     names = [one.strip() for one in (asked.concerns or "").split(",") if one.strip()]
-    only = [concern_named(one).name for one in names]
+    only = [concerns.concern_named(one).name for one in names]
     target = asked.target or DEFAULT_TARGET
     promotions = [make_promotion(one, asked.baseline, target) for one in asked.strategies]
     seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
-    write_page(page, promotions, seeds, asked.num_requests, command, only)
+    survival.write_page(page, promotions, seeds, asked.num_requests, command, only)
     render.show_answer(
         Answer.of(
             f"Do the gains of {', '.join(one.name for one in promotions)} survive on a cluster?",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch, word, words
 from blis_jax.commands.options.seed_options import (
@@ -19,10 +20,14 @@ from blis_jax.commands.options.seed_options import (
 from blis_jax.errors import ConfigError
 from blis_jax.files import input_files
 from sweeps.promote import DEFAULT_TARGET
+from sweeps.promote.promotion import identity_of, make_promotion
 
 if TYPE_CHECKING:
+    from sweeps.promote import stages
     from sweeps.promote.promotion import Promotion
     from sweeps.promote.store import PromotionStore
+else:  # it loads JAX, for which no refusal waits
+    stages = lazy.Module("sweeps.promote.stages")
 
 NAME = "sweeps.promote"
 FOLDER = "out/promotion"
@@ -232,14 +237,11 @@ def promotion_of(
         )
     if strategy in ACTIONS:
         raise ConfigError(f"{strategy} is an action; write it first, before the strategy")
-    from sweeps.promote.promotion import identity_of, make_promotion
-    from sweeps.promote.stages import translated_image
-
     promotion = make_promotion(
         strategy,
         baseline or before.get("baseline"),
         target or before.get("target") or DEFAULT_TARGET,
-        image or translated_image(store),
+        image or stages.translated_image(store),
     )
     store.begin(identity_of(promotion))
     return promotion

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from blis_jax import progress
+from blis_jax import lazy, progress
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.chain import Journal
@@ -24,17 +24,22 @@ from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.metrics.on_device.compiled import RunFigures
+    from blis_jax.metrics.on_device import compiled
     from blis_jax.policies.contract import Policies
     from blis_jax.records.record import RunRecord
-    from blis_jax.runs.driver import Runner
+    from blis_jax.runs import alternatives, driver
     from blis_jax.runs.runs import Row
     from blis_jax.workload.source import RequestSource
-    from sweeps.runs.drawn import DrawnRows
-    from sweeps.runs.measured import KeptRuns
+    from sweeps.runs import drawn, measured
     from sweeps.search.objectives import Runs
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
+else:  # they load JAX, for which no refusal waits
+    compiled = lazy.Module("blis_jax.metrics.on_device.compiled")
+    alternatives = lazy.Module("blis_jax.runs.alternatives")
+    driver = lazy.Module("blis_jax.runs.driver")
+    drawn = lazy.Module("sweeps.runs.drawn")
+    measured = lazy.Module("sweeps.runs.measured")
 
 T = TypeVar("T")
 FORMAT = 1  # of the records
@@ -106,7 +111,7 @@ class Experiment:
     window: str | None = None
     configs_per_batch: int = 1
     policy_seeds: str = BY_WORKLOAD
-    shared: Runner | None = None
+    shared: driver.Runner | None = None
     handed_in: dict[ClusterConfig, Policies] = field(default_factory=dict)
 
     @classmethod
@@ -119,7 +124,7 @@ class Experiment:
         targets: Targets = DEFAULT_TARGETS,
         configs_per_batch: int = 1,
         policy_seeds: str = BY_WORKLOAD,
-        shared: Runner | None = None,
+        shared: driver.Runner | None = None,
     ) -> Experiment:
         """Make one of a source of requests and seeds.
 
@@ -156,30 +161,24 @@ class Experiment:
         }  # fmt: skip
         return Journal(path, kind, content | further)
 
-    # --- runs; what loads JAX is imported when the first one is made, so that no refusal waits for it ---
+    # --- runs ---
 
     @cached_property
-    def drawn(self) -> DrawnRows:
+    def drawn(self) -> drawn.DrawnRows:
         """Return what makes the rows of runs."""
-        from sweeps.runs.drawn import DrawnRows
-
-        return DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
+        return drawn.DrawnRows(self.requests.stream, policy_seeds=self.policy_seeds)
 
     @cached_property
-    def result(self) -> RunFigures:
+    def result(self) -> compiled.RunFigures:
         """Return what makes a run's metrics, in the compiled program where they can be computed there."""
-        from blis_jax.metrics.on_device.compiled import RunFigures
-
         names = tuple(dict.fromkeys(self.names))
-        return RunFigures(names, self.measure.slo_targets(), self.measure)
+        return compiled.RunFigures(names, self.measure.slo_targets(), self.measure)
 
     @cached_property
-    def runner(self) -> Runner:
+    def runner(self) -> driver.Runner:
         """Return what compiles and runs rows."""
-        from blis_jax.runs.driver import Runner
-
         num_rows = len(self.seeds) * self.configs_per_batch
-        return self.shared or Runner(Options(form=default_form()), num_rows)
+        return self.shared or driver.Runner(Options(form=default_form()), num_rows)
 
     def rows(self, config: ClusterConfig, seeds: Sequence[int] | None = None) -> list[Row]:
         """Return the runs of a configuration that seeds make different: one a seed, or a single one.
@@ -199,9 +198,7 @@ class Experiment:
 
     def expect(self, configs: Sequence[ClusterConfig]) -> None:
         """Take in configurations that will come: those that differ in the router alone share one compiled program."""
-        from blis_jax.runs.alternatives import in_one_program
-
-        self.handed_in.update(in_one_program(configs))
+        self.handed_in.update(alternatives.in_one_program(configs))
         self.runner.expect(row for config in self.handed_in for row in self.rows(config))
 
     def run(
@@ -236,17 +233,15 @@ class Experiment:
         total: int,
         classes: Sequence[str],
         has_requests: bool = False,
-    ) -> Iterator[KeptRuns]:
+    ) -> Iterator[measured.KeptRuns]:
         """Yield what runs configurations, `total` of them, and writes each into the journal; shows progress.
 
         `has_requests` keeps the outcome of every request. If the user stops the command, it says where the runs are.
         """
-        from sweeps.runs.measured import KeptRuns, Recorder
-
         names = dict.fromkeys(self.names)
         single = tuple(name for name in names if pooled_latency(name) is None)
         kept = replace(self, names=single)
-        recorder = Recorder(single, self.measure, tuple(classes), has_requests)
+        recorder = measured.Recorder(single, self.measure, tuple(classes), has_requests)
         simulating = progress.phase("simulating", total, "configurations")
         with cli.resumable(command, journal.path), simulating as work:
-            yield KeptRuns(kept, recorder, journal, work)
+            yield measured.KeptRuns(kept, recorder, journal, work)

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.search import __main__ as search
 from benchmarks.search import command, judging
 from benchmarks.search.figure import draw
+from benchmarks.search.judging import is_near_at, tolerance_of
 from benchmarks.search.plan import (
     FIRST_OF_SEARCHES,
     MOST_SEARCHES,
@@ -26,11 +27,9 @@ from benchmarks.search.plan import (
 )
 from benchmarks.search.report import (
     bar_lines,
-    is_near_at,
     joined,
     ratio_line,
     summary_of,
-    tolerance_of,
 )
 from benchmarks.search.statistics import (
     Found,

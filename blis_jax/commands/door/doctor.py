@@ -14,6 +14,7 @@ from blis_jax import backend
 from blis_jax.commands import cli
 from blis_jax.commands.lacking import EXTRAS
 from blis_jax.commands.parser import Parser
+from blis_jax.lazy import jax
 
 NAME = "blis_jax.commands.door.doctor"
 EXIT_INCOMPLETE = 1  # something that every command needs is missing
@@ -57,8 +58,6 @@ def device_lines(missing: Sequence[str]) -> list[str]:
     """Name JAX's version and the devices that it finds."""
     if "jax" in missing:
         return []
-    import jax
-
     try:
         devices = jax.devices()
     except RuntimeError as error:  # JAX_PLATFORMS asks for what is not there

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.door.catalogue import COMMANDS, options_of
 from blis_jax.commands.parser import Parser, called_as, declared, is_kept_whole
@@ -24,7 +25,11 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Cell, Findings, Quantity, Table
 
 if TYPE_CHECKING:
-    from blis_jax.reports.drawing import NotebookFigure
+    from blis_jax.reports import drawing
+    from blis_jax.results import dataset
+else:  # matplotlib, and JAX with xarray
+    drawing = lazy.Module("blis_jax.reports.drawing")
+    dataset = lazy.Module("blis_jax.results.dataset")
 
 
 class _Question(NamedTuple):
@@ -125,18 +130,16 @@ class StudyResult:
         made.attrs["answer"] = self.verdict
         return made.set_coords(list(frame)[: found.num_keys])
 
-    def plot(self, number: int = 0) -> NotebookFigure:
+    def plot(self, number: int = 0) -> drawing.NotebookFigure:
         """Return a picture as matplotlib's Figure, the first one if no number is given.
 
         Raises:
             ConfigError: there is no such picture.
         """
-        from blis_jax.reports.drawing import shown
-
         if not 0 <= number < len(self.findings.pictures):
             many = len(self.findings.pictures)
             raise ConfigError(f"picture {number} is not there; this result has {many}, from 0")
-        return shown(self.findings.pictures[number])
+        return drawing.shown(self.findings.pictures[number])
 
     def __str__(self) -> str:
         """Return what the command prints."""
@@ -146,14 +149,12 @@ class StudyResult:
 
     def _repr_html_(self) -> str:
         """Return the answer, the short tables and the first picture for a notebook."""
-        from blis_jax.reports.drawing import svg
-
         shown = [render.answer_html(self.findings.answer)]
         for name, table in self.tables.items():
             brief = table.brief()
             if brief.rows:
                 shown.append(f"<p>{html.escape(table.title or name)}</p>{render.table_html(brief)}")
-        shown += [svg(one) for one in self.findings.pictures[:1]]
+        shown += [drawing.svg(one) for one in self.findings.pictures[:1]]
         return "\n".join(shown)
 
     def _table(self, name: str | None) -> Table:
@@ -307,9 +308,7 @@ def _read_back(output: str | None) -> tuple[dict[str, Any], Any]:
     store = path if path.suffix in (".zarr", ".nc") else path / "dataset.zarr"
     if not store.exists():
         return {}, None
-    from blis_jax.results.dataset import load
-
-    return {}, load(store).load()
+    return {}, dataset.load(store).load()
 
 
 def __getattr__(name: str) -> Callable[..., StudyResult]:

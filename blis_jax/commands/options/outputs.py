@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
@@ -16,9 +17,15 @@ from blis_jax.files.atomic_write import refuse_existing
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.records.record import RunRecord
+    from blis_jax.reports import drawing, page, perfetto, render
     from blis_jax.reports.findings import Findings
     from blis_jax.reports.pictures import Picture
     from blis_jax.reports.study import Study
+else:  # drawing loads matplotlib, for which no answer waits
+    drawing = lazy.Module("blis_jax.reports.drawing")
+    page = lazy.Module("blis_jax.reports.page")
+    perfetto = lazy.Module("blis_jax.reports.perfetto")
+    render = lazy.Module("blis_jax.reports.render")
 
 Files = Iterable[tuple[Path | None, Callable[[Path], object]]]
 
@@ -166,27 +173,21 @@ def write_pages(
         findings: of the page.
     """
     if paths.report is not None:
-        from blis_jax.reports.page import write_study
-
         with cli.writing(paths.report):
-            write_study(study, paths.report, findings)
+            page.write_study(study, paths.report, findings)
     if paths.timeline is not None:
-        from blis_jax.reports.perfetto import TracedRun, write_trace
-
         runs = [
-            TracedRun(name, record, configs[name].block_size_in_tokens)
+            perfetto.TracedRun(name, record, configs[name].block_size_in_tokens)
             for name, record in records.items()
         ]
         about = {"command": study.command, "seed": "none" if seed is None else str(seed)}
         with cli.writing(paths.timeline):
-            write_trace(runs, paths.timeline, about)
+            perfetto.write_trace(runs, paths.timeline, about)
 
 
 def draw(picture: Picture, path: Path) -> None:
     """Write a PNG; matplotlib comes no sooner."""
-    from blis_jax.reports.drawing import save
-
-    save(picture, path)
+    drawing.save(picture, path)
 
 
 def show(findings: Findings, write: Callable[[], Sequence[Path]], options: CommandOptions) -> None:
@@ -194,8 +195,6 @@ def show(findings: Findings, write: Callable[[], Sequence[Path]], options: Comma
 
     Pictures take longer than the rest, so the answer comes first. Files are written whether or not it can be printed.
     """
-    from blis_jax.reports import render
-
     named = vars(options)
     try:
         if not named.get("quiet"):

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blis_jax import lazy
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.commands.values import whole
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from blis_jax.statistics.sequential import StoppingRule
-
+    from blis_jax.metrics import scalars
+    from blis_jax.statistics import sequential
+else:  # `--help` does not wait for them
+    scalars = lazy.Module("blis_jax.metrics.scalars")
+    sequential = lazy.Module("blis_jax.statistics.sequential")
 
 USUAL = "pooled_ttft_p99_ms"
 USUAL_CLASS = "critical"
@@ -49,7 +53,7 @@ class DecidingOptions(EnoughSeedsOptions, title="enough seeds"):
 
 def rule_of(
     options: EnoughSeedsOptions, seeds: str | None = None, trace: str | None = None
-) -> StoppingRule | None:
+) -> sequential.StoppingRule | None:
     """Return the rule that the options ask for; None if the number of seeds is fixed."""
     if not options.has_rule:
         for name in ("deciding", "most_seeds"):
@@ -66,15 +70,13 @@ def rule_of(
         raise ConfigError(
             "--precision and --decide add seeds, but the requests are those of a trace; leave them out"
         )
-    from blis_jax.statistics.sequential import StoppingRule
-
     most = MOST_SEEDS if options.most_seeds is None else options.most_seeds
     if not FEWEST_SEEDS <= most <= 100_000:
         raise ConfigError(f"--most-seeds: got {most}, allowed is {FEWEST_SEEDS} to 100000")
-    return StoppingRule(options.decide, _precision(options.precision), most)
+    return sequential.StoppingRule(options.decide, _precision(options.precision), most)
 
 
-def first_seeds(seeds: Sequence[int], rule: StoppingRule) -> tuple[int, ...]:
+def first_seeds(seeds: Sequence[int], rule: sequential.StoppingRule) -> tuple[int, ...]:
     """Return the seeds of the first stage, checked."""
     if not FEWEST_SEEDS <= len(seeds) <= rule.most_seeds:
         raise ConfigError(
@@ -100,14 +102,12 @@ def _precision(text: str | None) -> float | None:
 
 def names_of(deciding: str | None, classes: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics that the rule looks at."""
-    from blis_jax.metrics.scalars import lookup
-
     if deciding is None:
         return (f"{USUAL}[{USUAL_CLASS}]" if USUAL_CLASS in classes else USUAL,)
     names = tuple(dict.fromkeys(name.strip() for name in deciding.split(",")))
     for name in names:
         try:
-            _, slo_class = lookup(name)
+            _, slo_class = scalars.lookup(name)
         except ConfigError as error:
             raise ConfigError(f"--deciding: {error}") from None
         if slo_class is not None and slo_class not in classes:

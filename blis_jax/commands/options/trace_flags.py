@@ -6,22 +6,26 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import progress
+from blis_jax import lazy, progress
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing
+from blis_jax.traces import rows
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.records.record import RunRecord
     from blis_jax.results.scores import Limits
-    from blis_jax.traces.read import Trace, TraceOptions
-    from blis_jax.traces.source import TraceSource
+    from blis_jax.traces import read as reading
+    from blis_jax.traces import source, write
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
-
+else:  # `--help` does not wait for them
+    reading = lazy.Module("blis_jax.traces.read")
+    source = lazy.Module("blis_jax.traces.source")
+    write = lazy.Module("blis_jax.traces.write")
 
 FORMAT_NAMES = (
     "mooncake",
@@ -184,14 +188,11 @@ def study_source(
     usual_windows: int | None = None,
     is_quiet: bool,
     allowed: Collection[str] = (),
-) -> TraceSource | None:
+) -> source.TraceSource | None:
     """Return the trace of a study, None if none is given; options that draw requests are refused beside it.
 
     But for those that are `allowed`, which mean something for a trace, too.
     """
-    from blis_jax.traces.rows import DELAY
-    from blis_jax.traces.source import TraceSource
-
     given = options.given()
     check(given)
     if options.trace is None:
@@ -202,14 +203,14 @@ def study_source(
     windows = options.trace_windows
     if windows is None and not {"seeds", "num_seeds"} & set(given):
         windows = usual_windows
-    source = TraceSource(Path(options.trace), trace_options(options), windows)
+    made = source.TraceSource(Path(options.trace), trace_options(options), windows)
     notes = Notes(command, "error" if is_quiet else "info")
-    _say(options, source.trace, notes)
-    if DELAY in source.trace.rows.others:
+    _say(options, made.trace, notes)
+    if rows.DELAY in made.trace.rows.others:
         notes.warn(
             "turns with a delay arrive here as if the answers before them took no time; `blis-jax run` lets them wait"
         )
-    return source
+    return made
 
 
 _OF_DRAWN = {
@@ -224,24 +225,20 @@ _OF_DRAWN = {
 
 def read(
     options: GivenTrace, notes: Notes, seed: int = DEFAULT_SEED, horizon_us: int | None = None
-) -> Trace:
+) -> reading.Trace:
     """Return the trace that was asked for; malformed rows and remarks go to stderr."""
-    from blis_jax.traces.read import read_trace
-
     assert options.trace is not None
     with progress.phase(f"reading {options.trace}"):
-        trace = read_trace(Path(options.trace), trace_options(options, seed, horizon_us))
+        trace = reading.read_trace(Path(options.trace), trace_options(options, seed, horizon_us))
     _say(options, trace, notes)
     return trace
 
 
 def trace_options(
     options: GivenTrace, seed: int = DEFAULT_SEED, horizon_us: int | None = None
-) -> TraceOptions:
+) -> reading.TraceOptions:
     """Return how the trace is read."""
-    from blis_jax.traces.read import TraceOptions
-
-    return TraceOptions(
+    return reading.TraceOptions(
         format=options.trace_format,
         limit=options.limit,
         time_unit=options.time_unit,
@@ -259,7 +256,7 @@ def trace_options(
     )
 
 
-def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
+def _say(options: GivenTrace, trace: reading.Trace, notes: Notes) -> None:
     notes.block(trace.report.lines())
     for note in trace.report.notes:
         notes.warn(note)
@@ -274,36 +271,32 @@ def _say(options: GivenTrace, trace: Trace, notes: Notes) -> None:
     notes.info(f"{len(trace.rows)} requests read as {trace.format}")
 
 
-def to_table(trace: Trace, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
+def to_table(trace: reading.Trace, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
     """Return the requests as a table at the engine's block size, with what prompts share."""
-    from blis_jax.traces.rows import to_table as fold
-
     with progress.phase("counting what prompts share"):
-        return fold(trace.rows, config.block_size_in_tokens)
+        return rows.to_table(trace.rows, config.block_size_in_tokens)
 
 
 def write_output(
     output: str | None,
     record: RunRecord,
-    trace: Trace | None,
+    trace: reading.Trace | None,
     workload: tuple[RequestTable, WorkloadNames, WorkloadSpec | None],
     limits: Limits,
     notes: Notes,
     title: str = "",
 ) -> None:
     """Write the run as a trace, if it was asked for; without a trace from its table, names and spec."""
-    from blis_jax.traces.write import from_table, write_replayed, write_run
-
     if output is not None:
         path = Path(output)
         table, names, spec = workload
         clients = tuple(client.id for client in spec.clients) if spec is not None else ()
-        rows = from_table(table, names, clients) if trace is None else trace.rows
+        requests = write.from_table(table, names, clients) if trace is None else trace.rows
         with cli.writing(path):
             if record.is_august:
-                remark = write_replayed(path, record, rows, limits)
+                remark = write.write_replayed(path, record, requests, limits)
             else:
-                remark = write_run(path, record, rows, title)
+                remark = write.write_run(path, record, requests, title)
         if remark:
             notes.warn(remark)
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options import trace_flags
 from blis_jax.commands.run.flags import NAME, RunOptions, make_parser
 from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.commands.run import one_run, scenarios, workload
+else:
+    one_run = lazy.Module("blis_jax.commands.run.one_run")
+    scenarios = lazy.Module("blis_jax.commands.run.scenarios")
+    workload = lazy.Module("blis_jax.commands.run.workload")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,17 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str] | None) -> int:
     given = make_parser().given(arguments)
-    from blis_jax.commands.run.workload import with_workload_spec
-
-    options = RunOptions.of(trace_flags.renamed(with_workload_spec(given)))
+    options = RunOptions.of(trace_flags.renamed(workload.with_workload_spec(given)))
     notes = Notes(NAME, options.log)
     cli.silence_warnings(options.log)
     if not options.scenario:
-        from blis_jax.commands.run.one_run import simulate_one
-
-        return simulate_one(options, notes)
+        return one_run.simulate_one(options, notes)
     if options.steady:
         raise ConfigError("--steady looks at one run; leave out --scenario")
-    from blis_jax.commands.run.scenarios import replay
-
-    return replay(options, notes)
+    return scenarios.replay(options, notes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax import __version__
+from blis_jax import __version__, lazy
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster import adapters
 from blis_jax.cluster.config import FIELDS
@@ -53,10 +53,17 @@ from blis_jax.results.printed_text import decision_lines
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.run import requests
+    from blis_jax.engine import mechanism
     from blis_jax.records.record import RunRecord
+    from blis_jax.results import dataset
     from blis_jax.results.blis_files import Labels
     from blis_jax.results.scores import Verdicts
     from blis_jax.workload.reference.generate import DrawnWorkload
+else:  # they load JAX, for which no refusal waits
+    requests = lazy.Module("blis_jax.commands.run.requests")
+    mechanism = lazy.Module("blis_jax.engine.mechanism")
+    dataset = lazy.Module("blis_jax.results.dataset")
 
 
 def _cluster_of(options: RunOptions) -> tuple[ClusterConfig, Any]:
@@ -81,7 +88,6 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
         config = config.replace(horizon=source.spec.horizon)
     _check_outputs(options)
     prepare_backend(use_cache=not options.no_cache)
-    from blis_jax.commands.run import requests  # JAX: refusals do not wait for it
 
     trace = (
         trace_flags.read(options, notes, options.seed_of_record, options.horizon)
@@ -203,9 +209,7 @@ def _check_outputs(options: RunOptions) -> None:
     trace_flags.check_output(options.trace_output, options.overwrite)
     refuse_existing(outputs, options.overwrite)
     if options.kv_timeline is not None:
-        from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
-
-        checked_suffix(Path(options.kv_timeline), TABLE_FORMATS)
+        dataset.checked_suffix(Path(options.kv_timeline), dataset.TABLE_FORMATS)
 
 
 def _outputs(options: RunOptions) -> dict[str, Path]:
@@ -235,10 +239,8 @@ def _write(
         with cli.writing(Path(options.results_path)):
             write_json(Path(options.results_path), document)
     if options.kv_timeline is not None:
-        from blis_jax.results.dataset import save_table
-
         with cli.writing(Path(options.kv_timeline)):
-            save_table(timelines(record, config.block_size_in_tokens), options.kv_timeline)
+            dataset.save_table(timelines(record, config.block_size_in_tokens), options.kv_timeline)
     if options.timeline is not None:
         path, traced = Path(options.timeline), TracedRun("", record, config.block_size_in_tokens)
         with cli.writing(path):
@@ -305,11 +307,8 @@ def _warn_of_idle_options(
                 notes.warn(f"--{name.replace('_', '-')} has no effect without --flow-control")
     for remark in adapters.remarks(config, given):
         notes.warn(remark)
-    if config.precise_kv_routing:
-        from blis_jax.engine.mechanism import without_effect
-
-        if (line := without_effect(config)) is not None:
-            notes.warn(line)
+    if config.precise_kv_routing and (line := mechanism.without_effect(config)) is not None:
+        notes.warn(line)
     warn_of_idle_options(options, config, source, notes)
 
 

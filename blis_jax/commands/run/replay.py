@@ -9,16 +9,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax import lazy
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes, Parser
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, trace_flags
 from blis_jax.commands.run.flags import RunOptions, add_options
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import refuse_existing, write_json
+from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax.traces.rows import Report
 from blis_jax.workload.source import REVISED
 
 if TYPE_CHECKING:
+    from blis_jax.commands.run import one_run
+    from blis_jax.traces import closed_loop
     from blis_jax.workload.reference.generate import DrawnWorkload
+else:  # `--help` does not wait for them
+    one_run = lazy.Module("blis_jax.commands.run.one_run")
+    closed_loop = lazy.Module("blis_jax.traces.closed_loop")
 
 NAME = "blis_jax.commands.run.replay"
 _DESCRIPTION = """\
@@ -83,26 +91,22 @@ def _command(arguments: Sequence[str] | None) -> int:
     add_options(parser, (_Replay,), (OverwriteSwitch,))
     named = parser.given(arguments)
     options = ReplayOptions.of(named)
-    from blis_jax.commands.run.one_run import simulate_one
-
     notes = Notes(NAME, options.log)
     cli.silence_warnings(options.log)
     as_run, users = _as_run(named), _users(options)
     if users is not None:
         if not users.sessions:
             notes.warn("--session-mode closed-loop has no effect: the trace has no sessions")
-        from blis_jax.traces.closed_loop import end_of
-
         last = max(request.arrival_us for request in users.requests)
-        as_run["horizon"] = end_of(last) if options.horizon is None else options.horizon
+        as_run["horizon"] = closed_loop.end_of(last) if options.horizon is None else options.horizon
     if options.results_path is None:
-        return simulate_one(RunOptions.of(as_run), notes, users)
+        return one_run.simulate_one(RunOptions.of(as_run), notes, users)
     results = Path(options.results_path)
     cli.check_writable(results)
     refuse_existing({"--results-path": results}, options.overwrite)
     with tempfile.TemporaryDirectory() as folder:
         metrics = {"results_path": str(Path(folder) / "metrics.json")} | as_run
-        code = simulate_one(RunOptions.of(metrics), notes, users)
+        code = one_run.simulate_one(RunOptions.of(metrics), notes, users)
         if code == 0:
             document = json.loads(Path(metrics["results_path"]).read_text(encoding="utf-8"))
             with cli.writing(results):
@@ -135,11 +139,8 @@ def _as_run(named: Mapping[str, Any]) -> dict[str, Any]:
 
 def _horizon_us(found: Mapping[str, Any]) -> int:
     """Twice the last arrival; the trace is read again with the run, which says what it lacks."""
-    from blis_jax.traces.closed_loop import end_of
-    from blis_jax.traces.read import TraceOptions, read_trace
-
     wanted = TraceOptions(format=found["trace_format"], header=found["trace_header"])
-    return end_of(int(read_trace(found["trace"], wanted).rows.arrival_us[-1]))
+    return closed_loop.end_of(int(read_trace(found["trace"], wanted).rows.arrival_us[-1]))
 
 
 def _users(options: ReplayOptions) -> DrawnWorkload | None:
@@ -154,16 +155,13 @@ def _users(options: ReplayOptions) -> DrawnWorkload | None:
             if value:
                 raise ConfigError(f"{name} needs --session-mode closed-loop; leave it out")
         return None
-    from blis_jax.traces.closed_loop import closed_loop_of_trace, parse_think_time
-    from blis_jax.traces.rows import Report
-
     text = f"constant:value={think_ms}ms" if think_ms else law
-    return closed_loop_of_trace(
+    return closed_loop.closed_loop_of_trace(
         str(options.trace_data),
         str(options.trace_header),
         options.seed,
         Report(),
-        None if text is None else parse_think_time(text),
+        None if text is None else closed_loop.parse_think_time(text),
         options.horizon,
     )
 
