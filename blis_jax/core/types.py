@@ -114,8 +114,7 @@ class Mechanism(OfEachKind):
     """
 
     latency: LatencyModel
-    decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
-    prefill: Router | None = None  # likewise in the prefill pool
+    pool_routers: tuple[Router, ...] = ()  # of pools in which the cluster's router does not choose
     encodes: bool = False  # some requests are also routed in an encode pool
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see router.py
     delays_index: bool = False  # the router's index learns of a routing later
@@ -234,8 +233,7 @@ class Mechanism(OfEachKind):
 
 def _of_gateway(record: Mechanism | PolicyParams) -> tuple[Any, ...]:
     """What a record has for the policies of the gateway and the pools' own routers, in the order of their states."""
-    routers = (one for one in (record.decode, record.prefill) if one is not None)
-    own = (policy for router in routers for policy in router.policies)
+    own = (policy for router in record.pool_routers for policy in router.policies)
     return (*at_place(record, GATEWAY), *own)
 
 
@@ -248,8 +246,7 @@ class PolicyParams(NumbersOfEachKind):
     """
 
     draws: Int[Array, "draw"] | Absent = None  # see GatewayContext
-    decode: RouterParams | Absent = None  # of `Mechanism.decode`
-    prefill: RouterParams | Absent = None  # likewise
+    pool_routers: tuple[RouterParams, ...] = ()  # of `Mechanism.pool_routers`
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:

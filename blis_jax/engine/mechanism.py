@@ -90,7 +90,10 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     made = Mechanism(
         **_of_each(used, KINDS.values(), _reader(config, used)),
         latency=step_times.model_of(config),
-        **_routers(used, lambda own: Router(**_of_each(own, ROUTER, _reader(config, own)))),
+        pool_routers=tuple(
+            Router(**_of_each(own, ROUTER, _reader(config, own)), pool=pool)
+            for pool, own in _pool_routers(used).items()
+        ),
         encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
@@ -181,10 +184,10 @@ def _of_each(
     return parts
 
 
-def _routers(used: Chosen, made: Callable[[ChosenRouter], Any]) -> dict[str, Any]:
-    """What is made for the router of each pool that has one of its own; there are pools where requests move on."""
-    router_by_pool = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
-    return {pool: made(router) for pool, router in router_by_pool.items() if router is not None}
+def _pool_routers(used: Chosen) -> dict[str, ChosenRouter]:
+    """The router of each pool that has one of its own; there are pools where requests move on."""
+    routers = {"decode": used.decode, "prefill": used.prefill} if used.hand_over else {}
+    return {pool: router for pool, router in routers.items() if router is not None}
 
 
 def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
@@ -266,7 +269,7 @@ def params(
         fleet = fleet_params(config, rows, num_changes, policy_seed)
         cluster["own"] = Parts(*made.cluster.own, fleet)
     if functions.reads("draws"):
-        policy |= _router_draws(config, made.policy, policy_seed, num_requests)
+        policy |= _router_draws(config, functions, made.policy, policy_seed, num_requests)
     return Params(
         dataclasses.replace(made.cluster, **cluster) if cluster else made.cluster,
         dataclasses.replace(made.policy, **policy),
@@ -285,20 +288,27 @@ def _of_all_seeds(config: ClusterConfig, policies: Policies | None, rows: int) -
     return Params(cluster_params(config, rows, *more), policy)
 
 
+STREAM_OF_POOL = {"decode": RandomSource.DECODE_ROUTER, "prefill": RandomSource.PREFILL_ROUTER}
+
+
 def _router_draws(
-    config: ClusterConfig, policy: PolicyParams, policy_seed: int, num_requests: int
+    config: ClusterConfig,
+    functions: Mechanism,
+    policy: PolicyParams,
+    policy_seed: int,
+    num_requests: int,
 ) -> dict[str, Any]:
     """What the routers draw from the reference's streams."""
     draws: dict[str, Any] = {}
-    for pool, source in (
-        ("decode", RandomSource.DECODE_ROUTER),
-        ("prefill", RandomSource.PREFILL_ROUTER),
-    ):
-        own = getattr(policy, pool)
-        if own is not None and config.is_august:
-            # with scorers of its own a pool has its own stream
-            stream: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
-            draws[pool] = DrawingRouterParams(**vars(own), draws=stream)
+    if config.is_august:  # with scorers of its own a pool has its own stream
+        streams: list[Any] = [
+            router_draws(policy_seed, num_requests + SPARE_DRAWS, STREAM_OF_POOL[router.pool])
+            for router in functions.pool_routers
+        ]
+        draws["pool_routers"] = tuple(
+            DrawingRouterParams(**vars(numbers), draws=stream)
+            for numbers, stream in zip(policy.pool_routers, streams, strict=True)
+        )
     # in the decode, encode and prefill pool
     per_request = 3 if disaggregation.has_pools(config) else 1
     draws["draws"] = router_draws(
@@ -311,7 +321,8 @@ def _policy_params(used: Chosen) -> PolicyParams:
     numbers = _of_each(used, KINDS.values(), lambda policy: policy.values())
     # each run has a seed of its own
     numbers |= {"scorer_weights": _weights(used), "seed": np.uint64(0)}
-    return PolicyParams(**numbers, **_routers(used, _router_params))
+    routers = _pool_routers(used).values()
+    return PolicyParams(**numbers, pool_routers=tuple(map(_router_params, routers)))
 
 
 def _weights(used: Chosen | ChosenRouter) -> Any:

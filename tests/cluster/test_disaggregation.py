@@ -93,10 +93,11 @@ def test_pools_with_scorers_have_routers_and_streams_of_their_own():
     settings = {"prefill_routing_scorers": "queue-depth:1", "routing_policy": "least-loaded"}
     config = ClusterConfig(revision=AUGUST, **POOLS, **settings)
     functions = mechanism(config)
-    assert functions.prefill is not None and functions.decode is None
+    assert [router.pool for router in functions.pool_routers] == ["prefill"]
     drawn = params(config, num_requests=4).policy
-    assert drawn.prefill.draws.tolist()[:4] != drawn.draws.tolist()[:4]
-    assert mechanism(config.replace(prefill_routing_scorers="")).prefill is None
+    (prefill,) = drawn.pool_routers
+    assert prefill.draws.tolist()[:4] != drawn.draws.tolist()[:4]
+    assert mechanism(config.replace(prefill_routing_scorers="")).pool_routers == ()
 
 
 def test_options_are_those_of_blis():

@@ -8,6 +8,7 @@ States of the gateway's policies are a tuple in the order of `Mechanism.of_gatew
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,25 +112,22 @@ def route(
     def by_cluster() -> tuple[jax.Array, States]:
         return route_by_cluster(ctx, states, context, request)
 
-    last, choices = len(states), []
-    for own, numbers in ((mechanism.prefill, params.prefill), (mechanism.decode, params.decode)):
-        if own is None:
-            choices.append(by_cluster)
-            continue
-        begin, end = last - len(own.policies), last
-        last = begin
+    def by_own(
+        router: Router, numbers: RouterParams, begin: int, end: int
+    ) -> tuple[jax.Array, States]:
+        asked = router, numbers, None, states[begin:end], context, request
+        chosen, mine = _chosen_by(ctx, *asked)
+        return chosen, (*states[:begin], *mine, *states[end:])
 
-        def by_own(
-            own: Router = own, numbers: RouterParams = numbers, begin: int = begin, end: int = end
-        ) -> tuple[jax.Array, States]:
-            asked = own, numbers, None, states[begin:end], context, request
-            chosen, mine = _chosen_by(ctx, *asked)
-            return chosen, (*states[:begin], *mine, *states[end:])
-
-        choices.append(by_own)
-    by_prefill, by_decode = choices
-    if last == len(states):
+    by_pool: dict[str, Callable[[], tuple[jax.Array, States]]] = {}
+    begin = len(states) - sum(len(router.policies) for router in mechanism.pool_routers)
+    for router, numbers in zip(mechanism.pool_routers, params.pool_routers, strict=True):
+        end = begin + len(router.policies)
+        by_pool[router.pool] = functools.partial(by_own, router, numbers, begin, end)
+        begin = end
+    if not by_pool:
         return by_cluster()
+    by_decode, by_prefill = (by_pool.get(pool, by_cluster) for pool in ("decode", "prefill"))
     return ctx.when(context.is_decode, by_decode, by_prefill)
 
 
@@ -278,6 +276,7 @@ class Router:
     routing: Policy
     scorers: tuple[Policy, ...]
     picker: Policy
+    pool: str = ""  # of the instances that it chooses from; "": where no other router chooses
 
     @property
     def policies(self) -> tuple[Policy, ...]:

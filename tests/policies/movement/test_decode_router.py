@@ -70,9 +70,9 @@ def test_numbers_go_to_their_own_router() -> None:
         policy_numbers={"routing.candidates": 3},
     )
     both = params(cluster).policy
-    assert both.routing.candidates == both.decode.routing.candidates == 3
+    assert both.routing.candidates == both.pool_routers[0].routing.candidates == 3
     own = params(cluster.replace(**{"decode_routing.candidates": 4})).policy
-    assert (own.routing.candidates, own.decode.routing.candidates) == (3, 4)
+    assert (own.routing.candidates, own.pool_routers[0].routing.candidates) == (3, 4)
     assert (
         cluster.replace(**{"decode_routing.candidates": 4}).value("decode_routing.candidates") == 4
     )
@@ -82,8 +82,8 @@ def test_nothing_is_compiled_for_a_cluster_that_hands_nothing_over() -> None:
     plain = ClusterConfig(num_instances=2, routing_policy="least-loaded")
     idle = plain.replace(decode_routing_policy="round-robin")
     assert mechanism(idle) == mechanism(plain)
-    assert params(idle).policy.decode is None
-    assert mechanism(config(GROUPS)).decode is None
+    assert params(idle).policy.pool_routers == ()
+    assert mechanism(config(GROUPS)).pool_routers == ()
 
 
 @pytest.mark.parametrize(
