@@ -1,4 +1,4 @@
-"""What readers of benchmark files share, and those of AIPerf, GenAI-Perf and llm-d's Benchmark Report."""
+"""What readers of benchmark files share, and those of AIPerf and GenAI-Perf."""
 
 from __future__ import annotations
 
@@ -211,56 +211,3 @@ def _genai_perf_figures(experiment: object, source: str) -> Summary:
         "took GenAI-Perf's place"
     )
     return Summary("GenAI-Perf", figures, words, load, num_failed=num_failed)
-
-
-# --- llm-d's Benchmark Report: YAML or JSON, figures of any client --------------------------------
-
-# Versions 0.1 (`metrics`), 0.2 and 0.2.1 (`results.request_performance.aggregate`). GuideLLM calls E2E ÷ tokens its
-# TPOT, so for its reports the inter-token latency is taken.
-_REPORT_PARTS = (("metrics",), ("results", "request_performance", "aggregate"))
-
-
-def is_llmd_report(document: object) -> bool:
-    """Return whether a document has the parts of a report."""
-    has_latency = any(at(document, *part, "latency") is not None for part in _REPORT_PARTS)
-    return at(document, "scenario") is not None and has_latency
-
-
-def read_llmd_report(document: object, source: str) -> list[Benchmark]:
-    """Return the figures as the only run of the report."""
-    return [Benchmark("figures", lambda: _llmd_figures(document, source))]
-
-
-def _llmd_figures(document: object, source: str) -> Summary:
-    part = next(part for part in _REPORT_PARTS if at(document, *part, "latency") is not None)
-    performance, load = at(document, *part), at(document, "scenario", "load")
-    stated = at(load, "standardized") or at(load, "args")
-    tool = str(at(load, "standardized", "tool") or at(load, "name") or "an unknown client")
-    gap = "inter_token_latency" if "guidellm" in tool.lower() else "time_per_output_token"
-    figures = stated_figures(
-        ("time_to_first_token", gap, "request_latency"),
-        ("mean", "p50", "p90", "p99"),
-        lambda name, statistic: in_ms(
-            at(performance, "latency", name), statistic, f"{source}: {name}.{statistic}"
-        ),
-    )
-    of, pace = numbers_of(at(performance, "requests"), f"{source}:"), numbers_of(stated, source)
-    failed = [0.0 if math.isnan(of(name)) else of(name) for name in ("failures", "incomplete")]
-    sent = Load(
-        of("total") - sum(failed),
-        _either(pace("rate_qps"), pace("request_rate")),
-        of("input_length", "mean"),
-        of("output_length", "mean"),
-        of("input_length", "stddev"),
-        of("output_length", "stddev"),
-        _either(pace("concurrency"), pace("max_concurrency")),
-    )
-    words = f"it has no requests; give the file with requests that {tool} wrote"
-    settings = ServerSettings(model=at(document, "scenario", "model", "name"))
-    version = at(document, "version")
-    name = f"{tool} (llm-d Benchmark Report {version})"
-    return Summary(name, figures, words, sent, settings, sum(failed))
-
-
-def _either(first: float, second: float) -> float:
-    return second if math.isnan(first) else first

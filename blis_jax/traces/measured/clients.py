@@ -18,14 +18,13 @@ from blis_jax.traces.measured.benchmark_files import (
     first_of,
     is_aiperf,
     is_genai_perf,
-    is_llmd_report,
     numbers_of,
     read_aiperf,
     read_genai_perf,
-    read_llmd_report,
     run_of,
     stated_figures,
 )
+from blis_jax.traces.measured.llmd_report import is_llmd_report, read_llmd_report
 from blis_jax.traces.measured.run import MeasuredRun, ServerSettings, at
 from blis_jax.traces.measured.sent import (
     Benchmark,

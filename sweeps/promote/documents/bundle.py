@@ -8,10 +8,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED
 from sweeps.promote.checks.documents import CONFIG
 from sweeps.promote.documents.pages import PromotionContent, Verdict, main_change
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
+from sweeps.promote.evidence.reports import CLASSES
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
 from sweeps.promote.hypotheses.document import LOWER, SAME
 from sweeps.promote.promotion import Files, Promotion

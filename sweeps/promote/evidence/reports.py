@@ -13,81 +13,38 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import loaded
+from blis_jax.traces.measured.llmd_report import (
+    MALFORMED,
+    MISSING,
+    MISSING_STATISTIC,
+    NO_DATA,
+    FigureReading,
+    ReportDocument,
+    converted,
+    is_number,
+    lacking,
+    report_document,
+    statistic_of,
+)
+from blis_jax.traces.measured.run import at
 from sweeps.promote.promotion import Evidence
 
-AGGREGATE = "results.request_performance.aggregate"
 PRIORITY_MIX = "priority-mix"
 REACHED = 0.95  # share of the load asked for, from which on a run measures it
-VERSIONS = ("0.1", "0.2", "0.2.1")
 SIMULATED_MARK = "evidence: simulated"  # a keyword of the run
-
-# what a reading can lack
-MALFORMED, WRONG_UNIT, MISSING, MISSING_STATISTIC, NO_DATA, MISLEADING = (
-    "malformed", "wrong unit", "missing figure", "missing statistic", "no data", "misleading figure",
-)  # fmt: skip
-
-# units by dimension: how many of the first one each is
-_DIMENSIONS: tuple[Mapping[str, float], ...] = (
-    {"s": 1.0, "ms": 1e-3},
-    {"s/token": 1.0, "ms/token": 1e-3},
-    {"tokens/s": 1.0},
-    {"queries/s": 1.0},
-    {"count": 1.0},
-    {"fraction": 1.0, "ratio": 1.0, "percent": 1e-2},
-)
-UNITS = tuple(unit for of in _DIMENSIONS for unit in of)
-
-# throughput of v0.1: bare numbers under names of their own
-_OLD_THROUGHPUT = {
-    "throughput.request_rate": ("throughput.requests_per_sec", "queries/s"),
-    "throughput.output_token_rate": ("throughput.output_tokens_per_sec", "tokens/s"),
-    "throughput.total_token_rate": ("throughput.total_tokens_per_sec", "tokens/s"),
-}
 
 
 class MalformedReportError(ConfigError):
     """A file that is no benchmark report; the sentence says what is wrong with it."""
-
-
-@dataclass(frozen=True)
-class FigureReading:
-    """Hold a figure in the unit that was asked for, or why there is none."""
-
-    value: float = math.nan
-    problem: str = ""  # of the words above; empty if there is a value
-    reason: str = ""
-
-    @property
-    def is_there(self) -> bool:
-        """Return whether there is a value."""
-        return not self.problem
-
-
-def lacking(problem: str, reason: str) -> FigureReading:
-    """Return that there is no figure, and why."""
-    return FigureReading(problem=problem, reason=reason)
-
-
-def _statistic(
-    holder: Mapping[str, Any], statistic: str, units: object, wanted: str, where: str
-) -> FigureReading:
-    """Return a statistic of a mapping in the unit that is wanted; `where` begins sentences about it."""
-    value = holder.get(statistic)
-    if value is None:
-        return lacking(MISSING_STATISTIC, f"{where} has no {statistic}")
-    if not is_number(value):
-        return lacking(MALFORMED, f"{where}.{statistic} is {value!r}, not a number")
-    return converted(float(value), units, wanted, where)
 
 
 @dataclass(frozen=True)
@@ -107,57 +64,20 @@ class BenchReport:
 
     def at(self, path: str) -> Any:
         """Return the value at a dotted path; None if something on the way is missing."""
-        value: Any = self.document
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
+        return at(self.document, *path.split("."))
 
     def figure(self, path: str, statistic: str, unit: str) -> FigureReading:
         """Return a figure, converted."""
-        if "inter_token_latency" in path and statistic != "mean":
-            what = "percentiles of the inter-token latency count chunks, not tokens"
-            return lacking(MISLEADING, f"{what}; use time_per_output_token")
         if self.is_priority_mix:
             return class_figure(self, path, statistic, unit)
-        place, bare_unit = self._place(path)
-        figure = self.at(place)
-        if figure is None:
-            return lacking(MISSING, f"{self.source} has no {place}")
-        if bare_unit and is_number(figure):
-            figure = {"units": bare_unit, "mean": figure}
-        if is_number(figure) and statistic in ("", "count", "mean"):
-            return converted(float(figure), "count", unit, self.source)
-        if not isinstance(figure, Mapping) or "units" not in figure:
-            return lacking(MALFORMED, f"{self.source}: {place} has no units")
-        return _statistic(figure, statistic, figure["units"], unit, f"{self.source}: {place}")
+        return ReportDocument(self.version, self.source, self.document).figure(
+            path, statistic, unit
+        )
 
     def count(self, path: str, statistic: str = "") -> float | None:
         """Return a number of requests or tokens; None if there is none."""
         figure = self.figure(path, statistic, "count")
         return figure.value if figure.is_there else None
-
-    def _place(self, path: str) -> tuple[str, str]:
-        """Return where this version has what v0.2 has at a path, and the unit of a bare number."""
-        if self.version != "0.1" or not path.startswith(f"{AGGREGATE}."):
-            return path, ""
-        rest = path.removeprefix(f"{AGGREGATE}.")
-        old, unit = _OLD_THROUGHPUT.get(rest, (rest, ""))
-        return f"metrics.{old}", unit
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def converted(value: float, given: object, wanted: str, where: str) -> FigureReading:
-    """Return a value in another unit of the same dimension."""
-    for units in _DIMENSIONS:
-        if given in units and wanted in units:
-            return FigureReading(
-                value if given == wanted else value * units[str(given)] / units[wanted]
-            )
-    return lacking(WRONG_UNIT, f"{where} is in {given!r}, which cannot be {wanted}")
 
 
 # --- reading files --------------------------------------------------------------------------------
@@ -185,19 +105,12 @@ def parse_report(text: str, source: str) -> BenchReport:
         raise MalformedReportError(f"{source} is no benchmark report: it holds no mapping")
     if isinstance(document.get("summary"), Mapping):
         return _priority_mix(document, text, source)
-    version = str(document.get("version", ""))
-    if version not in VERSIONS:
-        raise MalformedReportError(
-            f"{source}: version {version or 'is missing'!r} is not known; reports of "
-            f"{', '.join(VERSIONS)} and results of {PRIORITY_MIX} are read"
-        )
-    place = "metrics" if version == "0.1" else AGGREGATE
-    report = BenchReport(
-        _uid(document, text, source), version, source, _evidence(document), document
-    )
-    if not isinstance(report.at(place), Mapping):
-        raise MalformedReportError(f"{source}: {place} is missing, so there is nothing to judge")
-    return report
+    try:
+        version = report_document(document, source).version
+    except ConfigError as error:
+        also = f"; results of {PRIORITY_MIX}, too" if "version" in str(error) else ""
+        raise MalformedReportError(f"{error}{also}") from None
+    return BenchReport(_uid(document, text, source), version, source, _evidence(document), document)
 
 
 def _priority_mix(document: Mapping[str, Any], text: str, source: str) -> BenchReport:
@@ -259,7 +172,7 @@ def class_figure(report: BenchReport, path: str, statistic: str, unit: str) -> F
     key = "avg" if statistic == "mean" else statistic
     if is_number(holder.get(key)) and holder[key] == 0:
         return lacking(NO_DATA, f"{where}.{statistic} is 0.0, as the harness writes no data")
-    return _statistic({statistic: holder.get(key)}, statistic, _UNITS[name], unit, where)
+    return statistic_of({statistic: holder.get(key)}, statistic, _UNITS[name], unit, where)
 
 
 def rows_of(report: BenchReport, slo_class: str | None = None) -> Rows:

@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sweeps.promote.evidence.reports import (
+from blis_jax.traces.measured.llmd_report import (
     AGGREGATE,
-    GOODPUT,
-    IN_ROWS,
     MALFORMED,
     MISSING,
+    FigureReading,
+    converted,
+    is_number,
+    lacking,
+)
+from sweeps.promote.evidence.reports import (
+    GOODPUT,
+    IN_ROWS,
     REACHED,
     BenchReport,
-    FigureReading,
     MalformedReportError,
-    converted,
     goodput,
-    is_number,
     joined,
-    lacking,
     of_served,
     parse_report,
     sheds_only,

@@ -11,9 +11,10 @@ from blis_jax.files.content import digest
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
+from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, GOODPUT, QUANTILES
+from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate

@@ -12,10 +12,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.strict_yaml import read_mapping, sentence
+from blis_jax.traces.measured.llmd_report import AGGREGATE
 from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES
+from sweeps.promote.evidence.reports import CLASSES
 from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
 from sweeps.promote.store import checked, data_file
 from sweeps.strategies.parts import ClosedPart

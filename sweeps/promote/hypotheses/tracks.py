@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.router import slo_targets
+from blis_jax.traces.measured.llmd_report import AGGREGATE
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.words import (
     CROSS_POLICY,
@@ -18,7 +19,7 @@ from sweeps.claims.words import (
     VALIDATION,
 )
 from sweeps.promote.configs.engine import workload_of_promotion
-from sweeps.promote.evidence.reports import AGGREGATE, CLASSES, REACHED
+from sweeps.promote.evidence.reports import CLASSES, REACHED
 from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
 from sweeps.promote.hypotheses.document import (
     GOODPUT,

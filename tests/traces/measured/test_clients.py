@@ -304,7 +304,16 @@ def test_the_benchmark_report_of_llmd_is_read(tmp_path: Path, version: str):
     assert found.figures["ttft_ms", "p99"] == pytest.approx(100.0)
     # what GuideLLM calls TPOT is E2E divided by tokens
     assert found.figures["tpot_ms", "mean"] == pytest.approx(12.0 if version == "0.1" else 11.0)
+    # and its gaps are weighed by tokens, so that their percentiles are not those of requests
+    assert (("tpot_ms", "p99") in found.figures) == (version == "0.1")
     assert found.load == Load(50, 5.0, 400.0, 80.0, 100.0, 20.0, found.load.max_open)
+    assert found.remarks == ["2 of 52 requests have failed: the figures are of the others"]
+    part.pop("latency")
+    part["requests"]["failures"] = 52
+    with pytest.raises(ConfigError, match="all 52 requests have failed"):
+        read_result(written(tmp_path, document))
+    with pytest.raises(ConfigError, match=r"version '0\.9' is not known"):
+        read_result(written(tmp_path, document | {"version": "0.9"}))
 
 
 def test_latencies_may_be_separated_by_semicolons(tmp_path: Path, truth: MeasuredRun):

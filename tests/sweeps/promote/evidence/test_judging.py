@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.promote.evidence.judging import TransferFinding, judge
-from sweeps.promote.evidence.reports import AGGREGATE
 from sweeps.promote.evidence.runs import FOLDER
 from tests.sweeps.promote.evidence.test_reports import PUBLISHED
 from tests.sweeps.promote.made_reports import (

@@ -7,18 +7,15 @@ import json
 import pytest
 import yaml
 
-from sweeps.promote.evidence.reports import (
+from blis_jax.traces.measured.llmd_report import (
     MALFORMED,
     MISLEADING,
     MISSING,
     MISSING_STATISTIC,
     NO_DATA,
     WRONG_UNIT,
-    MalformedReportError,
-    goodput,
-    parse_report,
-    sheds_only,
 )
+from sweeps.promote.evidence.reports import MalformedReportError, goodput, parse_report, sheds_only
 from sweeps.promote.evidence.runs import scenes_of
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.made_reports import CRITICAL, TTFT, by_class, report, row
@@ -54,6 +51,18 @@ def test_what_cannot_be_read_has_a_reason(
     found = parse_report(yaml.safe_dump(report("u", 0.2)), "a.yaml").figure(path, statistic, unit)
     assert (found.problem, found.is_there) == (problem, False)
     assert found.reason
+
+
+def test_the_tpot_of_guidellm_is_the_mean_of_its_gaps() -> None:
+    document = report("u", 0.2)
+    document["scenario"] = {"load": {"standardized": {"tool": "guidellm"}}}
+    latency = document["results"]["request_performance"]["aggregate"]["latency"]
+    latency["time_per_output_token"] = {"units": "ms/token", "mean": 12.0, "p99": 20.0}
+    latency["inter_token_latency"] = {"units": "ms/token", "mean": 11.0, "p99": 19.0}
+    path = TTFT.replace("time_to_first_token", "time_per_output_token")
+    found = parse_report(yaml.safe_dump(document), "a.yaml")
+    assert found.figure(path, "mean", "ms/token").value == pytest.approx(11.0)
+    assert found.figure(path, "p99", "ms/token").problem == MISLEADING
 
 
 def test_a_statistic_that_is_no_number_is_malformed() -> None:
