@@ -25,6 +25,9 @@ the requests.jsonl of vLLM's engine (one object a line with input_toks, output_t
 first_token_ts and last_token_ts), a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and
 e2e_ms, or a folder of one of them. Prints a verdict, the coefficients with intervals, what the run
 cannot tell, and the errors of mean, P50, P90 and P99, also for requests that were held out.
+Where TRACE has the times of an engine's steps, the step law is fitted to these instead: Dynamo's
+fpm_metrics_detail.csv or a folder of several, the lines of vLLM's --enable-logging-iteration-details,
+or a table (CSV, Parquet) with a row for each step. Prints the errors on steps that were held out.
 A result with figures only, such as that of `vllm bench serve` without --save-detailed, cannot be fitted
 to. --predicted compares a simulation with it.
 """
@@ -38,6 +41,10 @@ examples:
 
   the same server at another pace: how well the fit predicts a run that it has not seen:
     %(prog)s vllm-14qps.json --coefficients-from fit.json
+
+  from the steps of an engine, and the errors on other steps, each row with its predicted_ms:
+    %(prog)s first.parquet --output steps.json
+    %(prog)s second.parquet --coefficients-from steps.json --output errors.csv
 
   strategies compared on what is known of the server:
     python -m sweeps.compare iter00_baseline iter05_simplified --coefficients-from fit.json
@@ -120,6 +127,17 @@ class _Server(CommandOptions, title="server, where the run's own files are silen
     total_kv_blocks: int | None = option(cli.whole, None, "N", "KV blocks of one instance")
 
 
+class _Engine(CommandOptions, title="engine, where measured steps do not name it"):
+    """What ran the steps that were measured."""
+
+    model: str | None = option(str, None, "NAME", "the model, as the engine calls it")
+    tp: int | None = option(cli.whole, None, "N", "GPUs that share the model's tensors")
+    dp: int | None = option(cli.whole, None, "N", "ranks of data parallelism")
+    ep: int | None = option(
+        cli.whole, None, "N", "GPUs that share the experts; 1 without expert parallelism"
+    )
+
+
 class _Output(FigureOption, title="output"):
     """Options for the file with the result, and for the log."""
 
@@ -130,7 +148,7 @@ class _Output(FigureOption, title="output"):
 
 
 class CalibrateOptions(
-    _Trace, _Fit, _Predicted, _Server, _Output, OverwriteSwitch,
+    _Trace, _Fit, _Predicted, _Server, _Engine, _Output, OverwriteSwitch,
     command=NAME, usage="%(prog)s TRACE [options]", description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""
@@ -147,6 +165,10 @@ class CalibrateOptions(
     def server(self) -> dict[str, Any]:
         """Return the options that say how the server was set, by name."""
         return _Server.of(self.given()).given()
+
+    def engine(self) -> dict[str, Any]:
+        """Return the options that say what ran measured steps, by name."""
+        return _Engine.of(self.given()).given()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.calibrate import step_fits
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
+from blis_jax.calibrate.step_fits import StepFits
 from blis_jax.calibrate.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
 from blis_jax.latency.registry import AUTO
+from blis_jax.latency.step_law import TERMS
 from blis_jax.traces.measured.run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
 
 if TYPE_CHECKING:
@@ -214,17 +217,23 @@ class Posterior:
     cluster: Mapping[str, Any] = field(default_factory=dict)  # that the fit was made for
     predictive: Predictive | None = None  # where the fit explored
     server: Mapping[str, Any] = field(default_factory=dict)  # what the measured run says of it
+    law: str = ""  # the latency model where the terms are all of its coefficients, and α is 0
+    fits: Float[np.ndarray, "fit term"] | None = None  # which are drawn from where there are any
 
     @property
     def latency_model(self) -> str:
         """Return the setting that names the latency model whose coefficients were fitted."""
-        return model_of({*self.terms, *self.fixed})
+        return self.law or model_of({*self.terms, *self.fixed})
 
     def draws(self, num_draws: int, seed: int) -> Float[np.ndarray, "draw term"]:
         """Draw coefficients from a normal law, folded back at 0; the same for the same seed."""
         if not self.terms:
             return np.zeros((num_draws, 0))
-        standard = np.random.default_rng(seed).standard_normal((num_draws, len(self.terms)))
+        random = np.random.default_rng(seed)
+        if self.fits is not None:
+            chosen: np.ndarray = self.fits[random.integers(len(self.fits), size=num_draws)]
+            return chosen
+        standard = random.standard_normal((num_draws, len(self.terms)))
         scale = np.maximum(np.abs(self.values), 1e-12)
         relative = self.covariance / np.outer(scale, scale)
         size, directions = np.linalg.eigh((relative + relative.T) / 2)
@@ -235,6 +244,8 @@ class Posterior:
         self, values: Float[np.ndarray, " term"] | None = None
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return α and β at the fit, or at one of its draws; β has a fourth term if the fit has it."""
+        if self.law:
+            return (0.0, 0.0, 0.0), tuple((self.values if values is None else values).tolist())
         values_by_term = {**self.fixed, **dict(zip(self.terms, self.values.tolist(), strict=True))}
         if values is not None:
             values_by_term |= dict(zip(self.terms, np.asarray(values).tolist(), strict=True))
@@ -274,14 +285,48 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 
 
 def load(path: Path) -> Posterior:
-    """Return the posterior that `python -m blis_jax.calibrate` wrote; warn of a fit that does not describe its run."""
-    document = input_files.read_json(path, "a result of blis_jax.calibrate")
+    """Return the posterior that `python -m blis_jax.calibrate` wrote; warn of a fit that does not describe its run.
+
+    Of a fit to the steps of several deployments `FILE:RUN` is that of one.
+    """
+    file, run = _file_and_run(path)
+    document = input_files.read_json(file, "a result of blis_jax.calibrate")
+    if isinstance(document, dict) and document.get("kind") == step_fits.KIND:
+        return _of_steps(StepFits.of_document(document, str(file)), run, str(path))
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
     try:
         return _posterior(document, str(path))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error!r}); calibrate again") from None
+
+
+def load_steps(path: Path) -> StepFits:
+    """Return the fits to steps that `python -m blis_jax.calibrate` wrote.
+
+    Raises:
+        ConfigError: the file is none, or is damaged.
+    """
+    document = input_files.read_json(path, "a fit of blis_jax.calibrate to measured steps")
+    if not isinstance(document, dict) or document.get("kind") != step_fits.KIND:
+        raise ConfigError(
+            f"--coefficients-from: {path} is no fit to measured steps; make one with blis-jax calibrate STEPS"
+        )
+    return StepFits.of_document(document, str(path))
+
+
+def _file_and_run(path: Path) -> tuple[Path, str]:
+    file, _, run = str(path).rpartition(":")
+    return (Path(file), run) if file.endswith(".json") else (path, "")
+
+
+def _of_steps(fits: StepFits, run: str, source: str) -> Posterior:
+    one = fits.named(run)
+    covariance = np.cov(one.draws.T)
+    return Posterior(
+        TERMS, one.beta, covariance, {}, source,
+        server={"model": one.engine.model, "tp": one.engine.tp}, law="step-law", fits=one.draws,
+    )  # fmt: skip
 
 
 def _posterior(document: Mapping[str, Any], source: str) -> Posterior:

@@ -120,7 +120,7 @@ def check(config: ClusterConfig) -> None:
             f"{', '.join(_CLUSTER_POLICIES)}, or take the profile blis-2026-02"
         )
     # the linear law went out of BLIS between March and August, and stays for what was computed with August's rules
-    if config.latency_model.startswith("blackbox-"):
+    if config.latency_model.startswith("blackbox-") or config.latency_model == "step-law":
         raise ConfigError(
             f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics, roofline or "
             "blackbox"

@@ -1,4 +1,4 @@
-"""Fit coefficients, or judge a prediction, as options of `blis_jax.calibrate` say; and write the files."""
+"""Fit coefficients or the step law, or judge a prediction, as options of `blis_jax.calibrate` say; write the files."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
-from blis_jax.calibrate import report
+from blis_jax.calibrate import report, step_report
 from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-from blis_jax.calibrate.posterior import ALL_TERMS, load
+from blis_jax.calibrate.posterior import ALL_TERMS, load, load_steps
+from blis_jax.calibrate.step_fits import StepFits, rows_in_order, source_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.options.outputs import OutputPaths, output_path, outputs_of, write_files
 from blis_jax.errors import ConfigError, closest
-from blis_jax.files.atomic_write import write_json
+from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.traces.measured.recorded import read_result
 from blis_jax.traces.measured.run import AS_VLLM, cluster_values, silent
 from blis_jax.traces.measured.sent import Summary, no_requests
+from blis_jax.traces.measured.steps import StepFile, holds_steps, read_steps
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.__main__ import CalibrateOptions
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
 
 def fit_or_predict(options: CalibrateOptions, trace: Path) -> int:
-    """Fit coefficients to a measured run, or hold a prediction against it; return the exit code."""
+    """Fit coefficients to a measured run or to steps, or hold a prediction against it; return the exit code."""
+    if holds_steps(trace):
+        return _steps(options, trace)
+    for name in options.engine():
+        raise ConfigError(f"--{name} is for measured steps, and {trace} has requests; leave it out")
     if options.coefficients_from is not None or options.predicted is not None:
         return _predict(options, trace)
     paths = outputs_of(options, options.usual_output)
@@ -142,4 +148,74 @@ def _write(found: Calibration, stated: Sequence[str], paths: OutputPaths) -> Non
         ]
     )
     print(report.text(found))
+    print(f"Written: {', '.join(map(str, written))}")
+
+
+# --- measured steps -------------------------------------------------------------------------------
+
+_OF_STEPS = ("trace", "output", "figure", "log", "overwrite", "coefficients_from")
+
+
+def _steps(options: CalibrateOptions, trace: Path) -> int:
+    """Fit the step law to measured steps, or predict them; return the exit code."""
+    for name in options.given():
+        if name not in (*_OF_STEPS, *options.engine()):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} has no meaning for measured steps, which {trace} has; leave it out"
+            )
+    file = read_steps(trace, options.engine())
+    notes = Notes(options.command, options.log)
+    if options.coefficients_from is None:
+        _fit_steps(options, trace, file)
+    else:
+        _predict_steps(options, file)
+    for remark in file.notes:
+        notes.warn(remark)
+    return 0
+
+
+def _fit_steps(options: CalibrateOptions, trace: Path, file: StepFile) -> None:
+    paths = outputs_of(options, options.usual_output)
+    fits = StepFits.of(file, source_of(trace))
+    predicted = [fits.predicted_ms(steps)[0] for steps in file.runs]
+    title = f"{trace.name}: measured and fitted times of steps"
+    written = write_files(
+        [
+            (paths.result, lambda path: write_json(path, fits.document())),
+            (paths.figure, lambda path: step_report.draw(file.runs, predicted, path, title)),
+        ]
+    )
+    print(step_report.text_of_fits(fits, str(paths.result)))
+    print(f"Written: {', '.join(map(str, written))}")
+
+
+def _predict_steps(options: CalibrateOptions, file: StepFile) -> None:
+    """Predict steps; files only where they are asked for."""
+    fits = load_steps(Path(str(options.coefficients_from)))
+    paths = None
+    if options.output is not None:
+        paths = outputs_of(options, options.output, (".csv", ".parquet"))
+    elif options.figure is not None:
+        raise ConfigError("--figure: give --output FILE.csv too, beside which the picture goes")
+    pairs = [fits.predicted_ms(steps) for steps in file.runs]
+    predicted, asked = [one for one, _ in pairs], [which for _, which in pairs]
+    print(step_report.text_of_predictions(file.runs, predicted, asked, fits.source))
+    if paths is None:
+        return
+    table = file.table.assign(predicted_ms=rows_in_order(file, predicted))
+
+    def write(path: Path) -> None:
+        with replacing(path) as whole:
+            if path.suffix == ".csv":
+                table.to_csv(whole, index=False)
+            else:
+                table.to_parquet(whole, index=False)
+
+    title = "Measured and predicted times of steps"
+    written = write_files(
+        [
+            (paths.result, write),
+            (paths.figure, lambda path: step_report.draw(file.runs, predicted, path, title)),
+        ]
+    )
     print(f"Written: {', '.join(map(str, written))}")

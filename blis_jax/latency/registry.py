@@ -30,6 +30,7 @@ MODELS = {
     "trained-physics": "trained_physics.trained_physics",
     "roofline": "roofline.roofline",
     "served-physics": "served_physics.served_physics",
+    "step-law": "step_law.step_law",
 }
 SIZED = ("trained-physics", "roofline")  # of BLIS
 ARM_SPELLING = "in an arm latency_model=trained-physics"

@@ -1,0 +1,341 @@
+"""The step law fitted to measured steps: robust, never negative, for each deployment and across those of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.latency.step_law import LEAST_US, TERMS, StepSums, graph_rows, terms_of
+from blis_jax.lazy import optimize, pandas
+from blis_jax.traces.measured.steps import PHASES, EngineSteps, MeasuredEngine
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+ALIKE, ALIKE_SPREAD = 0.04, 0.2  # logarithms within which steps count as repeats of one shape
+ROUNDS = 40  # of reweighting, from squares to absolute logarithms
+LEAST_ERROR = 0.01  # below which an error counts as a square
+BOOKED = (
+    0.9  # of the same batch without its prompt: a step that took less is booked on its neighbour
+)
+OFTEN = 0.1  # of the steps with prompts: an engine that books so many on their neighbours
+SLOW, FIRST = 2.0, 3  # times the law, among so many first steps of a kind: warm-up
+LEAST_STEPS = 20  # of a deployment
+DRAWS, STRETCHES = 20, 20
+DRAW_ROUNDS = 10
+SCALES = (
+    "",
+    " ÷ TP",
+    " where DP is above 1",
+    " · log2 DP",
+)  # of a term over the deployments of a model
+WINDOW = 8  # steps in a row, whose sum is right where single steps are booked on their neighbours
+
+
+class StepSamples(NamedTuple):
+    """What the law is fitted to: shapes with the median time of their repeats, and sums of booked steps."""
+
+    terms: Float[np.ndarray, "sample term"]
+    us: Float[np.ndarray, " sample"]
+    weights: Float[np.ndarray, "sample stretch"]  # steps in each stretch of time
+
+
+class Errors(NamedTuple):
+    """Errors on steps that a fit had not seen, as shares of the measured time; NaN where there are none."""
+
+    steps: int
+    median: float
+    p90: float
+    repeats: (
+        float  # how far single steps are from the median of their shape: what no law can go below
+    )
+
+
+@dataclass(frozen=True)
+class DeploymentFit:
+    """The law of one deployment."""
+
+    run: str
+    engine: MeasuredEngine
+    beta: Float[np.ndarray, " term"]  # µs, as `TERMS` says
+    draws: Float[np.ndarray, "draw term"]  # fits to other weights of the same stretches of time
+    num_steps: int
+    num_warm_up: int
+    num_slow: int  # others that took more than twice the law's time
+    num_booked: int
+    every_second: Mapping[str, Errors] = dataclasses.field(default_factory=dict)  # by phase
+    second_half: Mapping[str, Errors] = dataclasses.field(default_factory=dict)
+    windows: float = math.nan  # median error of sums of `WINDOW` steps of which some have prompts
+    floor_ms: float = math.nan  # what a step with a prompt is off by at most, nine times in ten
+
+
+def term_matrix(sums: StepSums) -> Float[np.ndarray, "step term"]:
+    """Return the law's terms of many steps."""
+    return np.column_stack(terms_of(sums, np))
+
+
+def law_us(beta: Float[np.ndarray, " term"], sums: StepSums) -> Float[np.ndarray, " step"]:
+    """Return what the law says of many steps, µs."""
+    found: np.ndarray = np.maximum(term_matrix(sums) @ beta, LEAST_US)
+    return found
+
+
+def fit_deployment(steps: EngineSteps) -> DeploymentFit:
+    """Fit the law to a deployment, and try it on steps that fits to the others have not seen.
+
+    Raises:
+        ConfigError: there are too few steps.
+    """
+    refuse_few(steps)
+    samples, is_booked = samples_of(steps)
+    beta = fitted(samples)
+    ratio = 1e3 * steps.ms / law_us(beta, steps.sums)
+    is_slow = (ratio > SLOW) & ~is_booked
+    is_first = _places(_kinds(steps)) < FIRST
+    odd = np.arange(len(steps)) % 2 == 1
+    seen_ms = np.empty(len(steps))
+    for held in (odd, ~odd):
+        seen_ms[held] = _held_out(steps, held)
+    by_window = np.empty(len(steps))
+    even = np.arange(len(steps)) // WINDOW % 2 == 0
+    for held in (even, ~even):
+        by_window[held] = _held_out(steps, held)
+    late = np.arange(len(steps)) >= len(steps) // 2
+    late_ms = np.full(len(steps), np.nan)
+    late_ms[late] = _held_out(steps, late)
+    off = np.abs(seen_ms - steps.ms)[(steps.phase > 0) & ~is_booked & ~is_slow]
+    return DeploymentFit(
+        steps.run,
+        steps.engine,
+        beta,
+        _draws(samples),
+        len(steps),
+        int(np.sum(is_slow & is_first)),
+        int(np.sum(is_slow & ~is_first)),
+        int(np.sum(is_booked)),
+        errors_by_phase(steps, seen_ms),
+        errors_by_phase(steps.part(late), late_ms[late]),
+        window_error(steps, by_window),
+        float(np.quantile(off, 0.9)) if off.size else math.nan,
+    )
+
+
+def refuse_few(steps: EngineSteps) -> None:
+    """Refuse a deployment of too few steps."""
+    if len(steps) < LEAST_STEPS:
+        raise ConfigError(
+            f"run {steps.run} has {len(steps)} steps, {LEAST_STEPS} are needed; record a longer load, or take it out"
+        )
+
+
+def _held_out(steps: EngineSteps, held: Bool[np.ndarray, " step"]) -> np.ndarray:
+    samples, _ = samples_of(steps.part(~held))
+    return law_us(fitted(samples), steps.part(held).sums) / 1e3
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def samples_of(steps: EngineSteps) -> tuple[StepSamples, Bool[np.ndarray, " step"]]:
+    """Return what the law is fitted to, and which steps are booked on the step before them.
+
+    With asynchronous scheduling the time of a step may be booked on its neighbour. A step with a prompt that took less
+    than the same batch without it is such a one: it goes with the step before it, as the sum of both, or is left out
+    where that is not in the file. In an engine that does so often, steps in a row with prompts go together with
+    the step before them.
+    """
+    matrix, us = term_matrix(steps.sums), 1e3 * steps.ms
+    is_booked = _booked(steps, matrix)
+    joins, is_left_out = _joined(steps, is_booked)
+    window = np.cumsum(~joins) - 1
+    size = np.bincount(window)
+    first = np.flatnonzero(~joins)
+    sums, total = np.add.reduceat(matrix, first), np.add.reduceat(us, first)
+    is_left_out = np.add.reduceat(is_left_out.astype(int), first) > 0
+    shape = np.where(size > 1, len(steps) + np.arange(len(size)), shapes(steps)[first])
+    kept = ~is_left_out
+    _, shape = np.unique(shape[kept], return_inverse=True)
+    stretch = np.minimum(first * STRETCHES // len(steps), STRETCHES - 1)[kept]
+    weights = np.zeros((shape.max() + 1, STRETCHES))
+    np.add.at(weights, (shape, stretch), size[kept])
+    mean = np.zeros((len(weights), matrix.shape[1]))
+    np.add.at(mean, shape, sums[kept])
+    mean /= np.bincount(shape)[:, None]
+    medians = pandas.Series(total[kept]).groupby(shape).median().to_numpy()
+    return StepSamples(mean, medians, weights), is_booked
+
+
+def _joined(
+    steps: EngineSteps, is_booked: Bool[np.ndarray, " step"]
+) -> tuple[Bool[np.ndarray, " step"], Bool[np.ndarray, " step"]]:
+    """Return which steps go together with the step before them, and which cannot be used."""
+    has_prompt = steps.sums.prompt_tokens > 0
+    follows = np.zeros(len(steps), bool)
+    follows[1:] = (np.diff(steps.number) == 1) & (np.diff(steps.sequence) == 0)
+    joins, is_left_out = is_booked & follows, is_booked & ~follows
+    if is_booked.sum() > OFTEN * has_prompt.sum() and np.mean(follows[has_prompt]) > 0.5:
+        joins, is_left_out = has_prompt & follows, has_prompt & ~follows
+    return joins, is_left_out
+
+
+def _booked(steps: EngineSteps, matrix: np.ndarray) -> Bool[np.ndarray, " step"]:
+    has_prompt = steps.sums.prompt_tokens > 0
+    if not has_prompt.any() or np.sum(~has_prompt) < LEAST_STEPS:
+        return np.zeros(len(steps), bool)
+    only = steps.part(~has_prompt)
+    shape = shapes(only)
+    medians = pandas.Series(1e3 * only.ms).groupby(shape).transform("median").to_numpy()
+    places = np.unique(shape, return_index=True)[1]
+    counts = np.bincount(np.unique(shape, return_inverse=True)[1]).astype(float)
+    beta = fitted(StepSamples(matrix[~has_prompt][places], medians[places], counts[:, None]))
+    nothing = np.zeros(len(steps))
+    without = steps.sums._replace(
+        prompts=nothing,
+        prompt_tokens=nothing,
+        cached_tokens=nothing,
+        decodes=np.maximum(steps.sums.decodes, 1.0),
+    )
+    found: np.ndarray = has_prompt & (1e3 * steps.ms < BOOKED * law_us(beta, without))
+    return found
+
+
+def shapes(steps: EngineSteps) -> np.ndarray:
+    """Return a number for each step that is the same for steps of nearly the same batch."""
+    one = steps.sums
+
+    def near(values: np.ndarray, apart: float) -> np.ndarray:
+        return np.round(np.log1p(values) / apart)
+
+    columns = [
+        one.prompts, near(one.prompt_tokens, ALIKE), near(one.cached_tokens, 2 * ALIKE),
+        one.decodes, near(one.context, ALIKE), near(one.spread, ALIKE_SPREAD),
+    ]  # fmt: skip
+    found: np.ndarray = np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel()
+    return found
+
+
+def _kinds(steps: EngineSteps) -> np.ndarray:
+    """Return a number for each step that is the same for steps which need the same compiled programs."""
+    rows = graph_rows(steps.sums.decodes, np)
+    tokens = np.ceil(np.log2(np.maximum(steps.sums.prompt_tokens, 1)))
+    columns = np.column_stack([steps.phase, rows, tokens])
+    found: np.ndarray = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+    return found
+
+
+def _places(kind: np.ndarray) -> np.ndarray:
+    """Return how many steps of its kind came before each step."""
+    found: np.ndarray = pandas.Series(kind).groupby(kind).cumcount().to_numpy()
+    return found
+
+
+# --- the fit --------------------------------------------------------------------------------------
+
+
+def fitted(
+    samples: StepSamples, chosen: Float[np.ndarray, " stretch"] | None = None, rounds: int = ROUNDS
+) -> Float[np.ndarray, " term"]:
+    """Return coefficients, none below 0, of the least weighted sum of absolute logarithms of fitted ÷ measured."""
+    count = samples.weights.sum(axis=1) if chosen is None else samples.weights @ chosen
+    scale = np.maximum(np.abs(samples.terms).max(axis=0), 1e-12)
+    matrix, us = samples.terms / scale, samples.us
+    weights = count / us**2
+    found = np.zeros(len(scale))
+    for _ in range(rounds):
+        root = np.sqrt(weights)
+        found = optimize.nnls(matrix * root[:, None], us * root, maxiter=50 * len(scale))[0]
+        law = np.maximum(matrix @ found, 0.2 * us)
+        error = np.abs(np.log(law / us))
+        weights = count / (us * law) / np.maximum(error, LEAST_ERROR)
+    return found / scale
+
+
+def _draws(samples: StepSamples) -> Float[np.ndarray, "draw term"]:
+    """Return fits in which stretches of time weigh as chance has it: the Bayesian bootstrap."""
+    random = np.random.default_rng(0)
+    chosen = random.exponential(size=(DRAWS, STRETCHES)) + 1e-3
+    return np.stack([fitted(samples, one, DRAW_ROUNDS) for one in chosen])
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def errors_by_phase(steps: EngineSteps, predicted_ms: np.ndarray) -> dict[str, Errors]:
+    """Return the errors of predictions, by phase."""
+    error = np.abs(predicted_ms / steps.ms - 1.0)
+    phase, shape = steps.phase, shapes(steps)
+    times = pandas.Series(steps.ms).groupby(shape)
+    repeats = np.abs(steps.ms / times.transform("median").to_numpy() - 1.0)
+    is_repeated = times.transform("size").to_numpy() >= FIRST
+    found = {}
+    for place, name in enumerate(PHASES):
+        here = phase == place
+        some = repeats[here & is_repeated]
+        found[name] = Errors(
+            int(here.sum()),
+            float(np.median(error[here])) if here.any() else math.nan,
+            float(np.quantile(error[here], 0.9)) if here.any() else math.nan,
+            float(np.median(some)) if some.size else math.nan,
+        )
+    return found
+
+
+def window_error(steps: EngineSteps, predicted_ms: np.ndarray) -> float:
+    """Return the median error of sums of `WINDOW` steps in a row that hold a prompt; NaN where there are none."""
+    count = len(steps) // WINDOW
+    if not count:
+        return math.nan
+
+    def windows(values: np.ndarray) -> np.ndarray:
+        return values[: count * WINDOW].reshape(count, WINDOW)
+
+    is_row = np.all(np.diff(windows(steps.number), axis=1) == 1, axis=1)
+    chosen = is_row & np.any(windows(steps.sums.prompt_tokens) > 0, axis=1)
+    if not chosen.any():
+        return math.nan
+    measured, law = windows(steps.ms).sum(axis=1), windows(predicted_ms).sum(axis=1)
+    return float(np.median(np.abs(law / measured - 1.0)[chosen]))
+
+
+# --- across the deployments of a model ------------------------------------------------------------
+
+
+def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, " scale"]:
+    """Return how the terms of a model go with TP and DP."""
+    return np.array([1.0, 1.0 / engine.tp, float(engine.dp > 1), math.log2(engine.dp)])
+
+
+def fit_across(runs: Sequence[EngineSteps]) -> Float[np.ndarray, "scale term"] | None:
+    """Return coefficients for all deployments of one model, each run weighing alike; None where all are alike."""
+    if len({one.engine[1:] for one in runs}) < 2:
+        return None
+    parts = []
+    for steps in runs:
+        samples, _ = samples_of(steps)
+        terms = np.concatenate([samples.terms * scale for scale in scales_of(steps.engine)], axis=1)
+        weights = samples.weights.sum(axis=1, keepdims=True)
+        parts.append(StepSamples(terms, samples.us, weights / weights.sum()))
+    together = StepSamples(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return fitted(together).reshape(len(SCALES), len(TERMS))
+
+
+def beta_across(
+    across: Float[np.ndarray, "scale term"], engine: MeasuredEngine
+) -> Float[np.ndarray, " term"]:
+    """Return the coefficients of one deployment from those across a model."""
+    found: np.ndarray = scales_of(engine) @ across
+    return found
+
+
+def plain(errors: Mapping[str, Errors]) -> dict[str, Any]:
+    """Return errors as plain data, without those that are not there."""
+    return {
+        name: {key: value for key, value in one._asdict().items() if math.isfinite(value)}
+        for name, one in errors.items()
+    }

@@ -1,0 +1,221 @@
+"""Fits of the step law to several deployments: together, as a file, and asked for the steps of another file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.calibrate.step_fit import (
+    SCALES,
+    DeploymentFit,
+    Errors,
+    beta_across,
+    fit_across,
+    fit_deployment,
+    law_us,
+    plain,
+)
+from blis_jax.errors import ConfigError, choices
+from blis_jax.files.atomic_write import json_text
+from blis_jax.latency.step_law import TERMS
+from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine, StepFile
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+KIND, FORMAT = "step law", 1
+OWN, ACROSS, NEAREST = (
+    "its own fit",
+    "fit across the model's deployments",
+    "fit of another deployment",
+)
+
+
+@dataclass(frozen=True)
+class StepFits:
+    """Hold the law of each deployment, and of each model across its deployments."""
+
+    deployments: tuple[DeploymentFit, ...]
+    across: Mapping[str, Float[np.ndarray, "scale term"]]  # by model
+    source: str  # the file that was fitted to, and its hash
+
+    @classmethod
+    def of(cls, file: StepFile, source: str) -> StepFits:
+        """Fit every deployment of a file, and every model that has several.
+
+        Raises:
+            ConfigError: a deployment has too few steps.
+        """
+        fits = tuple(fit_deployment(steps) for steps in file.runs)
+        models = dict.fromkeys(steps.engine.model for steps in file.runs)
+        across = {
+            model: fit_across([one for one in file.runs if one.engine.model == model])
+            for model in models
+        }
+        return cls(fits, {model: law for model, law in across.items() if law is not None}, source)
+
+    def beta_of(self, run: str, engine: MeasuredEngine) -> tuple[Float[np.ndarray, " term"], str]:
+        """Return the coefficients for a deployment, and which fit they are of.
+
+        Args:
+            run: its name; a fitted run of this name and engine is taken first.
+            engine: the model on its GPUs.
+
+        Raises:
+            ConfigError: no deployment of the model was fitted.
+        """
+        of_model = [one for one in self.deployments if one.engine.model == engine.model]
+        if not of_model:
+            raise ConfigError(
+                f"no deployment of model {engine.model!r} was fitted; "
+                f"{choices(engine.model, tuple(dict.fromkeys(one.engine.model for one in self.deployments)))}; "
+                "record some of its steps first, or say with --model which of these it is"
+            )
+        alike = [one for one in of_model if one.engine == engine]
+        named = [one for one in alike if one.run == run]
+        if named or len(alike) == 1:
+            return (named or alike)[0].beta, OWN
+        if engine.model in self.across:
+            return beta_across(self.across[engine.model], engine), ACROSS
+        return of_model[0].beta, OWN if alike else NEAREST
+
+    def predicted_ms(self, steps: EngineSteps) -> tuple[Float[np.ndarray, " step"], str]:
+        """Return what the law says of the steps, and which fit was asked."""
+        beta, which = self.beta_of(steps.run, steps.engine)
+        return law_us(beta, steps.sums) / 1e3, which
+
+    def named(self, run: str) -> DeploymentFit:
+        """Return the fit of a run; of the only one where no name is given.
+
+        Raises:
+            ConfigError: there is none of this name, or several and no name.
+        """
+        names = tuple(one.run for one in self.deployments)
+        if not run and len(names) == 1:
+            return self.deployments[0]
+        if run not in names:
+            said = f"it has no run {run!r}" if run else "it has several"
+            raise ConfigError(
+                f"the fit is of {len(names)} deployments, and {said}; write FILE:RUN, with one of {', '.join(names)}"
+            )
+        return self.deployments[names.index(run)]
+
+    def document(self) -> dict[str, Any]:
+        """Return the fits as plain data; `of_document` reads them back."""
+        fits = []
+        for one in self.deployments:
+            numbers = {
+                name: value for name, value in asdict(one).items()
+                if name.startswith("num_") or (name in ("windows", "floor_ms") and np.isfinite(value))
+            }  # fmt: skip
+            errors = {
+                "every_second": plain(one.every_second),
+                "second_half": plain(one.second_half),
+            }
+            laws = {"beta": _short(one.beta), "draws": _short(one.draws)}
+            fits.append(
+                {"run": one.run, **one.engine._asdict(), **numbers, "errors": errors, **laws}
+            )
+        across = {model: _short(law) for model, law in self.across.items()}
+        content = {
+            "terms": list(TERMS),
+            "scales": list(SCALES),
+            "deployments": fits,
+            "across": across,
+        }
+        return {
+            "kind": KIND, "format": FORMAT, "latency_model": "step-law", "source": self.source,
+            "hash": _hash(content), **content,
+        }  # fmt: skip
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], where: str) -> StepFits:
+        """Return the fits that `document` gave.
+
+        Raises:
+            ConfigError: something is missing, was changed, or is of a version with other terms.
+        """
+        try:
+            content = {
+                name: document[name] for name in ("terms", "scales", "deployments", "across")
+            }
+            if content["terms"] != list(TERMS) or content["scales"] != list(SCALES):
+                raise ConfigError(f"{where} is of a version with other terms; calibrate again")
+            if document["hash"] != _hash(content):
+                raise ValueError("hash")
+            fits = tuple(_fit_of(one) for one in content["deployments"])
+            across = {model: np.array(law, np.float64) for model, law in content["across"].items()}
+            source = str(document["source"])
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{where} is damaged ({error!r}); calibrate again") from None
+        return cls(fits, across, source)
+
+
+def _short(values: np.ndarray) -> Any:
+    """Return numbers with seven digits, nested as in the array."""
+    flat = [float(f"{value:.7g}") for value in values.ravel()]
+    return np.array(flat).reshape(values.shape).tolist()
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    as_read = json.loads(json_text(content))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fit_of(given: Mapping[str, Any]) -> DeploymentFit:
+    engine = MeasuredEngine(*(given[name] for name in MeasuredEngine._fields))
+    beta = np.array(given["beta"], np.float64)
+    draws = np.array(given["draws"], np.float64)
+    if (
+        beta.shape != (len(TERMS),)
+        or draws.shape[1:] != beta.shape
+        or np.any(beta < 0)
+        or np.any(draws < 0)
+    ):
+        raise ValueError("beta or draws")
+    errors = {
+        name: {phase: _errors_of(one) for phase, one in given["errors"][name].items()}
+        for name in ("every_second", "second_half")
+    }
+    return DeploymentFit(
+        run=str(given["run"]),
+        engine=engine,
+        beta=beta,
+        draws=draws,
+        num_steps=int(given["num_steps"]),
+        num_warm_up=int(given["num_warm_up"]),
+        num_slow=int(given["num_slow"]),
+        num_booked=int(given["num_booked"]),
+        windows=float(given.get("windows", math.nan)),
+        floor_ms=float(given.get("floor_ms", math.nan)),
+        **errors,
+    )
+
+
+def _errors_of(given: Mapping[str, Any]) -> Errors:
+    further = (float(given.get(name, math.nan)) for name in Errors._fields[1:])
+    return Errors(int(given["steps"]), *further)
+
+
+def source_of(path: Path) -> str:
+    """Return how a fit names what it was made from: the file's name, and its hash where it is one file."""
+    if path.is_dir():
+        return path.name
+    return f"{path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+
+
+def rows_in_order(file: StepFile, predicted: Sequence[np.ndarray]) -> Float[np.ndarray, " row"]:
+    """Return predictions by row of the file that was given; NaN where the row is no step."""
+    found = np.full(len(file.table), np.nan)
+    for steps, values in zip(file.runs, predicted, strict=True):
+        found[steps.rows] = values
+    return found
