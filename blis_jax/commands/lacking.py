@@ -147,7 +147,7 @@ EXTRAS = (
     Extra("export", ("h5netcdf", "h5py"), "outputs that end in .nc"),
     Extra("parquet", ("pyarrow",), "traces in Parquet"),
     Extra("evolve", ("tree_sitter", "tree_sitter_go"), "evolve: routing functions in Go"),
-    Extra("promote", ("jsonschema", "go"), "promote: the checks at its gates, generated Go"),
+    Extra("promote", ("go",), "promote: generated Go is compiled and run"),
     Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
     Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),
 )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from jsonschema import Draft202012Validator
+
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.strict_yaml import read_documents, read_yaml
 from sweeps.promote.promotion import Files, Finding
@@ -121,23 +123,13 @@ def schema_findings(
 ) -> Iterator[Finding]:
     """Yield a CRITICAL finding for each breach; `where` names the part of the file."""
     errors = sorted(
-        _validator(rules).iter_errors(document), key=lambda one: list(map(str, one.path))
+        Draft202012Validator(rules).iter_errors(document), key=lambda one: list(map(str, one.path))
     )
     for error in errors:
         while error.context:  # of alternatives, the one that fits best
             error = max(error.context, key=lambda one: (len(one.path), one.validator != "required"))
         place = (where + _place(error.absolute_path)).strip(".") or "document"
         yield Finding("CRITICAL", _rule(error), path, f"{place}: {_message(error)}")
-
-
-def _validator(rules: Mapping[str, Any]) -> Any:
-    try:
-        from jsonschema import Draft202012Validator
-    except ImportError:
-        raise ConfigError(
-            "the checks need the package jsonschema; install blis-jax[promote]"
-        ) from None
-    return Draft202012Validator(rules)
 
 
 def _place(steps: Any) -> str:

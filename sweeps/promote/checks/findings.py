@@ -43,7 +43,7 @@ def findings_of(files: Files, target: str) -> list[Finding]:
         target: NAME@VERSION, whose plugin types count.
 
     Raises:
-        ConfigError: the target is unknown, or jsonschema is not installed.
+        ConfigError: the target is unknown.
     """
     types, documents = target_types(target), documents_of(files)
     findings, sound = (
