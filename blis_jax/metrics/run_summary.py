@@ -51,6 +51,22 @@ class RequestFigures:
     def __len__(self) -> int:
         return len(self.arrival_us)
 
+    def placed(
+        self,
+        places: Int[np.ndarray, "request"],
+        arrival_us: Int[np.ndarray, "all"],
+        slo_class: Int[np.ndarray, "all"],
+    ) -> RequestFigures:
+        """Return the requests in another order, as if they had arrived at other times; those that lack are NaN."""
+
+        def spread(values: Sequence[float]) -> list[float]:
+            column = np.full(len(arrival_us), np.nan)
+            column[places] = values
+            return column.tolist()
+
+        values = {name: spread(column) for name, column in self.values.items()}
+        return RequestFigures(arrival_us.tolist(), slo_class.tolist(), values)
+
     def arrivals(self) -> Int[np.ndarray, "request"]:
         """Return the times of arrival, µs."""
         return np.asarray(self.arrival_us, np.int64)

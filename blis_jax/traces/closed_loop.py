@@ -110,7 +110,7 @@ def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
     waiting = {row for later in followers.values() for row in later}
     clients: dict[tuple[str, ...], int] = {}
     requests, sessions = [], {}
-    for row in np.argsort(rows.arrival_us, kind="stable").tolist():
+    for row in _by_time(rows):
         if row in waiting:
             continue
         key = ("", "", SLO_CLASSES[rows.slo_class[row]], rows.model_names[rows.model[row]], "")
@@ -130,6 +130,19 @@ def closed_loop_of_rows(rows: TraceRows) -> DrawnWorkload | None:
             sessions[name] = _of_turns(name, client, later)
     made = tuple(_client(key) for key in clients)
     return DrawnWorkload(made, requests, sessions, math.inf, math.inf)
+
+
+def loop_rows(rows: TraceRows) -> Int64[np.ndarray, " request"]:
+    """Return which row of the trace each row of a `ClosedLoop` is that was made of `closed_loop_of_rows`."""
+    followers = _followers(rows, rows.others[DELAY])
+    waiting = {row for later in followers.values() for row in later}
+    starts = [row for row in _by_time(rows) if row not in waiting]
+    return np.array([*starts, *(row for start in starts for row in followers.get(start, ()))])
+
+
+def _by_time(rows: TraceRows) -> list[int]:
+    by_time: list[int] = np.argsort(rows.arrival_us, kind="stable").tolist()
+    return by_time
 
 
 def _followers(rows: TraceRows, delay_us: Int64[np.ndarray, " request"]) -> dict[int, list[int]]:

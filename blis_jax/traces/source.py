@@ -20,7 +20,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.metric import split_name
 from blis_jax.traces.options import scale_time
 from blis_jax.traces.read import Trace, TraceOptions, read_trace
-from blis_jax.traces.rows import ADAPTER, TraceRows, models_of, to_table
+from blis_jax.traces.rows import ADAPTER, DELAY, TraceRows, models_of, to_table
 from blis_jax.workload.spec import MeasureSpec
 from blis_jax.workload.table import with_models, with_timeouts
 
@@ -120,6 +120,11 @@ class TraceSource:
         """Return whether some prompts are known to begin alike."""
         rows = self.trace.rows
         return rows.segments is not None or bool((rows.prefix_len > 0).any())
+
+    @property
+    def waits(self) -> bool:
+        """Return whether some requests wait for the answers to others."""
+        return DELAY in self.trace.rows.others
 
     # --- runs
 

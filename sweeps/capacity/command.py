@@ -212,7 +212,9 @@ def _requests(options: CapacityOptions, arms: Sequence[Arm]) -> StudyRequests:
         return spec, name
 
     configs = [arm.config for arm in arms]
-    return requests_of(options, options.command, workload, configs, options.usual_seeds)
+    return requests_of(
+        options, options.command, workload, configs, options.usual_seeds, follows=False
+    )
 
 
 def _enough(

@@ -76,7 +76,7 @@ def _plan(options: RobustnessOptions, question: Question) -> MapPlan:
             "iter08_token_budget@published"
         )
     stopping = _stopping(options)
-    trace = trace_of(options, options.command, options.usual_seeds, ("rate",))
+    trace = trace_of(options, options.command, options.usual_seeds, ("rate",), follows=False)
     axes = (
         cells.make_axes(options.axes())
         if trace is None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from blis_jax import progress
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.errors import ConfigError
+from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
+from blis_jax.runs.closed_loop import simulate_closed_loop
 from blis_jax.runs.driver import Runner
+from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options, default_form, num_workers
 from blis_jax.runs.runs import Row
+from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.reference import draw
 from blis_jax.workload.source import until_horizon
@@ -20,8 +25,11 @@ from blis_jax.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.records.record import RunRecord
     from blis_jax.workload.source import RequestSource
     from blis_jax.workload.table import RequestTable
+
+T = TypeVar("T")
 
 
 class DrawnRows:
@@ -112,3 +120,30 @@ def placed(
 ) -> RequestTable:
     """Return the requests of one run with what its cluster goes by, which rows of traces alone have."""
     return spec.placed(table, seed, config) if isinstance(spec, TraceSource) else table
+
+
+def followed(
+    trace: TraceSource,
+    seed: int,
+    config: ClusterConfig,
+    summarize: Callable[[RunRecord], T],
+    options: Options,
+) -> T:
+    """Return what `summarize` makes of a run in which requests wait for answers, as rows with a delay say.
+
+    Requests that it keeps one by one stand in the order and at the times of the trace, not of the run, so that those of
+    several configurations can be paired; where only those of a window are kept, they are dropped.
+    """
+    rows = trace.rows(seed)
+    workload = closed_loop_of_rows(rows)
+    if workload is None:  # a window of the trace without such rows
+        table = trace.placed(trace.table(seed, config.block_size_in_tokens), seed, config)
+        return summarize(simulate(config, table, options, seed))
+    run = simulate_closed_loop(config, workload, options, seed)
+    found = summarize(run.record)
+    if not isinstance(found, RunSummary) or found.requests is None:
+        return found
+    places, kept = loop_rows(rows)[run.rows], found.requests
+    is_whole = len(kept) == len(places)
+    placed_in = kept.placed(places, rows.arrival_us, rows.slo_class) if is_whole else None
+    return replace(found, requests=placed_in)

@@ -198,6 +198,8 @@ class Experiment:
 
     def expect(self, configs: Sequence[ClusterConfig]) -> None:
         """Take in configurations that will come: those that differ in the router alone share one compiled program."""
+        if self.requests.trace is not None and self.requests.trace.waits:
+            return  # every pass of a closed loop makes its own program ready
         self.handed_in.update(alternatives.in_one_program(configs))
         self.runner.expect(row for config in self.handed_in for row in self.rows(config))
 
@@ -215,6 +217,8 @@ class Experiment:
     ) -> list[tuple[T, ...]]:
         """Return what `summarize` makes of each run, by configuration and seed; called from threads."""
         seeds = self.seeds if places is None else [self.seeds[place] for place in places]
+        if self.requests.trace is not None and self.requests.trace.waits:
+            return [self._followed(config, summarize, seeds) for config in configs]
         rows_by_config = [self.rows(config, seeds) for config in configs]
         results = iter(self.runner.run(list(itertools.chain(*rows_by_config)), summarize))
         runs_by_config = [tuple(itertools.islice(results, len(rows))) for rows in rows_by_config]
@@ -222,8 +226,24 @@ class Experiment:
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """Return one run, whole."""
+        trace = self.requests.trace
+        if trace is not None and trace.waits:
+            return drawn.followed(trace, seed, config, lambda run: run, self.runner.options)
         (record,) = self.runner.run(self._drawn_on([seed], config), lambda run: run)
         return record
+
+    def _followed(
+        self, config: ClusterConfig, summarize: Callable[[RunRecord], T], seeds: Sequence[int]
+    ) -> tuple[T, ...]:
+        """Return the runs of a trace of which some requests wait for answers."""
+        trace = self.requests.trace
+        assert trace is not None
+        is_drawn = trace.depends_on_seed(config)
+        runs = tuple(
+            drawn.followed(trace, seed, config, summarize, self.runner.options)
+            for seed in (seeds if is_drawn else seeds[:1])
+        )
+        return runs * (len(seeds) // len(runs))
 
     @contextmanager
     def kept_runs(

@@ -71,6 +71,7 @@ def requests_of(
     rule: StoppingRule | None = None,
     usual_windows: int | None = None,
     allowed: Sequence[str] = (),
+    follows: bool = True,
 ) -> StudyRequests:
     """Return the requests that options of seeds, of a stream and of a trace ask for, as far as the command has them.
 
@@ -83,11 +84,12 @@ def requests_of(
         rule: adds seeds to those of the first stage.
         usual_windows: into how many a trace is cut where neither windows nor seeds are given.
         allowed: options that mean something for a trace, too, though they draw requests.
+        follows: whether requests of a trace wait for answers in the command's runs.
 
     Raises:
         ConfigError: options contradict each other, or there are no such seeds.
     """
-    trace = trace_of(options, command, usual_windows, allowed)
+    trace = trace_of(options, command, usual_windows, allowed, follows)
     seeds, stream = runs_of(options, command, trace, configs, usual, rule)
     if trace is not None:
         assert isinstance(options, StudyTrace)
@@ -101,13 +103,15 @@ def trace_of(
     command: str,
     usual_windows: int | None = None,
     allowed: Sequence[str] = (),
+    follows: bool = True,
 ) -> TraceSource | None:
     """Return the trace that is given, if any; arguments are those of `requests_of`."""
     if not isinstance(options, StudyTrace):
         return None
     return trace_flags.study_source(
-        options, command, usual_windows=usual_windows, is_quiet=_is_quiet(options), allowed=allowed
-    )
+        options, command, usual_windows=usual_windows, is_quiet=_is_quiet(options), allowed=allowed,
+        follows=follows,
+    )  # fmt: skip
 
 
 def _is_quiet(options: SeedOptions) -> bool:

@@ -188,10 +188,12 @@ def study_source(
     usual_windows: int | None = None,
     is_quiet: bool,
     allowed: Collection[str] = (),
+    follows: bool = True,
 ) -> source.TraceSource | None:
     """Return the trace of a study, None if none is given; options that draw requests are refused beside it.
 
-    But for those that are `allowed`, which mean something for a trace, too.
+    But for those that are `allowed`, which mean something for a trace, too. `follows` says whether requests wait for
+    answers in the command's runs.
     """
     given = options.given()
     check(given)
@@ -206,9 +208,9 @@ def study_source(
     made = source.TraceSource(Path(options.trace), trace_options(options), windows)
     notes = Notes(command, "error" if is_quiet else "info")
     _say(options, made.trace, notes)
-    if rows.DELAY in made.trace.rows.others:
+    if made.waits and not follows:
         notes.warn(
-            "turns with a delay arrive here as if the answers before them took no time; `blis-jax run` lets them wait"
+            "turns with a delay arrive here as if the answers before them took no time; run and compare let them wait"
         )
     return made
 
