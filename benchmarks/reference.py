@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import sweeps.claims.metrics  # noqa: F401  (registers the metrics of searches)
+import sweeps.claims.grammar  # noqa: F401  (registers the metrics of searches)
 from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings

@@ -24,7 +24,7 @@ from matplotlib import pyplot as plt
 
 from blis_jax.reports.style import BLUE, RED, RULES, SKY
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.requests import workload_from
 from sweeps.strategies.arms import arm_of
 
 plt.rcParams.update(RULES)

@@ -1,4 +1,4 @@
-"""The inputs of a surrogate: one column a parameter, with the range in which there are data."""
+"""The inputs of a surrogate: one column a parameter, with the range in which there are data; and its regions."""
 
 from __future__ import annotations
 
@@ -95,3 +95,138 @@ def from_json(text: str) -> tuple[InputColumn, ...]:
     return tuple(
         InputColumn(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries
     )
+
+
+# --- regions of a space that get intervals of their own -------------------------------------------
+
+# An interval that holds at nine of ten points of a whole space may hold far more seldom at the few that
+# anybody wants. The regions follow from a point and its predicted mean alone, so they are known before
+# anything is simulated, and split conformal intervals hold within each of them.
+#
+# A split conformal interval at confidence 1 - a covers a new exchangeable point with probability at
+# least 1 - a, whatever the network is like (Papadopoulos et al. 2002). Scores and factors are crepes'.
+# Each region of the space has factors of its own, so the same holds within a region (Vovk 2012).
+
+
+WHOLE = "whole space"
+ELSEWHERE, BEST, BRANCH = REGIONS = ("elsewhere", "best quarter", "branch")
+SHARE = 0.25  # of the points, with the lowest predicted means of the main output
+FEWEST = 50  # calibration points of a region; one with fewer is calibrated with what is elsewhere
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The best quarter, by one learned output's mean, and the branch of the columns with a limit off."""
+
+    main: int  # place among the learned outputs
+    threshold: float  # means up to it are in the best quarter, in the output's unit
+    off_at: np.ndarray  # [column], the value that turns a limit off; NaN where there is none
+
+    def of(self, inputs: Any, mean: Any) -> Any:
+        """Return the places in REGIONS, `[point]`, from inputs and means of the learned outputs, in their units."""
+        is_branch = (inputs == self.off_at).any(axis=1).astype(np.int32)
+        is_best = (mean[:, self.main] <= self.threshold).astype(np.int32)
+        return 2 * is_branch + (1 - is_branch) * is_best
+
+
+def regions_of(
+    columns: Sequence[InputColumn], main: int, inputs: np.ndarray, mean: np.ndarray
+) -> Regions:
+    """Choose the regions by what is predicted of points that fill the space."""
+    off = [np.nan if one.unlimited_at is None else one.unlimited_at for one in columns]
+    off_at = np.array(off, np.float32)
+    is_off = (inputs == off_at).any(axis=1)
+    return Regions(main, float(np.quantile(mean[~is_off, main], SHARE)), off_at)
+
+
+def calibrated_as(region: np.ndarray) -> np.ndarray:
+    """Return the region by whose points each region is calibrated, `[region]`; the whole space where points are few."""
+    counts = np.bincount(region, minlength=len(REGIONS))
+    return np.where(counts >= FEWEST, np.arange(len(REGIONS)), 0)
+
+
+def scores(residuals: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+    """Return scores `[output, point]` from residuals and sigmas `[point, output]`; infinite for a gap."""
+    ratios = np.abs(residuals) / sigmas
+    return np.asarray(np.where(np.isnan(ratios), np.inf, ratios).T)
+
+
+def factors(scores: np.ndarray, confidence: float) -> np.ndarray:
+    """Return how many sigmas an interval reaches to each side, `[output]`; as in crepes' `predict_int`.
+
+    Infinite where there are too few calibration points for the confidence.
+    """
+    place = int((1 - confidence) * (scores.shape[1] + 1)) - 1
+    if place < 0:
+        return np.full(len(scores), np.inf)
+    return np.asarray(-np.sort(-scores, axis=1)[:, place])
+
+
+def factors_by_region(scores: np.ndarray, region: np.ndarray, confidence: float) -> np.ndarray:
+    """Return the `factors` of each region, `[region, output]`."""
+    group = calibrated_as(region)
+    of_point = group[region]
+    return np.stack([factors(scores[:, of_point == one], confidence) for one in group])
+
+
+# --- where a surrogate is not to be trusted -------------------------------------------------------
+
+MOST_FAILED = 0.05  # predicted share of runs that do not come to their end
+TOLERANCE = 1e-6  # of a range
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The box of the data, and the most that members disagree within it."""
+
+    columns: tuple[InputColumn, ...]
+    most_disagreement: float  # mean over outputs of the members' sd, in standard units
+
+    def check(
+        self, inputs: np.ndarray, epistemic: np.ndarray, failed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether each point may be trusted, and in words why not; empty where it may."""
+        is_inside = np.ones(len(inputs), bool)
+        reasons = np.full(len(inputs), "", object)
+
+        def refuse(is_refused: np.ndarray, words: Sequence[str] | str) -> None:
+            for row in np.flatnonzero(is_refused).tolist():
+                word = words if isinstance(words, str) else words[row]
+                reasons[row] = f"{reasons[row]}; {word}" if reasons[row] else word
+            is_inside[is_refused] = False
+
+        for place, column in enumerate(self.columns):
+            x = inputs[:, place]
+            slack = TOLERANCE * (column.high - column.low)
+            is_number = np.isfinite(x)
+            refuse(~is_number, f"{column.name} is not a number")
+            for is_off, end, side in (
+                (x < column.low - slack, column.low, "below"),
+                (x > column.high + slack, column.high, "above"),
+            ):
+                rows = is_number & is_off
+                if rows.any():
+                    words = [
+                        f"{column.name} {value:g} is {side} the data, which end at {end:g}"
+                        for value in x
+                    ]
+                    refuse(rows, words)
+            if column.kind == "categorical":
+                refuse(is_number & (x != np.round(x)), f"{column.name} is between two categories")
+        disagreement = epistemic.mean(axis=1)
+        is_odd = ~(disagreement <= self.most_disagreement)
+        if is_odd.any():
+            times = disagreement / self.most_disagreement
+            refuse(is_odd, [
+                f"the members of the ensemble disagree {value:.1f} times as much as is allowed"
+                for value in times
+            ])  # fmt: skip
+        if failed is not None:
+            refuse(failed > MOST_FAILED, [
+                f"about {100 * value:.0f} % of the runs do not finish" for value in failed
+            ])  # fmt: skip
+        return is_inside, reasons
+
+    def to_json(self) -> str:
+        """Write the number that the columns do not have, as a text."""
+        return json.dumps(self.most_disagreement)

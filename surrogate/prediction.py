@@ -22,8 +22,7 @@ from surrogate.levels.predict import (
     levels_of,
     predict_any,
 )
-from surrogate.predictor import Surrogate
-from surrogate.store import read_about
+from surrogate.predictor import Surrogate, read_about
 
 if TYPE_CHECKING:
     import numpy as np

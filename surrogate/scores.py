@@ -19,11 +19,10 @@ from blis_jax.files.atomic_write import replacing
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.statistics.paired import holm
+from surrogate.columns import BEST, BRANCH, REGIONS, WHOLE
 from surrogate.data import Data, Part, load_all
 from surrogate.fitting.learn import learn, one_run_each
-from surrogate.predictor import CONFIDENCE, Surrogate
-from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE
-from surrogate.store import read_about
+from surrogate.predictor import CONFIDENCE, Surrogate, read_about
 
 if TYPE_CHECKING:
     from surrogate.coverage import CoverageOptions, PairOptions

@@ -25,7 +25,7 @@ from blis_jax.policies.their_names import POLICIES
 from blis_jax.reports.render import WIDTH
 from blis_jax.workload.distribution import PRESETS
 from blis_jax.workload.spec import list_builtin
-from sweeps.runs.workloads import list_own
+from sweeps.runs.requests import list_own
 from sweeps.strategies.file import SHORT_NAMES, list_library, load_strategy
 from sweeps.strategies.moved import PATHS
 

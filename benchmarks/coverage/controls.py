@@ -23,7 +23,7 @@ from blis_jax.metrics.run_summary import kept_of, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms
 from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 from sweeps.strategies.arms import arm_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from blis_jax.workload.spec import parse_spec
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import our_name
 from sweeps.runs.experiment import Experiment
 
 if TYPE_CHECKING:

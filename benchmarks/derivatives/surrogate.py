@@ -13,7 +13,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import normal_quantile
 from surrogate.predictor import Surrogate
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 

@@ -16,16 +16,15 @@ from benchmarks.search.statistics import ByModel
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from sweeps.search.engines import recommended, recommends
-from sweeps.search.loop import runs_at, search
+from sweeps.search.loop import best_of, runs_at, search
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import best_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:
     from benchmarks.search.__main__ import BenchmarkOptions
     from blis_jax.runs.driver import Runner
-    from sweeps.search.racing import Tried
+    from sweeps.search.loop import Tried
     from sweeps.strategies.space import Space
 
 

@@ -20,9 +20,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.search.engines.denoised import recommended
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.loop import SearchRecord, runs_at
+from sweeps.search.loop import PointRuns, SearchRecord, Tried, runs_at
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import PointRuns, Tried
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.search.turbo import LedTurbo, Turbo
 from blis_jax.errors import ConfigError, closest
 from sweeps.runs.experiment import Experiment, targets_of
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.engines import Engine, make
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.known import BranchedStart

@@ -13,12 +13,12 @@ from scipy.stats import beta, binom
 from benchmarks.search.plan import NUM_SEEDS, Plan, is_led, record_of
 from sweeps.search.engines.denoised import recommended
 from sweeps.search.engines.encoding import Encoding
+from sweeps.search.loop import Race, best_of, most_runs
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import Race, best_of, most_runs
 
 if TYPE_CHECKING:
     from sweeps.search.engines import Told
-    from sweeps.search.racing import Tried
+    from sweeps.search.loop import Tried
     from sweeps.strategies.space import Space
 
 

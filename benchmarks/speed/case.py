@@ -34,8 +34,8 @@ from blis_jax.workload import reference
 from blis_jax.workload.spec import load_builtin, override
 from blis_jax.workload.spec_parts import WorkloadSpec
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
-from sweeps.search import racing
+from sweeps.runs.requests import workload_of
+from sweeps.search import loop
 from sweeps.search.engines import make
 from sweeps.search.loop import runs_at, search
 from sweeps.search.objectives import Valuation
@@ -302,7 +302,7 @@ def search_of(strategy: str) -> dict[str, Any]:
     experiment.run([space.base])
     compile_s = time.perf_counter() - start
     start = time.perf_counter()
-    best = racing.best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
+    best = loop.best_of(search(make(space, budget), valuation, runs_at(space, experiment)))
     seconds = time.perf_counter() - start
     assert best is not None
     return {

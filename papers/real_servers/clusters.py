@@ -16,7 +16,6 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import BETA
 from papers.real_servers.intervals import Error, group_of, half_widths
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, LoopPosterior, fitted
-from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING, predicted
 from papers.real_servers.predict.learned import (
     OF_POOLS,
@@ -28,7 +27,7 @@ from papers.real_servers.predict.learned import (
 )
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Scene
 from papers.real_servers.predict.scene import Collection as RunsCollection
-from papers.real_servers.predict.simulation import SimulatedRequests
+from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 
 TTFT, TPOT = "ttft_mean", "tpot_mean"
 # whose intervals another collection lends to a figure

@@ -14,10 +14,9 @@ import numpy as np
 from blis_jax import progress
 from blis_jax.latency.deployment import gpu_description
 from blis_jax.latency.served_physics import BETA
-from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.learned import FIGURES, REFERENCE_GPU, features, groups, usual_pace
 from papers.real_servers.predict.scene import ClosedLoad, Scene
-from papers.real_servers.predict.simulation import SimulatedRequests
+from papers.real_servers.predict.simulation import LoopView, SimulatedRequests, simulated_loop
 from papers.real_servers.step_fit import LOG_SD, PACE_LOG_SD
 
 # --- a linear model of logarithms of errors: coefficients, and effects of groups inside groups ----

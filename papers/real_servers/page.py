@@ -23,6 +23,7 @@ from papers.real_servers.designs import (
     Fitter,
     LayoutAgreement,
     agreement,
+    draw,
     held_out,
     learned_of,
     median_interval,
@@ -30,13 +31,11 @@ from papers.real_servers.designs import (
     published,
     published_of,
 )
-from papers.real_servers.figure import draw
 from papers.real_servers.intervals import Error, checks, half_widths
-from papers.real_servers.predict.closed import LoopView
 from papers.real_servers.predict.learned import Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
-from papers.real_servers.step_fit import ABSENT, StepLaw
-from papers.real_servers.vllm import ESTIMATES, mean_steps, read_runs
+from papers.real_servers.predict.simulation import LoopView
+from papers.real_servers.step_fit import ABSENT, ESTIMATES, StepLaw, mean_steps, read_runs
 
 BARS = {"e2e_mean": 5.0, "e2e_p99": 8.0, "itl_mean": 5.0, "ttft_mean": 15.0, "ttft_p99": 25.0}
 WORDS = {

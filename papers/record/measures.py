@@ -18,7 +18,6 @@ from blis_jax.metrics.run_summary import NUM_RANKS, kept_tails, tails_of_runs
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import select
 from blis_jax.records.record import TTFT_PARTS
-from sweeps.claims import metrics
 
 if TYPE_CHECKING:
     from blis_jax.metrics.summaries import SloTargets
@@ -74,7 +73,6 @@ SCALAR_NAMES = (*RUN_FIGURES, *names_in(CLASS_FIGURES, CLASSES))
 
 
 def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
-    assert metrics is not None
     return np.array(list(evaluate(record, names, _targets()).values()))
 
 

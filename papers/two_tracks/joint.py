@@ -14,7 +14,7 @@ from blis_jax.statistics.paired import Pair, differences
 from papers.record.measures import Measurement, scalars
 from papers.record.runs import PaperRuns, Say, SettingSample
 from papers.record.settings import RunSetting, of_arm
-from sweeps.principles.figures import TRACK_TARGETS
+from sweeps.principles.lab import TRACK_TARGETS
 
 if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from surrogate.columns import Regions
 from surrogate.fitting.network import LEVELS, features, quantiles
-from surrogate.regions import Regions
 
 LEAST_HALF = 1e-6  # of a run's range, in standard units
 

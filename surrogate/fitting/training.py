@@ -28,7 +28,7 @@ from surrogate.data import CALIBRATION, TRAIN, Data, load_all
 from surrogate.fitting.learn import learn
 from surrogate.fitting.network import FitState, Settings, epochs_of
 from surrogate.levels.fit import load_own, with_levels
-from surrogate.store import load_arrays, save_arrays
+from surrogate.predictor import load_arrays, save_arrays
 
 if TYPE_CHECKING:
     from surrogate.data import Data

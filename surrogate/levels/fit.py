@@ -14,6 +14,7 @@ import pandas as pd
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.results.dataset import load_kind
 from blis_jax.results.schema import NOT_RUN
+from surrogate.columns import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, scores
 from surrogate.data import (
     BRANCH_CALIBRATION,
     BRANCH_TEST,
@@ -42,7 +43,6 @@ from surrogate.levels.model import (
     regress,
 )
 from surrogate.levels.predict import LevelParts, levels_of, means, predicted
-from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE, factors_by_region, scores
 from surrogate.scores import is_within, r_squared
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from blis_jax.runs.options import Options, default_form
 from blis_jax.workload import reference
 from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import parse_spec
+from surrogate.columns import factors_by_region
 from surrogate.data import FAILED
 from surrogate.fitting.network import features
 from surrogate.levels.model import (
@@ -35,7 +36,6 @@ from surrogate.levels.model import (
     covariates,
     key,
 )
-from surrogate.regions import factors_by_region
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

@@ -24,14 +24,12 @@ from blis_jax.reports.findings import Remarks
 from blis_jax.reports.words import cluster_line
 from sweeps.capacity.deciding import Decision, fewest_seeds, num_tries, read_service_targets
 from sweeps.capacity.document import cheapest, findings_of, to_document
-from sweeps.capacity.finding import CountedRuns, Finder, InTime
-from sweeps.capacity.layouts import families
+from sweeps.capacity.finding import CountedRuns, Finder, InTime, families
 from sweeps.runs.axes import at_each_place
 from sweeps.runs.experiment import measure_of
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM, check_statistics
-from sweeps.runs.requests import requests_of, workload_for
-from sweeps.runs.workloads import list_workloads
+from sweeps.runs.requests import list_workloads, requests_of, workload_for
 from sweeps.strategies.arms import arms_of, as_served, list_names
 
 if TYPE_CHECKING:
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.capacity.__main__ import CapacityOptions
     from sweeps.capacity.deciding import ServiceTarget
-    from sweeps.capacity.finding import Smallest
-    from sweeps.capacity.layouts import LayoutFamily
+    from sweeps.capacity.finding import LayoutFamily, Smallest
     from sweeps.runs.requests import StudyRequests
     from sweeps.strategies.arms import Arm
 

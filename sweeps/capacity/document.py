@@ -15,8 +15,7 @@ from blis_jax.reports.words import joined
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.source import STREAM
 from sweeps.capacity.deciding import Decision, ServiceTarget
-from sweeps.capacity.finding import Smallest
-from sweeps.capacity.layouts import BOTH, Layout
+from sweeps.capacity.finding import BOTH, Layout, Smallest
 from sweeps.claims.words import FAILS, MEETS, OPEN
 from sweeps.strategies.arms import Arm
 

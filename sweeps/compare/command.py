@@ -15,7 +15,7 @@ from blis_jax.files.atomic_write import plain
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.progress import phase
-from sweeps.compare import coefficient_draws, result
+from sweeps.compare import result
 from sweeps.compare.ablation.inert import features_of, findings, without_each
 from sweeps.compare.document import (
     OF_CLASS,
@@ -26,9 +26,9 @@ from sweeps.compare.document import (
     to_document,
 )
 from sweeps.compare.judge import check_block
+from sweeps.compare.report import EnoughSeeds
 from sweeps.compare.result import setting_of, write_result
-from sweeps.compare.seeds import EnoughSeeds
-from sweeps.compare.study import findings_of, write_reports
+from sweeps.compare.study import coefficient_section, draws_of, findings_of, write_reports
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.options import (
     FOLDER,
@@ -44,8 +44,8 @@ from sweeps.tracks.criteria import success_metrics
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from sweeps.compare.__main__ import CompareOptions
-    from sweeps.compare.coefficient_draws import CoefficientDraws
     from sweeps.compare.document import CommonSetting
+    from sweeps.compare.study import CoefficientDraws
     from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.parts import SuccessCriterion
@@ -58,7 +58,7 @@ def compare_arms(options: CompareOptions, command: str) -> int:
         return _compare_saved(options, command, began)
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
     arms = _arms(options)
-    draws = coefficient_draws.draws_of(options, options.random_state)
+    draws = draws_of(options, options.random_state)
     paths = outputs_of(options, f"{FOLDER}/compare.json", beside=(".jsonl",))
     criteria, configs = _criteria(options.criteria, arms), [arm.config for arm in arms]
     requests = requests_of(
@@ -238,7 +238,7 @@ def _run(
         if draws is None:
             return _Ran(setting, compared, None, kept, stopping)
         state = setting.inference.random_state
-        section = coefficient_draws.section(draws, arms, kept, setting.metrics, state)
+        section = coefficient_section(draws, arms, kept, setting.metrics, state)
         return _Ran(setting, compared, section, kept, stopping)
 
 

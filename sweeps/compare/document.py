@@ -31,8 +31,8 @@ from sweeps.compare.judge import Judge, comparison_json, figures_json, inference
 from sweeps.compare.ranking import one_of_each, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
 from sweeps.strategies.arms import Arm, settings_of
+from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import SuccessCriterion
-from sweeps.strategies.reference_arguments import arguments
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_p99_ms", "goodput_rps")

@@ -21,8 +21,7 @@ from sweeps.curve.measuring import CurvePoint, Measuring, RateCurve, front
 from sweeps.runs.axes import at_each_place
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM
-from sweeps.runs.requests import check_count, check_seeds
-from sweeps.runs.workloads import workload_content, workload_from
+from sweeps.runs.requests import check_count, check_seeds, workload_content, workload_from
 from sweeps.strategies.arms import arms_of, as_served
 
 if TYPE_CHECKING:

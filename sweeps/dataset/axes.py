@@ -12,7 +12,7 @@ from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import WorkloadSpec, override
 from surrogate.columns import InputColumn, Kind
-from sweeps.robustness.workloads import Extent, Shape
+from sweeps.robustness.plan import Extent, Shape
 
 SCALED = {"gaussian": ("mean", "std_dev", "min", "max"), "exponential": ("mean",)}
 SCALED |= {"constant": ("value",)}

@@ -18,13 +18,12 @@ from blis_jax.files.strict_yaml import read_mapping, sentence
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup
 from blis_jax.traces.source import STREAM
-from sweeps.claims.metrics import known_metric, our_name
+from sweeps.claims.grammar import known_metric, our_name
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.requests import StudyRequests, check_seeds
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.requests import StudyRequests, check_seeds, workload_from
 from sweeps.search.request_schema import TraceKeys
+from sweeps.strategies.moved import config_from_arguments
 from sweeps.strategies.parts import ClosedPart, Number, SuccessCriterion, Text
-from sweeps.strategies.reference_arguments import config_from_arguments
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

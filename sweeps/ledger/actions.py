@@ -10,7 +10,7 @@ from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.reports.render import show, show_answer
-from sweeps.claims.metrics import known_metric, our_name
+from sweeps.claims.grammar import known_metric, our_name
 from sweeps.ledger import answers
 from sweeps.ledger import render as page
 from sweeps.ledger.adding import (

@@ -22,7 +22,15 @@ from sweeps.claims.words import (
     VALIDATION,
 )
 from sweeps.ledger import render
-from sweeps.ledger.book import Ledger, LedgerRow, check_verdict
+from sweeps.ledger.book import (
+    Ledger,
+    LedgerRow,
+    check_verdict,
+    options_of,
+    run_until_enough,
+    stopping_from,
+    values_of,
+)
 from sweeps.ledger.hypothesis import (
     Hypothesis,
     category_named,
@@ -40,7 +48,6 @@ from sweeps.ledger.result import (
     measured_from_runs,
     runs_content,
 )
-from sweeps.ledger.stopping import options_of, run_until_enough, stopping_from, values_of
 from sweeps.ledger.trial import (
     BASELINE,
     STRATEGY,

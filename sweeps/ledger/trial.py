@@ -27,8 +27,8 @@ from blis_jax.metrics.summaries import ALL, select
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 from blis_jax.workload.spec import WorkloadSpec
+from sweeps.claims.grammar import reported_names
 from sweeps.claims.judge import Figures
-from sweeps.claims.metrics import reported_names
 from sweeps.claims.words import REFERENCE_RUNS
 from sweeps.ledger.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
 from sweeps.runs.experiment import Experiment

@@ -20,7 +20,7 @@ from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.principles import USUAL_OUTPUT
 from sweeps.principles.catalogue import Entry, load_catalogue
-from sweeps.principles.figures import figures_of
+from sweeps.principles.lab import figures_of
 from sweeps.principles.rules import instances as instance_rules
 from sweeps.principles.rules import routing as routing_rules
 from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of

@@ -22,7 +22,7 @@ from blis_jax.workload.spec import (
 )
 from sweeps.claims.grammar import Claim
 from sweeps.claims.words import TYPES_OF, UNTESTED
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 from sweeps.strategies.moved import is_setting
 from sweeps.strategies.parts import ClosedPart, Text
 

@@ -31,11 +31,10 @@ from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.reference import draw
 from sweeps.principles.catalogue import WorkloadChoice, workload_named
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.engines import make
-from sweeps.search.loop import runs_at, search
+from sweeps.search.loop import best_of, runs_at, search
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import best_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 

@@ -21,7 +21,7 @@ from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from sweeps.claims.judge import ClaimReading
 from sweeps.principles.catalogue import PrincipleClaim
-from sweeps.principles.figures import metric_of
+from sweeps.principles.lab import metric_of
 from sweeps.principles.probes import PROBES, spread_ratio
 
 if TYPE_CHECKING:

@@ -38,10 +38,9 @@ from sweeps.principles.catalogue import (
     PrincipleClaim,
     content_of,
 )
-from sweeps.principles.figures import metric_of, pooled_figures, reported_names
-from sweeps.principles.lab import arm_of, check_fair
+from sweeps.principles.lab import arm_of, check_fair, metric_of, pooled_figures, reported_names
 from sweeps.principles.statistics import Bound, compute
-from sweeps.strategies.reference_arguments import arguments
+from sweeps.strategies.moved import arguments
 
 if TYPE_CHECKING:
     from sweeps.principles.lab import Lab, LabArm

@@ -15,7 +15,7 @@ from blis_jax.files.atomic_write import plain, write_json
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Remarks
-from sweeps.principles.figures import figures_of, reported_names
+from sweeps.principles.lab import figures_of, reported_names
 from sweeps.review.candidates import Candidate, Exhibit, Judge, candidates_of
 from sweeps.review.classes import INERT, PROXY, STARVATION
 from sweeps.review.consensus import check_record, read_reviews, to_record, write_template

@@ -20,23 +20,24 @@ from blis_jax.metrics.measure import read_targets
 from blis_jax.reports import page
 from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import save
-from sweeps.claims.grammar import parse_constraint
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import our_name, parse_constraint
 from sweeps.robustness import cells
 from sweeps.robustness.output import report
 from sweeps.robustness.output.document import findings_of, provenance_of, title_of, to_document
 from sweeps.robustness.output.figure import read_view
 from sweeps.robustness.parts import run_map
-from sweeps.robustness.plan import CONSTRAINTS, Question, make_plan
-from sweeps.robustness.store import MapStore, empty_dataset, is_done
-from sweeps.robustness.verdict import answer
-from sweeps.robustness.workloads import (
+from sweeps.robustness.plan import (
+    CONSTRAINTS,
     PUBLISHED_DURATION_S,
     Extent,
+    Question,
     TraceShape,
     load_shape,
+    make_plan,
     measure_in,
 )
+from sweeps.robustness.store import MapStore, empty_dataset, is_done
+from sweeps.robustness.verdict import answer
 from sweeps.runs import drawn
 from sweeps.runs.requests import check_count, runs_of, trace_of
 from sweeps.strategies.arms import arms_of
@@ -50,8 +51,7 @@ if TYPE_CHECKING:
     from sweeps.robustness.__main__ import RobustnessOptions
     from sweeps.robustness.output.figure import MapView
     from sweeps.robustness.parts import MapTiming
-    from sweeps.robustness.plan import MapPlan
-    from sweeps.robustness.workloads import Shape
+    from sweeps.robustness.plan import MapPlan, Shape
 
 
 def map_regimes(

@@ -27,8 +27,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Pair, differences
-from sweeps.claims.grammar import Claim, parse_constraint
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import Claim, our_name, parse_constraint
 from sweeps.claims.words import UNDECIDED
 from sweeps.robustness.plan import CONSTRAINTS, OBJECTIVE, Question
 from sweeps.robustness.store import Unrun, is_done

@@ -13,10 +13,9 @@ from blis_jax.cluster.config import FIELDS, nearest_setting
 from blis_jax.cluster.named_policies import is_policy_number
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from sweeps.runs.workloads import WORKLOAD_PREFIX
+from sweeps.runs.requests import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
-from sweeps.strategies.moved import is_setting, today
-from sweeps.strategies.reference_arguments import replaced
+from sweeps.strategies.moved import is_setting, replaced, today
 
 MOST_VALUES = 10_000  # of one axis
 

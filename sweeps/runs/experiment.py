@@ -19,7 +19,7 @@ from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.scalars import lookup, pooled_latency
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.runs.options import Options, default_form
-from sweeps.claims.metrics import known_metric, our_name
+from sweeps.claims.grammar import known_metric, our_name
 from sweeps.runs.requests import StudyRequests, check_seeds, strategies_of
 
 if TYPE_CHECKING:

@@ -20,11 +20,10 @@ from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN
 from blis_jax.statistics.pooled import values_of
-from sweeps.runs.workloads import WORKLOAD_PREFIX
+from sweeps.runs.requests import WORKLOAD_PREFIX
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.file import converted
-from sweeps.strategies.moved import config_of_record
-from sweeps.strategies.reference_arguments import replaced
+from sweeps.strategies.moved import config_of_record, replaced
 
 
 class Missing(IntEnum):

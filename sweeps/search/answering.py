@@ -32,7 +32,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Pair, differences, joint_words
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import our_name
 from sweeps.search.evaluator import Evaluator, refusal
 
 if TYPE_CHECKING:

@@ -22,19 +22,26 @@ from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.words import cluster_line
 from blis_jax.statistics.intervals import METHOD, estimate
-from sweeps.claims.metrics import reported_names
+from sweeps.claims.grammar import reported_names
 from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.options import FOLDER
-from sweeps.runs.requests import requests_of, workload_for
-from sweeps.runs.workloads import workload_content
+from sweeps.runs.requests import requests_of, workload_content, workload_for
 from sweeps.search.engines import make, recommended
-from sweeps.search.loop import ExperimentOnLoads, SearchRecord, load_specs, runs_at, search
+from sweeps.search.loop import (
+    ExperimentOnLoads,
+    SearchRecord,
+    Tried,
+    best_of,
+    load_specs,
+    most_runs,
+    runs_at,
+    search,
+)
 from sweeps.search.objectives import AT, Valuation, hypervolume, nondominated, reference_point
-from sweeps.search.racing import Tried, best_of, most_runs
 from sweeps.search.report import findings_of
 from sweeps.strategies.file import load_strategy, with_instances
+from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import Search
-from sweeps.strategies.reference_arguments import arguments
 from sweeps.strategies.space import Space, space_of
 
 if TYPE_CHECKING:

@@ -21,17 +21,16 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.metrics.reference import class_code
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
-from sweeps.claims.metrics import known_metric, our_name, reported_names
+from sweeps.claims.grammar import known_metric, our_name, reported_names
 from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.measured import failure_of, no_figure, versions
-from sweeps.runs.requests import StudyRequests, check_seeds
-from sweeps.runs.workloads import list_workloads, workload_from
+from sweeps.runs.requests import StudyRequests, check_seeds, list_workloads, workload_from
 from sweeps.search.command import by_class
 from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
 from sweeps.strategies.arms import arm_of, configured
 from sweeps.strategies.file import Strategy, list_library, load_strategy, parse_strategy
-from sweeps.strategies.reference_arguments import arguments
+from sweeps.strategies.moved import arguments
 from sweeps.strategies.space import Space, served, space_of
 
 if TYPE_CHECKING:

@@ -1,22 +1,24 @@
-"""The loop of a search: ask, run all points × seeds of a batch, tell; with a record to resume from.
+"""The loop of a search: ask, run a batch of points × seeds, or race them, tell; with a record to resume from.
 
 Points may run on several loads: the strategy's workload, and those that its file names besides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from blis_jax.files.chain import Journal
-from blis_jax.metrics.run_summary import read_summary
+from blis_jax.metrics.run_summary import RunSummary, read_summary
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.experiment import Experiment, targets_of
-from sweeps.runs.workloads import workload_from
-from sweeps.search.engines import Engine
-from sweeps.search.objectives import AT, Runs, Valuation
-from sweeps.search.racing import PointRuns, Race, Tried
+from sweeps.runs.requests import workload_from
+from sweeps.search.engines import Engine, Told, recommended, recommends
+from sweeps.search.objectives import AT, Runs, Valuation, Worth
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.space import Point, Space
 
@@ -145,3 +147,251 @@ class ExperimentOnLoads:
                 for mine, theirs in pairs
             ]
         return runs
+
+
+# --- which points get more runs: all run on a few seeds, and the best of them go on to more -------
+
+# *Rungs* are the numbers of seeds after which a point is compared with the best one (Jamieson & Talwalkar 2016), on
+# common seeds (F-Race: Birattari et al. 2002). Without rungs every point runs on all seeds at once.
+
+
+PEERS = 12  # points with more seeds, the best ones, that tell what those seeds do to a point
+# standard errors that a point may be worse than the best one and go on to another rung, and to the last one
+HOPE, LAST_HOPE = 0.5, 0.0
+LARGEST_SHARE = 0.3  # of all runs, for a rung's, where an engine says which point goes on
+
+
+class PointRuns(NamedTuple):
+    """Runs of a point, as a record has them; `call` is the place of the point that they are further runs of."""
+
+    point: Point
+    runs: Runs
+    call: int | None = None
+
+
+class Tried(NamedTuple):
+    """A point of the search, its runs so far, and its worth; of a point without all seeds the worth is an estimate."""
+
+    point: Point
+    runs: Runs
+    worth: Worth
+
+    def told(self) -> Told:
+        """Return what an engine learns of the point."""
+        worth = self.worth
+        return Told(
+            self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
+            worth.excesses, worth.errors, worth.spreads, len(self.runs),
+        )  # fmt: skip
+
+
+class NextRuns(NamedTuple):
+    """Points to run next, and the places of the seeds to run them on."""
+
+    points: list[Point]
+    places: range
+    calls: list[int] | None = None  # of points that were tried before
+
+    def entries(self, runs: Sequence[Runs]) -> list[PointRuns]:
+        """Return the points with their runs."""
+        calls: Sequence[int | None] = self.calls or [None] * len(self.points)
+        return [PointRuns(*one) for one in zip(self.points, runs, calls, strict=True)]
+
+
+class Race:
+    """The points of a search and their runs so far; what comes next depends on these alone."""
+
+    def __init__(self, valuation: Valuation, num_seeds: int) -> None:
+        """`num_seeds` are those of the search, the last rung."""
+        strategy = valuation.strategy
+        self.valuation, self.budget = valuation, strategy.search
+        if self.budget.rungs and self.budget.rungs[-1] >= num_seeds:
+            raise strategy.refuse(
+                "search.rungs",
+                f"the last one is {self.budget.rungs[-1]}, and the search has {num_seeds} seeds; "
+                f"give numbers below {num_seeds}, or more seeds",
+            )
+        self.rungs = (*self.budget.rungs, num_seeds)
+        self.points: list[Point] = []
+        self.runs: list[Runs] = []
+        self.rung: list[int] = []  # that each point has reached
+        self.worths: list[Worth] = []  # by the runs so far
+        self.num_runs = 0
+
+    def add(self, entries: Sequence[PointRuns]) -> None:
+        """Add new points, or further runs of known ones."""
+        for point, runs, call in entries:
+            if call is None:
+                self.points.append(point)
+                self.runs.append(runs)
+                self.rung.append(0)
+                self.worths.append(self.valuation.worth(runs))
+            else:
+                self.runs[call] = (*self.runs[call], *runs)
+                self.rung[call] = self.rungs.index(len(self.runs[call]))
+                self.worths[call] = self.valuation.worth(self.runs[call])
+            self.num_runs += len(runs)
+
+    @property
+    def num_left(self) -> int:
+        """Return the number of runs that the budget leaves."""
+        return max(self.budget.calls * self.rungs[-1] - self.num_runs, 0)
+
+    def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
+        """Return new points on the seeds of the first rung; None at the end of the budget, or of the
+        engine's points.
+        """
+        count = min(self.budget.batch, self._num_for_new(recommends(engine)) // self.rungs[0])
+        points = engine.ask([point.told() for point in tried], count) if count > 0 else []
+        return NextRuns(points, range(self.rungs[0])) if points else None
+
+    def tried(self) -> list[Tried]:
+        """Return all points in order; lacking runs are filled up by what surer points say."""
+        whole, worths = list(self.runs), list(self.worths)
+        for rung in self._lower():  # the surest first: others are judged by them
+            known = [call for call in range(len(whole)) if self.rung[call] > rung]
+            peers = [whole[call] for call in _best(worths, known)[:PEERS]]
+            means = _means(peers) if peers else {}
+            for call, runs in enumerate(self.runs):
+                if self.rung[call] == rung and peers and not worths[call].failures:
+                    whole[call] = _completed(runs, means)
+                    worths[call] = self.valuation.worth(whole[call])
+        return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
+
+    def climb(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
+        """Return points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
+
+        Where an engine recommends a point, it is that one.
+        """
+        if not recommends(engine):
+            return self._hopeful(tried)
+        if len(self.rungs) == 1 or len(tried) < self.budget.initial:
+            return None
+        call = recommended(engine, [point.told() for point in tried])
+        if call is None or self.rung[call] == len(self.rungs) - 1:
+            return None
+        rung = self.rung[call]
+        places = range(self.rungs[rung], self.rungs[rung + 1])
+        num_taken = len(places) * (1 + sum(reached > rung for reached in self.rung))
+        is_due = num_taken <= LARGEST_SHARE * (self.num_runs + len(places))
+        if not is_due or len(places) > self.num_left:
+            return None
+        return NextRuns([self.points[call]], places, [call])
+
+    def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
+        """Return, without new points, all runs that the recommended point lacks, as far as the budget goes."""
+        call = recommended(engine, [point.told() for point in tried])
+        if call is None:
+            return None
+        done = self.rungs[self.rung[call]]
+        ends = [end for end in self.rungs if done < end <= done + self.num_left]
+        return NextRuns([self.points[call]], range(done, ends[-1]), [call]) if ends else None
+
+    def num_lacking(self, call: int) -> int:
+        """Return the number of runs that take a point to the last rung."""
+        return self.rungs[-1] - self.rungs[self.rung[call]]
+
+    def is_over(self, is_led: bool) -> bool:
+        """Return whether the budget has no new point left; `is_led`: the engine says which point goes on."""
+        return self._num_for_new(is_led) < self.rungs[0]
+
+    def _num_for_new(self, is_led: bool) -> int:
+        """Runs that are left for new points; those that take one of them to the last rung are kept."""
+        is_kept = is_led and len(self.points) >= self.budget.initial
+        return self.num_left - (self.rungs[-1] - self.rungs[0] if is_kept else 0)
+
+    def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
+        """Return points whose scores are hardly worse than the best one's."""
+        worths = [point.worth for point in tried]
+        order = _best(worths, range(len(tried)))
+        if len(self.rungs) == 1 or not order:
+            return None
+        top = max(self.rung[call] for call in order)
+        best = next(call for call in order if self.rung[call] == top)
+        for rung in self._lower():
+            places = range(self.rungs[rung], self.rungs[rung + 1])
+            hope = LAST_HOPE if rung == len(self.rungs) - 2 else HOPE
+            limit = worths[best].score + hope * self._error(worths[best], best, order, rung)
+            calls = [
+                call
+                for call in order
+                if self.rung[call] == rung and (call == best or worths[call].score < limit)
+            ][: min(self.budget.batch, self.num_left // len(places))]
+            if calls:
+                return NextRuns([self.points[call] for call in calls], places, calls)
+        return None
+
+    def _lower(self) -> range:
+        """Return the rungs below the last one, the highest first."""
+        return range(len(self.rungs) - 2, -1, -1)
+
+    def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:
+        """Standard error of a point's score less the best one's, where the point has the seeds of a rung alone."""
+        num_seeds, most = self.rungs[rung], self.rungs[self.rung[best]]
+        if most <= num_seeds:
+            return self._spread(worth, best, order) / math.sqrt(num_seeds)
+        return self._spread(worth, best, order) * math.sqrt(1 / num_seeds - 1 / most)
+
+    def _spread(self, worth: Worth, best: int, order: Sequence[int]) -> float:
+        """Standard deviation over seeds of the difference between the best point and its peers."""
+        slopes = self.valuation.slopes(worth)
+        mine = _values(self.runs[best], slopes)
+        variances = []
+        for call in [one for one in order if one != best][:PEERS]:
+            theirs = _values(self.runs[call], slopes)
+            count = min(len(mine), len(theirs))
+            variances.append(float(np.var(theirs[:count] - mine[:count], ddof=1)))
+        return math.sqrt(float(np.mean(variances))) if variances else 0.0
+
+
+def best_of(tried: Sequence[Tried]) -> Tried | None:
+    """Return the first point with the lowest score among those with the most runs; failures do not count."""
+    whole, most = [point for point in tried if not point.worth.failures], most_runs(tried)
+    return min(
+        (point for point in whole if len(point.runs) == most),
+        key=lambda point: point.worth.score,
+        default=None,
+    )
+
+
+def most_runs(tried: Sequence[Tried]) -> int:
+    """Return the number of runs of the points that have the most and did not fail."""
+    return max((len(point.runs) for point in tried if not point.worth.failures), default=0)
+
+
+def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:
+    """Return those of some points that did not fail, in order of their scores."""
+    return sorted(
+        (call for call in calls if not worths[call].failures), key=lambda call: worths[call].score
+    )
+
+
+def _values(runs: Runs, slopes: Mapping[str, float]) -> np.ndarray:
+    """Return what each run adds to a score, but for a constant: `[seed]`."""
+    return np.array(
+        [sum(slope * run.metrics[name] for name, slope in slopes.items()) for run in runs]
+    )
+
+
+def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
+    """Mean of each metric over the peers, on the seeds that all of them have: `[seed]`."""
+    most = min(map(len, peers))
+    return {
+        name: np.array([[run.metrics[name] for run in one[:most]] for one in peers]).mean(axis=0)
+        for name in peers[0][0].metrics
+    }
+
+
+def _completed(runs: Runs, means: Mapping[str, np.ndarray]) -> Runs:
+    """Return a point's runs on all seeds of its peers; where it lacks one, it differs from them as on its own."""
+    count = len(runs)
+    leads = {
+        name: float((np.array([run.metrics[name] for run in runs]) - mean[:count]).mean())
+        for name, mean in means.items()
+    }
+    most = len(next(iter(means.values())))
+    lacking = [
+        RunSummary(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in means})
+        for at in range(count, most)
+    ]
+    return (*runs, *lacking)

@@ -18,7 +18,7 @@ from moocore import is_nondominated
 from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.run_summary import RunSummary
-from sweeps.claims.metrics import known_metric, our_name
+from sweeps.claims.grammar import known_metric, our_name
 from sweeps.runs.measured import NO_FIGURE
 from sweeps.strategies.file import Strategy
 from sweeps.strategies.parts import Constraint

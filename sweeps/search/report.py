@@ -15,7 +15,7 @@ from blis_jax.reports.pictures import Axis, Mark, Panel, Picture, Series, Style,
 from blis_jax.reports.study import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
 from blis_jax.reports.words import metric_words, number
-from sweeps.claims.metrics import known_metric, our_name
+from sweeps.claims.grammar import known_metric, our_name
 from sweeps.search.objectives import AT
 
 

@@ -27,7 +27,6 @@ from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import check_statistics
 from sweeps.runs.requests import requests_of, workload_for
 from sweeps.search.objectives import Valuation
-from sweeps.sensitivity.design import Sizes
 from sweeps.sensitivity.effects import regions_of
 from sweeps.sensitivity.indices import Resampling
 from sweeps.sensitivity.model import (
@@ -36,6 +35,7 @@ from sweeps.sensitivity.model import (
     SURROGATE,
     Predicted,
     Simulated,
+    Sizes,
     load_surrogate,
 )
 from sweeps.sensitivity.report import findings_of, plan_words

@@ -11,9 +11,8 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import half_width
-from sweeps.sensitivity.design import across, along, levels_of
 from sweeps.sensitivity.indices import Resampling, TotalIndices, rows_of, total_indices
-from sweeps.sensitivity.model import Response
+from sweeps.sensitivity.model import Response, across, along, levels_of
 from sweeps.strategies.space import Dimension, sobol_shares
 
 BEST_SHARE, REGION_SHARE = 0.05, 0.25  # of all points, for a range and for a region

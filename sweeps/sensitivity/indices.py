@@ -14,7 +14,7 @@ import numpy as np
 from SALib.analyze import morris, sobol
 
 from blis_jax.statistics.intervals import percentile_ends
-from sweeps.sensitivity.design import STEP, problem
+from sweeps.sensitivity.model import STEP, problem
 
 FIGURES = ("estimate", "low", "high")
 MOST_LEFT_OUT = 0.2  # of the rows of a design, beyond which there is no index

@@ -11,7 +11,6 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import NOTHING, metric_words
 from sweeps.robustness.output.rules import shown
-from sweeps.sensitivity.design import Sizes
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
 from sweeps.sensitivity.figure import pictures
 from sweeps.sensitivity.indices import (
@@ -23,7 +22,7 @@ from sweeps.sensitivity.indices import (
     do_meet,
     verdict,
 )
-from sweeps.sensitivity.model import SIMULATOR, SURROGATE
+from sweeps.sensitivity.model import SIMULATOR, SURROGATE, Sizes
 from sweeps.sensitivity.study import SensitivityStudy, agreements, influential, verdicts
 
 MARK = "*"  # behind an index that matters

@@ -10,9 +10,9 @@ import xarray as xr
 
 from blis_jax.metrics.scalars import lookup
 from blis_jax.results.schema import Provenance, new_dataset
-from sweeps.sensitivity.design import MORRIS_LEVELS, STEP
 from sweeps.sensitivity.effects import BEST_SHARE, RANGE_PERCENT
 from sweeps.sensitivity.indices import FIGURES
+from sweeps.sensitivity.model import MORRIS_LEVELS, STEP
 from sweeps.sensitivity.study import SensitivityStudy
 
 KIND = "sensitivity study"

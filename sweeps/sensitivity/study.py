@@ -9,7 +9,6 @@ import numpy as np
 
 from blis_jax.reports.study import SEEDS, RunWords
 from sweeps.search.objectives import Valuation
-from sweeps.sensitivity.design import Sizes, differences, morris, saltelli
 from sweeps.sensitivity.effects import (
     BEST,
     BestRange,
@@ -36,7 +35,7 @@ from sweeps.sensitivity.indices import (
     sobol_indices,
     verdict,
 )
-from sweeps.sensitivity.model import Response, scores
+from sweeps.sensitivity.model import Response, Sizes, differences, morris, saltelli, scores
 from sweeps.strategies.space import Dimension
 
 

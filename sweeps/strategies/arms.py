@@ -36,8 +36,16 @@ from sweeps.strategies.file import (
     with_instances,
     with_mechanism,
 )
-from sweeps.strategies.moved import PATHS, changed, is_setting, known_as, today, values_for_hash
-from sweeps.strategies.reference_arguments import config_from_arguments, replaced
+from sweeps.strategies.moved import (
+    PATHS,
+    changed,
+    config_from_arguments,
+    is_setting,
+    known_as,
+    replaced,
+    today,
+    values_for_hash,
+)
 from sweeps.strategies.space import SCORERS, Space, served, space_of
 
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"

@@ -18,9 +18,8 @@ from blis_jax.lazy import stats
 from blis_jax.policies.numbers import Number
 from blis_jax.policies.their_names import ours
 from sweeps.strategies.file import Strategy, converted
-from sweeps.strategies.moved import is_setting, today
+from sweeps.strategies.moved import is_setting, of_arguments, replaced, today
 from sweeps.strategies.parts import Parameter
-from sweeps.strategies.reference_arguments import of_arguments, replaced
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -38,7 +38,7 @@ from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import Look, StoppingRule, look, look_until_end
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.compare.seeds import INTERRUPTED, stopping_json, stopping_lines
+from sweeps.compare.report import INTERRUPTED, stopping_json, stopping_lines
 from sweeps.sweep import report
 from sweeps.sweep.data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from sweeps.sweep.plan import SweepPlan, identity

@@ -28,12 +28,10 @@ from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.runs.axes import GridAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
-from sweeps.runs.requests import StudyRequests, runs_of, trace_of
-from sweeps.runs.workloads import WORKLOAD_PREFIX, workload_from
+from sweeps.runs.requests import WORKLOAD_PREFIX, StudyRequests, runs_of, trace_of, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served, on_server
 from sweeps.strategies.file import Strategy
-from sweeps.strategies.moved import values_for_hash
-from sweeps.strategies.reference_arguments import replaced
+from sweeps.strategies.moved import replaced, values_for_hash
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig

@@ -32,7 +32,7 @@ from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.pooled import values_of
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.compare.seeds import stopping_lines
+from sweeps.compare.report import stopping_lines
 from sweeps.sweep.data import CURVE
 from sweeps.sweep.report import (
     COMPARED,

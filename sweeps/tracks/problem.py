@@ -24,7 +24,7 @@ from blis_jax.workload.spec import (
     override,
 )
 from sweeps.claims.grammar import Claim, parse_claim
-from sweeps.runs.workloads import list_workloads, load_workload
+from sweeps.runs.requests import list_workloads, load_workload
 from sweeps.strategies.moved import is_setting
 from sweeps.strategies.parts import Bounds, ClosedPart, Text
 

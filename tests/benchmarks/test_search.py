@@ -40,8 +40,8 @@ from benchmarks.search.statistics import (
 )
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
+from sweeps.search.loop import PointRuns
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import PointRuns
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
 
 BRANCHED = TINY.replace(

@@ -16,7 +16,7 @@ from blis_jax.results import dataset as results
 from sweeps.ablate import main as ablate
 from sweeps.compare.__main__ import main as compare
 from sweeps.optimize import main as optimize
-from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.strategies.moved import config_from_arguments
 from sweeps.sweep.command import main as sweep
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY

@@ -17,8 +17,7 @@ from blis_jax.engine.mechanism import params
 from sweeps.ledger.trial import config_of
 from sweeps.strategies.arms import arm_of, settings_of
 from sweeps.strategies.file import parse_strategy
-from sweeps.strategies.moved import values_for_hash
-from sweeps.strategies.reference_arguments import arguments, config_from_arguments
+from sweeps.strategies.moved import arguments, config_from_arguments, values_for_hash
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -13,7 +13,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import lookup as coefficients
 from blis_jax.metrics.measure import read_targets
 from blis_jax.metrics.scalars import lookup as metric
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.requests import workload_from
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from surrogate.columns import InputColumn
-from surrogate.regions import (
+from surrogate.columns import (
     BEST,
     BRANCH,
     ELSEWHERE,
     REGIONS,
     Domain,
+    InputColumn,
     calibrated_as,
     factors,
     factors_by_region,

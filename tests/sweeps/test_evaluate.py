@@ -21,7 +21,7 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.evaluate import evaluate, main
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.objectives import Runs
 from sweeps.search.request_schema import Answer, schema
 from sweeps.strategies.arms import arm_of

@@ -13,7 +13,7 @@ from sweeps.init import main
 from sweeps.ledger.__main__ import main as ledger
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.trial import ArmRuns
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 from sweeps.tracks.problem import load_problem, to_markdown

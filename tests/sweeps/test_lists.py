@@ -9,7 +9,7 @@ from blis_jax.latency.registry import known_models, lookup
 from blis_jax.metrics.metric import METRICS
 from blis_jax.policies import registry
 from sweeps.lists import LISTS
-from sweeps.runs.workloads import list_workloads
+from sweeps.runs.requests import list_workloads
 from sweeps.strategies.arms import list_names
 
 

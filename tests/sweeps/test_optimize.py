@@ -20,7 +20,7 @@ from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.optimize import main
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.engines import Told
 from sweeps.search.engines.denoised import Denoised
 from sweeps.search.loop import Runs

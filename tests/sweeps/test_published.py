@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.engines import make
 from sweeps.search.loop import runs_at, search
 from sweeps.search.objectives import Valuation

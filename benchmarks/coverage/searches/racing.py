@@ -29,9 +29,8 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.search.engines import Told, recommended
 from sweeps.search.engines.denoised import modelled_of, ranked
-from sweeps.search.loop import search
+from sweeps.search.loop import best_of, most_runs, search
 from sweeps.search.objectives import Runs, Valuation
-from sweeps.search.racing import best_of, most_runs
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point
 

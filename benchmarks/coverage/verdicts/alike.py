@@ -28,7 +28,7 @@ from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, holm, p
 from blis_jax.statistics.pooled import exchange_p_value
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import Recorder, metric_values, pair_of
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 from sweeps.strategies.arms import arm_of
 
 ARMS = (

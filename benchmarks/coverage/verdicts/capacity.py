@@ -18,8 +18,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from sweeps.capacity.deciding import ServiceTarget, decide, looks
-from sweeps.capacity.finding import Finder, Smallest
-from sweeps.capacity.layouts import Hardware, LayoutFamily
+from sweeps.capacity.finding import Finder, Hardware, LayoutFamily, Smallest
 from sweeps.claims.words import FAILS, MEETS, OPEN
 from sweeps.strategies.arms import Arm
 

@@ -17,11 +17,10 @@ from blis_jax.files.input_files import check_regular
 from blis_jax.lazy import pandas
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.real_servers.predict.closed import simulated_loop
 from papers.real_servers.predict.figures import predicted
 from papers.real_servers.predict.learned import Learned, learned
 from papers.real_servers.predict.scene import AskedCell, ClosedLoad, Collection, Scene, Unit
-from papers.real_servers.predict.simulation import SimulatedRequests, simulated
+from papers.real_servers.predict.simulation import SimulatedRequests, simulated, simulated_loop
 
 if TYPE_CHECKING:
     from papers.real_servers.predict.__main__ import RunPredictOptions

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from blis_jax.latency.deployment import GpuDescription, gpu_description
-from papers.real_servers.predict.closed import LoopView
 from papers.real_servers.predict.figures import ClientView
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene
+from papers.real_servers.predict.simulation import LoopView
 
 COVERAGE = 0.90  # of an interval
 OF_POOLS = "_pools"  # behind a kind of runs held out

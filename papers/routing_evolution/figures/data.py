@@ -10,8 +10,7 @@ from papers.record.figures import Get, Row, changes_at, value_rows
 from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.routing_evolution.figures import settings
-from papers.routing_evolution.measures import CLASSES, TTFT, WORST_TTFT, track_figures
-from papers.routing_evolution.record import RECORD
+from papers.routing_evolution.record import CLASSES, RECORD, TTFT, WORST_TTFT, track_figures
 
 BOTH_TAILS = (WORST_TTFT, TTFT)
 COMPLETED = "completion_rate"

@@ -291,9 +291,7 @@ def config_at(
 
 # --- designs over components that are on or off, and what they say --------------------------------
 
-# A combination is a mask, bit i standing for component i. A value is NaN where a combination was not run,
-# cannot be, or failed on that seed; whatever needs such a value is NaN on that seed.
-
+# A combination is a mask, bit i for component i; its value is NaN on a seed where it was not run or failed.
 
 SINGLE, PAIRS, FULL = "single", "pairs", "full"
 DESIGNS = (SINGLE, PAIRS, FULL)

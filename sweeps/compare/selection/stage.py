@@ -32,8 +32,7 @@ from blis_jax.statistics.sequential import (
     WhatIsLeft,
     look_until_end,
 )
-from sweeps.claims.grammar import SHARE, Claim, parse_constraint
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import SHARE, Claim, our_name, parse_constraint
 from sweeps.compare.result import setting_of
 from sweeps.compare.selection.report import document_of, findings_of
 from sweeps.runs.experiment import Experiment

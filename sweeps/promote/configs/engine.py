@@ -13,7 +13,7 @@ from blis_jax.workload.spec import WorkloadSpec
 from sweeps.promote.maps.rows import policy_row
 from sweeps.promote.promotion import Promotion, not_mapped
 from sweeps.promote.store import data_file
-from sweeps.runs.workloads import workload_from, workload_of
+from sweeps.runs.requests import workload_from, workload_of
 from sweeps.strategies.moved import known_as
 
 CLASSES = ("critical", "standard", "batch", "sheddable", "background")

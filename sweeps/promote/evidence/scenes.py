@@ -16,7 +16,7 @@ from sweeps.promote.configs import engine
 from sweeps.promote.evidence.concerns import NOT_YET, TARGET_PROFILE, Concern, concern_named
 from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import Promotion
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.requests import workload_from
 
 USUAL_WORKLOAD = "mixed"
 

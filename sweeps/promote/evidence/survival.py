@@ -22,7 +22,7 @@ from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import our_name
 from sweeps.promote.evidence.concerns import Concern, concerns
 from sweeps.promote.evidence.scenes import workload_of_promotion
 from sweeps.promote.promotion import Promotion

@@ -16,7 +16,7 @@ from blis_jax.policies.contract import Policy
 from sweeps.promote import DEFAULT_TARGET
 from sweeps.promote.configs.engine import order_of
 from sweeps.promote.golang.compiler.functions import function_of
-from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, PROPOSALS, STRUCTURAL
+from sweeps.promote.golang.compiler.structure import ELEMENTWISE, PROPOSALS, STRUCTURAL
 from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
 from sweeps.promote.golang.sources import (
     Names,

@@ -24,7 +24,7 @@ from sweeps.ledger.book import RECORDS, Ledger, LedgerRow
 from sweeps.ledger.trial import BASELINE, REFERENCE, STRATEGY
 from sweeps.promote.hypotheses.document import NotTransferred
 from sweeps.promote.promotion import Promotion
-from sweeps.runs.workloads import workload_from
+from sweeps.runs.requests import workload_from
 from sweeps.strategies.arms import settings_of
 
 SAME_PERCENT = 5.0  # smaller changes count as none

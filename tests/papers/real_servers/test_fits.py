@@ -14,8 +14,15 @@ from papers.real_servers.predict.figures import ClientView, seen
 from papers.real_servers.predict.learned import usual_pace
 from papers.real_servers.predict.scene import AskedCell
 from papers.real_servers.predict.simulation import SimulatedRequests
-from papers.real_servers.step_fit import ABSENT, OPTIONAL, MeanStep, StepLaw
-from papers.real_servers.vllm import VllmRun, shortened, warm
+from papers.real_servers.step_fit import (
+    ABSENT,
+    OPTIONAL,
+    MeanStep,
+    StepLaw,
+    VllmRun,
+    shortened,
+    warm,
+)
 
 TRUE = (1.0, 1.3, 80.0, 2.0, 15.0, 40.0, 40.0, 300.0, 1.8, 1.0)
 PACE = 2.0

@@ -10,7 +10,6 @@ from blis_jax.latency.served_physics import BETA
 from papers.real_servers import clusters, designs, loop_fit, page
 from papers.real_servers.intervals import Error, few
 from papers.real_servers.loop_fit import LoopPosterior
-from papers.real_servers.predict.closed import LoopView, simulated_loop
 from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (
     Learned,
@@ -21,6 +20,7 @@ from papers.real_servers.predict.learned import (
     to_document,
 )
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
+from papers.real_servers.predict.simulation import LoopView, simulated_loop
 
 POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
 

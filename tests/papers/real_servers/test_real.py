@@ -13,12 +13,11 @@ from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from papers.real_servers import clusters
 from papers.real_servers.designs import Fitter
-from papers.real_servers.predict.closed import LoopView
 from papers.real_servers.predict.collections import inferencex
 from papers.real_servers.predict.collections.vllm_runs import METRICS
 from papers.real_servers.predict.learned import learned
-from papers.real_servers.step_fit import StepLaw
-from papers.real_servers.vllm import mean_steps, read_runs
+from papers.real_servers.predict.simulation import LoopView
+from papers.real_servers.step_fit import StepLaw, mean_steps, read_runs
 from tests.support.recorded.reference_data import SHARED_DIR
 
 POINTS = SHARED_DIR / "data" / "real_serving_runs" / "inferencex_vllm.csv"

@@ -10,7 +10,7 @@ from blis_jax.metrics.metric import ALL
 from blis_jax.records.record import TTFT_PARTS
 from blis_jax.workload.reference import draw
 from papers.record.measures import CLASSES, ttft_parts
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 
 
 def test_the_parts_of_all_requests_add_up_to_their_mean_ttft() -> None:

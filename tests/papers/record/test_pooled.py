@@ -16,7 +16,7 @@ from papers.record.claims import AnyClaim
 from papers.record.measures import POOLED_METRICS, record_figures, scalars
 from papers.record.runs import SettingSample
 from papers.record.survival import SurvivalFinding, judged_pooled
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 from tests.papers.record.made_up import TAIL, claim_of, sample_of, statement_of
 
 SEEDS = range(40)

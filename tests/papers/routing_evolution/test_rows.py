@@ -13,8 +13,7 @@ from papers.record.claims import PublishedClaim
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, SettingSample
 from papers.record.tables import published_records
-from papers.routing_evolution.measures import TTFT, WORST_TTFT
-from papers.routing_evolution.record import RECORD
+from papers.routing_evolution.record import RECORD, TTFT, WORST_TTFT
 from sweeps.claims import words
 
 Measured = dict[str, str]

@@ -9,6 +9,7 @@ import xarray as xr
 
 from blis_jax.errors import ConfigError, ConfigWarning
 from surrogate import predict
+from surrogate.columns import BEST, BRANCH, WHOLE
 from surrogate.data import Data, Part, load_data
 from surrogate.fitting.network import Settings
 from surrogate.levels.fit import (
@@ -22,7 +23,6 @@ from surrogate.levels.fit import (
 from surrogate.levels.model import SIMULATED
 from surrogate.levels.predict import predict_any
 from surrogate.predictor import Surrogate
-from surrogate.regions import BEST, BRANCH, WHOLE
 from tests.surrogate import made_data
 
 pytestmark = pytest.mark.lenient_promotion

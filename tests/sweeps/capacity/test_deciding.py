@@ -12,8 +12,7 @@ from scipy.stats import binomtest
 from benchmarks.coverage.verdicts.capacity import KINDS, RARE, SIZES, MadeUpRuns, of_one
 from blis_jax.cluster.config import ClusterConfig
 from sweeps.capacity.deciding import ServiceTarget, decide, fewest_seeds, looks, unseen_share
-from sweeps.capacity.finding import Finder
-from sweeps.capacity.layouts import Hardware, LayoutFamily
+from sweeps.capacity.finding import Finder, Hardware, LayoutFamily
 from sweeps.claims.words import FAILS, MEETS, OPEN
 from sweeps.strategies.arms import Arm
 

@@ -14,8 +14,7 @@ from blis_jax.reports.render import text
 from blis_jax.statistics.intervals import Estimate
 from sweeps.capacity.deciding import Decision, ServiceTarget, read_service_targets
 from sweeps.capacity.document import findings_of
-from sweeps.capacity.finding import Smallest
-from sweeps.capacity.layouts import families
+from sweeps.capacity.finding import Smallest, families
 from sweeps.claims.words import FAILS, MEETS, OPEN
 from sweeps.strategies.arms import Arm, arm_of
 from tests.support.findings_forms import assert_all_forms_agree

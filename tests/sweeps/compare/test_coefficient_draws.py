@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.files.atomic_write import write_json
 from sweeps.compare.__main__ import CompareOptions, main
-from sweeps.compare.coefficient_draws import draws_of, lines, probability_of_best
+from sweeps.compare.study import draws_of, lines, probability_of_best
 from sweeps.strategies.arms import arms_of
 
 

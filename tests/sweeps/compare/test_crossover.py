@@ -14,7 +14,7 @@ from blis_jax.records.record import RunRecord
 from blis_jax.runs.many_runs import simulate
 from blis_jax.workload.reference import draw
 from sweeps.compare.document import crossovers
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.strategies.file import parse_strategy
 from tests.support.tiny_records import run_of
 from tests.sweeps.busy import BASE

@@ -19,7 +19,7 @@ import pytest
 from blis_jax.files import chain
 from blis_jax.files.content import Beside, canonical
 from blis_jax.policies.seeds import ALL_ALIKE
-from sweeps.ledger import stopping
+from sweeps.ledger import book
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.trial import run_hypothesis
@@ -137,14 +137,14 @@ def test_two_that_add_one_row_at_once(
     empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ledger("plan", "1", *ROW) == 0
-    original = stopping.run_hypothesis
+    original = book.run_hypothesis
 
     def slower(*given: Any) -> Any:
-        monkeypatch.setattr("sweeps.ledger.stopping.run_hypothesis", original)
+        monkeypatch.setattr("sweeps.ledger.book.run_hypothesis", original)
         assert ledger("add", "1") == 0
         return original(*given)
 
-    monkeypatch.setattr("sweeps.ledger.stopping.run_hypothesis", slower)
+    monkeypatch.setattr("sweeps.ledger.book.run_hypothesis", slower)
     assert ledger("add", "1") == 2
     assert "1 has a result already" in capsys.readouterr().err
     assert [record["kind"] for record in records(empty)] == ["ledger", "hypothesis", "result"]
@@ -518,7 +518,7 @@ def test_replay_draws_for_random_policies_as_the_record_says(
     assert ledger("add", "new", *words) == 0
     with monkeypatch.context() as patch:
         alike = partial(run_hypothesis, policy_seeds=ALL_ALIKE)
-        patch.setattr(stopping, "run_hypothesis", alike)
+        patch.setattr(book, "run_hypothesis", alike)
         assert ledger("add", "old", *words) == 0
     new, old = records(empty)[2], records(empty)[4]
     assert new["policy_seeds"] == "workload"

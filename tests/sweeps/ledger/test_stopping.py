@@ -11,9 +11,8 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.statistics.sequential import DECIDED, PRECISE, SPENT
-from sweeps.ledger import stopping
-from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
-from sweeps.ledger.stopping import (
+from sweeps.ledger import book
+from sweeps.ledger.book import (
     FAILED,
     EnoughRuns,
     options_of,
@@ -21,6 +20,7 @@ from sweeps.ledger.stopping import (
     stopping_from,
     values_of,
 )
+from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.trial import BASELINE, STRATEGY, ArmRuns, Experiments
 
 ARM = {"text": "a.yaml", "strategy": "a", "settings": {}, "hash": "0"}
@@ -67,7 +67,7 @@ def made_runs(change: float, spread: float, fails_at: int = -1) -> Any:
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch, runs: Any, **given: Any) -> EnoughRuns:
-    monkeypatch.setattr(stopping, "run_hypothesis", runs)
+    monkeypatch.setattr(book, "run_hypothesis", runs)
     return run_until_enough(hypothesis(**given), Path(), Experiments())
 
 
@@ -104,7 +104,7 @@ def test_what_stays_unclear_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch
 def test_precision_ends_when_the_interval_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     found = stopped(monkeypatch, made_runs(-1, 5), precision="1%", most_seeds=600)
     assert found.end == PRECISE and 150 < found.looks[-1] < 600
-    (judged,) = stopping.judge_all(found.hypothesis, stopping.measured_from_runs(found.runs))
+    (judged,) = book.judge_all(found.hypothesis, book.measured_from_runs(found.runs))
     assert judged.reading is not None
     assert judged.reading.mean.high - judged.reading.mean.low <= 2.0
 

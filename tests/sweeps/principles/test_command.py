@@ -34,8 +34,7 @@ from sweeps.principles.catalogue import (
     workload_named,
 )
 from sweeps.principles.command import findings_of
-from sweeps.principles.figures import information
-from sweeps.principles.lab import Lab, arm_of, check_fair
+from sweeps.principles.lab import Lab, arm_of, check_fair, information
 from sweeps.principles.statistics import KINDS, Bound, compute
 from sweeps.principles.verdicts import (
     EntryFinding,
@@ -46,7 +45,7 @@ from sweeps.principles.verdicts import (
     verdict_of,
     words_of,
 )
-from sweeps.runs.workloads import list_workloads
+from sweeps.runs.requests import list_workloads
 from tests.support.findings_forms import assert_all_forms_agree
 from tests.sweeps.tiny import TINY as TINY_STRATEGY
 

@@ -25,10 +25,17 @@ from blis_jax.workload.reference import draw
 from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
-from sweeps.robustness.plan import MapPlan, Question, make_plan
+from sweeps.robustness.plan import (
+    Extent,
+    MapPlan,
+    Question,
+    Shape,
+    load_shape,
+    make_plan,
+    measure_in,
+)
 from sweeps.robustness.store import KIND, WANTED, MapStore
 from sweeps.robustness.verdict import recommend
-from sweeps.robustness.workloads import Extent, Shape, load_shape, measure_in
 from sweeps.runs import drawn
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY

@@ -9,7 +9,7 @@ import yaml
 from blis_jax.errors import ConfigError
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, parse_spec
-from sweeps.robustness.workloads import Extent, Shape, load_shape
+from sweeps.robustness.plan import Extent, Shape, load_shape
 
 
 def test_the_ledgers_cell_has_the_ledgers_workload() -> None:

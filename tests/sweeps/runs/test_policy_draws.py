@@ -9,7 +9,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.statistics.intervals import estimate
 from blis_jax.workload.spec import parse_spec
-from sweeps.claims.metrics import our_name
+from sweeps.claims.grammar import our_name
 from sweeps.runs.experiment import Experiment
 
 SHARE, SEEDS_OF_AN_INTERVAL, NUM_INTERVALS = 0.2, 20, 100

@@ -6,8 +6,8 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import list_builtin
-from sweeps.robustness.workloads import load_shape
-from sweeps.runs.workloads import list_own, list_workloads, load_workload, workload_from
+from sweeps.robustness.plan import load_shape
+from sweeps.runs.requests import list_own, list_workloads, load_workload, workload_from
 from sweeps.tracks.problem import workload_named
 
 

@@ -12,7 +12,7 @@ from blis_jax.metrics.scalars import evaluate
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.records.record import RunRecord
 from blis_jax.workload.reference import draw
-from sweeps.runs.workloads import load_workload
+from sweeps.runs.requests import load_workload
 
 METRIC = "worst_ttft_p99_ms"
 

@@ -12,12 +12,19 @@ from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.workload.spec import load_builtin
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_content, workload_of
+from sweeps.runs.requests import workload_content, workload_of
 from sweeps.search.command import by_class, figures
 from sweeps.search.engines import make
-from sweeps.search.loop import ExperimentOnLoads, Runs, SearchRecord, load_specs, search
+from sweeps.search.loop import (
+    ExperimentOnLoads,
+    Runs,
+    SearchRecord,
+    Tried,
+    best_of,
+    load_specs,
+    search,
+)
 from sweeps.search.objectives import Valuation
-from sweeps.search.racing import Tried, best_of
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space, space_of
 from tests.sweeps.tiny import TINY, run_of, tiny_space

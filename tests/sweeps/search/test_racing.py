@@ -12,9 +12,16 @@ from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from sweeps.search.command import SearchFrame, to_document
 from sweeps.search.engines import Told, make, recommended
-from sweeps.search.loop import SearchRecord, search
+from sweeps.search.loop import (
+    LARGEST_SHARE,
+    PointRuns,
+    Race,
+    SearchRecord,
+    best_of,
+    most_runs,
+    search,
+)
 from sweeps.search.objectives import Runs, Valuation
-from sweeps.search.racing import LARGEST_SHARE, PointRuns, Race, best_of, most_runs
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space, space_of
 from tests.sweeps.tiny import TINY, run_of

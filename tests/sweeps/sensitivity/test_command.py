@@ -13,7 +13,7 @@ import xarray as xr
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.results.dataset import load
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.loop import Runs
 from sweeps.sensitivity import command as sensitivity_command
 from sweeps.sensitivity.__main__ import main

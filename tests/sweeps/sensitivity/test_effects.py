@@ -10,7 +10,6 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from surrogate.columns import InputColumn
-from sweeps.sensitivity.design import Sizes, levels_of
 from sweeps.sensitivity.effects import (
     ANYWHERE,
     INSIDE,
@@ -21,7 +20,7 @@ from sweeps.sensitivity.effects import (
     pair_effect_of,
 )
 from sweeps.sensitivity.indices import Resampling
-from sweeps.sensitivity.model import Predicted, load_surrogate
+from sweeps.sensitivity.model import Predicted, Sizes, levels_of, load_surrogate
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import Dimension, sobol_shares, space_of
 from tests.sweeps.tiny import tiny_space

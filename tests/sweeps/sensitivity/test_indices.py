@@ -5,15 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.sensitivity.design import (
-    MORRIS_LEVELS,
-    STEP,
-    Sizes,
-    differences,
-    morris,
-    problem,
-    saltelli,
-)
 from sweeps.sensitivity.indices import (
     MATTERS,
     NO_EFFECT,
@@ -27,6 +18,15 @@ from sweeps.sensitivity.indices import (
     sobol_indices,
     verdict,
     with_noise,
+)
+from sweeps.sensitivity.model import (
+    MORRIS_LEVELS,
+    STEP,
+    Sizes,
+    differences,
+    morris,
+    problem,
+    saltelli,
 )
 
 NAMES = ("a", "b", "c", "inert")

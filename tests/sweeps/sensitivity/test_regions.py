@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.sensitivity.design import Sizes, saltelli
 from sweeps.sensitivity.effects import (
     BEST,
     Region,
@@ -16,6 +15,7 @@ from sweeps.sensitivity.effects import (
     whole,
 )
 from sweeps.sensitivity.indices import MATTERS, Resampling, verdict
+from sweeps.sensitivity.model import Sizes, saltelli
 from sweeps.strategies.space import Dimension
 
 NAMES = ("chunk", "budget", "inert")

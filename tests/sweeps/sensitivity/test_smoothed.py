@@ -10,7 +10,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.sensitivity.smoothed import (
     Perturbed,
     _draws,

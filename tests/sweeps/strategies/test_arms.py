@@ -12,7 +12,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import lookup
 from sweeps.strategies.arms import arm_of, arms_of
 from sweeps.strategies.file import SHORT_NAMES
-from sweeps.strategies.reference_arguments import arguments
+from sweeps.strategies.moved import arguments
 
 
 def test_strategy_point_parameter_and_setting() -> None:

@@ -10,7 +10,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import weights_of
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.policies.their_names import ours
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.search.engines import make
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import list_library, load_strategy, parse_strategy

@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import numbers_of
 from sweeps.strategies import moved
-from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.strategies.moved import config_from_arguments
 
 DEADLINE = "sweeps/strategies/policies/deadlines.py:slo_deadline"
 PAIRS = [(kind, name) for kind, paths in moved.PATHS.items() for name in paths]

@@ -9,8 +9,8 @@ from blis_jax.core.types import SLO_CLASSES
 from blis_jax.policies.numbers import Number, numbers_of
 from sweeps.promote.golang.compiler.graph import Node, inputs_of, live
 from sweeps.promote.golang.compiler.lowering import place_of_policy
-from sweeps.promote.golang.compiler.primitives import NO_PROPOSAL, PROPOSALS
 from sweeps.promote.golang.compiler.statements import Writer
+from sweeps.promote.golang.compiler.structure import NO_PROPOSAL, PROPOSALS
 from sweeps.promote.golang.compiler.terms import HELPERS, Terms, camel, exported
 from sweeps.promote.golang.compiler.tracing import Compiled, PromotedRule
 from sweeps.promote.golang.target import Signal, TargetVersion

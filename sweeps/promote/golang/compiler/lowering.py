@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from sweeps.promote.golang.compiler.graph import Graph, Node
-from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, ROUNDINGS
-from sweeps.promote.golang.compiler.structure import STRUCTURE
+from sweeps.promote.golang.compiler.structure import ELEMENTWISE, ROUNDINGS, STRUCTURE
 from sweeps.promote.golang.compiler.terms import camel
 from sweeps.promote.golang.compiler.values import ENDPOINTS, Affine, Length, Use, Value, value_of
 from sweeps.promote.promotion import NotMappedError

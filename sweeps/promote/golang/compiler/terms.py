@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeps.promote.golang.compiler.graph import Node
-from sweeps.promote.golang.compiler.primitives import GO
+from sweeps.promote.golang.compiler.structure import GO
 
 PRECEDENCE = {
     "||": 1, "&&": 2,

@@ -22,7 +22,7 @@ from sweeps.promote.golang.compiler.lowering import (
     place_of_function,
     place_of_policy,
 )
-from sweeps.promote.golang.compiler.primitives import FOLDS
+from sweeps.promote.golang.compiler.structure import FOLDS
 from sweeps.promote.golang.compiler.values import ENDPOINTS, Value, value_of
 from sweeps.promote.promotion import NotMappedError
 

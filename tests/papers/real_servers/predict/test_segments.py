@@ -5,10 +5,9 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.served_physics import ServedNumbers
-from papers.real_servers.predict.closed import LoopView, lengths, simulated_loop
 from papers.real_servers.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 from papers.real_servers.predict.segments import LoopInstance, Request, run_loop
-from papers.real_servers.predict.simulation import simulated
+from papers.real_servers.predict.simulation import LoopView, lengths, simulated, simulated_loop
 
 # every step 100 µs, each token of a prompt 1 µs, each decode 10 µs, each token of context 0.01 µs
 NUMBERS = ServedNumbers(100.0, 0.0, 0.0, 0.0, 0.01, 10.0, 0.0, 1.0, 0.0)

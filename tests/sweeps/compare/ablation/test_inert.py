@@ -21,7 +21,7 @@ from sweeps.compare.ablation.inert import (
 )
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import KeptRuns, Recorder, same_lives
-from sweeps.runs.workloads import workload_of
+from sweeps.runs.requests import workload_of
 from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import Strategy, load_strategy
 from tests.sweeps.busy import SEEDS, write_strategies
