@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.files.atomic_write import write_json
 from sweeps.compare.__main__ import CompareOptions, main
-from sweeps.compare.study import draws_of, lines, probability_of_best
+from sweeps.compare.study import coefficient_lines, draws_of, probability_of_best
 from sweeps.strategies.arms import arms_of
 
 
@@ -51,7 +51,7 @@ def test_comparison_with_drawn_coefficients(tmp_path: Path, capsys):
     settings = document["arms"][0]["settings"]
     assert settings["beta_coeffs"] == [7000.0, 18.0, 0.0]
     assert "Coefficients drawn:" in capsys.readouterr().out
-    assert len(lines(document)) == 1 + len(by_metric)
+    assert len(coefficient_lines(document)) == 1 + len(by_metric)
 
 
 def test_arms_run_on_the_server_of_the_fit(tmp_path: Path):
