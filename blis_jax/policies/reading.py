@@ -226,6 +226,27 @@ def signals_of(
     return frozenset(read)
 
 
+def computed_by(
+    policy: Policy, num_instances: int, num_scorers: int = 1, clock: str = "int64"
+) -> str | None:
+    """Return a text that is equal for policies that compute the same in equal operations; None where it is not known.
+
+    That is where a policy learns of completions.
+    """
+    if policy.observe is not None:
+        return None
+    _register()
+    of_shape = (num_instances, SLOTS, 2 * SLOTS, PATH, PATH)
+    shape = EngineShape(*of_shape, num_keys=2 * SLOTS, num_changes=SLOTS, clock=clock)
+    context = KINDS[policy.kind].context
+    asked = {context: scene_of(policy.kind, num_instances, SLOTS, context, clock, num_scorers)}
+    with jax.enable_x64(True):
+        numbers = jax.tree.map(lambda _: array_of(np.float64), policy.values())
+        traced = jax.jit(functools.partial(_answers, policy, shape), keep_unused=True)
+        lowered = traced.lower(numbers, array_of(np.int32), asked)
+    return f"{policy.is_random} {policy.values()} {lowered.as_text()}"
+
+
 def _keeps_keys(function: Policy, shape: EngineShape, numbers: Record) -> bool:
     """Return whether its first state depends on the number of prompt keys."""
     try:

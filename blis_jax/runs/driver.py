@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from blis_jax import progress
@@ -20,7 +20,7 @@ from blis_jax.metrics.on_device.compiled import CompiledSummary, Drawn
 from blis_jax.records.invariants import cheap_violations
 from blis_jax.records.record import RunRecord
 from blis_jax.runs.calls import Call, Execute, Group, Results, execute
-from blis_jax.runs.demand import LONG_TABLE
+from blis_jax.runs.demand import LONG_TABLE, larger_shape
 from blis_jax.runs.options import Options, num_workers
 from blis_jax.runs.runs import GivenRun, Row, Run
 
@@ -69,6 +69,15 @@ class Runner:
         for row in rows:
             self._grouped([GivenRun(row, self.options)])
 
+    def share_sizes(self) -> None:
+        """Let each kind hold what any of them holds, since they are one cluster's under several routers.
+
+        What a run of one has found too small is then not found again, and compiled again, by the next.
+        """
+        shape = functools.reduce(larger_shape, (group.shape for group in self.groups.values()))
+        for group in self.groups.values():
+            group.shape = shape
+
     def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
         """Return what `summarize` makes of each row's record, in order; it is called from several threads.
 
@@ -111,7 +120,7 @@ class Runner:
                 )
                 for pool in (compilers, tracer, workers):  # the last one first
                     used.callback(pool.shutdown, cancel_futures=True)
-                each, begin = workers.map, partial(self._compilations, tracer, compilers)
+                each, begin = workers.map, functools.partial(self._compilations, tracer, compilers)
             advance = used.enter_context(progress.runs(len(runs)))
             while left:
                 calls = list(self._calls(left, measured))

@@ -235,6 +235,11 @@ def _check_uses(task: Task, where: str) -> None:
     first = task.file.stage1
     if first is not None and not set(first.seeds) <= set(task.file.seeds):
         raise ConfigError(f"{where}: stage1.seeds: all of them must be among seeds")
+    if first is not None and task.file.failure_score >= first.pass_:
+        raise ConfigError(
+            f"{where}: failure_score: got {task.file.failure_score:g}, allowed is below what stage 1 passes, "
+            f"{first.pass_:g}"
+        )
     classes = {name for one in task.requests for name in one.classes}
     for place, guard in enumerate(task.file.guards):
         of = lookup(our_name(guard.metric))[1]

@@ -65,6 +65,7 @@ class TaskRuns:
         if missing:
             for experiment in self.experiments:  # all sizes are known before anything compiles
                 self.runner.expect(experiment.rows(config))
+            self.runner.share_sizes()
             with progress.phase("simulating", len(self.experiments), "workloads") as work:
                 for place, experiment in enumerate(self.experiments):
                     work.show(place, f"{program.name} on {experiment.requests.name}")

@@ -22,7 +22,7 @@ from blis_jax.policies import (
     scheduler,
     scorer,
 )
-from blis_jax.policies.reading import Unread, reading, seen_by, signals_of
+from blis_jax.policies.reading import Unread, computed_by, reading, seen_by, signals_of
 from blis_jax.workload.spec import load_builtin, override
 from tests.policies.contexts import asked
 from tests.support.scenes import Prompt, table_of, workload_of
@@ -279,3 +279,17 @@ def test_admission_sees_the_match_that_it_reads():
     table = table_of(workload_of(prompts), num_nodes=4, depth=2, node_blocks=4)
     record = simulate(ClusterConfig(num_instances=2), table, policies=Policies(admission=only_new))
     assert record.requests.admitted.tolist() == [1, 0, 0, 0]
+
+
+def test_policies_compute_the_same_where_their_operations_on_the_same_signals_are_equal() -> None:
+    def least(signal: str, scale: float = 1.0) -> str | None:
+        @routing_policy()
+        def policy(params, state, context):
+            values = getattr(context.snapshots, signal).astype(jnp.float64) * scale
+            return jnp.argmin(values).astype(jnp.int32), state
+
+        return computed_by(policy, 4)
+
+    assert least("queue_depth") == least("queue_depth")
+    texts = [least("queue_depth"), least("batch_size"), least("queue_depth", 1.0 + 2**-52)]
+    assert len(set(texts)) == 3 and None not in texts

@@ -1,0 +1,209 @@
+"""What a search's evaluator is: it hands programs to a server of its task; `blis-jax evolve evaluator` writes it down.
+
+It needs Python alone. The search may run where blis_jax is not, and no process of it loads JAX, so it may fork.
+All processes of a search share one server, which the first of them starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+START_S = 300.0  # for a server to take a program in
+GRACE_S = 20.0  # beyond the limit, in which the server gives a late program up by itself
+MOST_STARTS = 5
+RESULTS = ("openevolve.evaluation_result", "skydiscover.evaluation.evaluation_result")
+
+
+class SetupError(RuntimeError):
+    """The task or the installation is at fault, and no program."""
+
+
+class DeadServerError(OSError):
+    """The server has gone before it answered."""
+
+
+class PlainResult(
+    NamedTuple
+):  # dataclasses fail where a search has not registered the module that it loads
+    """Metrics and artifacts, where neither OpenEvolve nor SkyDiscover is loaded."""
+
+    metrics: dict[str, float]
+    artifacts: dict[str, str]
+
+
+class TaskClient(NamedTuple):
+    """Hand programs to the server of a task.
+
+    Attributes:
+        python: the interpreter that has blis_jax.
+        task: path of TASK.yaml.
+        limit_s: for one program.
+        failure_score: of a program that has none.
+        environment: variables that the server gets beside the caller's.
+    """
+
+    python: str
+    task: str
+    limit_s: float
+    failure_score: float
+    environment: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """Return the server's folder; another content of the task is another one."""
+        content = Path(self.task).read_bytes() + self.task.encode() + self.python.encode()
+        name = f"blis-jax-evolve-{os.getuid()}-{hashlib.sha256(content).hexdigest()[:12]}"
+        return Path(tempfile.gettempdir()) / name
+
+    def evaluate(self, program_path: str, stage: str = "all") -> Any:
+        """Return metrics and artifacts of a program; `stage` is `first` or `all`.
+
+        Raises:
+            SetupError: the task or the installation is at fault.
+        """
+        path = Path(program_path)
+        request = {"text": path.read_text(encoding="utf-8"), "suffix": path.suffix, "stage": stage}
+        for attempt in (1, 2):
+            try:
+                return _result(self._answered(request))
+            except TimeoutError:
+                return self._failure(f"the program took longer than {self.limit_s:g} s")
+            except DeadServerError:
+                if attempt == 2:
+                    return self._failure("the server died twice while it ran the program")
+        raise AssertionError
+
+    def stop(self) -> None:
+        """End the server, if there is one."""
+        with contextlib.suppress(OSError), self._connected() as connection:
+            _send(connection, {"stop": True})
+            connection.makefile().read()
+
+    def _failure(self, why: str) -> Any:
+        metrics = {"combined_score": self.failure_score, "failed": 1.0}
+        return _result({"metrics": metrics, "artifacts": {"error": why}})
+
+    def _answered(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the server's answer.
+
+        Raises:
+            TimeoutError: there was none in time; the server has been ended.
+            DeadServerError: it died at this program.
+            SetupError: see `evaluate`.
+        """
+        pid = 0
+        for _ in range(MOST_STARTS):  # another program may have ended the server
+            with self._connection() as connection:
+                answers = connection.makefile()
+                try:
+                    connection.settimeout(START_S)
+                    _send(connection, request)
+                    pid = _read(answers)["taken"]
+                    connection.settimeout(None)  # those before it have limits of their own
+                    _refuse_setup(_read(answers))
+                except TimeoutError:
+                    _kill(pid)
+                    continue
+                except OSError:
+                    continue
+                try:
+                    connection.settimeout(self.limit_s + GRACE_S)
+                    answer = _read(answers)
+                except TimeoutError:
+                    _kill(pid)
+                    raise
+                except OSError as error:
+                    raise DeadServerError(str(error)) from None
+                _refuse_setup(answer)
+                return answer
+        raise SetupError(f"no server could be kept for {self.task}; {self.folder / 'log'} says why")
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        connection = socket.socket(socket.AF_UNIX)
+        with connection:
+            connection.connect(str(self.folder / "socket"))
+            yield connection
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        """Connect to the server; start one if there is none."""
+        folder = self.folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise SetupError(f"{folder} belongs to another user; remove it")
+        with contextlib.ExitStack() as used:
+            try:
+                yield used.enter_context(self._connected())
+                return
+            except (FileNotFoundError, ConnectionRefusedError):
+                pass
+            yield used.enter_context(self._started(folder))
+
+    @contextlib.contextmanager
+    def _started(self, folder: Path) -> Iterator[socket.socket]:
+        with contextlib.ExitStack() as used:
+            with open(folder / "lock", "w", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process starts it
+                try:
+                    connection = used.enter_context(self._connected())
+                except OSError:
+                    self._start(folder)
+                    connection = used.enter_context(self._connected())
+            yield connection
+
+    def _start(self, folder: Path) -> None:
+        place = folder / "socket"
+        place.unlink(missing_ok=True)
+        command = [self.python, "-m", "sweeps.evolve.server", self.task, str(folder)]
+        with open(folder / "log", "ab") as log:
+            done = subprocess.run(  # it leaves a process behind that listens
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
+                start_new_session=True, env=os.environ | self.environment,
+            )  # fmt: skip
+        if done.returncode:
+            said = (folder / "log").read_text(encoding="utf-8", errors="replace").strip()
+            last = said.splitlines()[-1] if said else f"exit code {done.returncode}"
+            raise SetupError(f"the server does not start: {last}")
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _read(answers: Any) -> dict[str, Any]:
+    line = answers.readline()
+    if not line:
+        raise ConnectionResetError("the server has gone")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _refuse_setup(answer: dict[str, Any]) -> None:
+    if "setup" in answer:
+        raise SetupError(answer["setup"])
+
+
+def _kill(pid: int) -> None:
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _result(answer: dict[str, Any]) -> Any:
+    """Return an answer as the search that is loaded wants it."""
+    loaded = [sys.modules[name] for name in RESULTS if name in sys.modules]
+    kind = loaded[0].EvaluationResult if loaded else PlainResult
+    return kind(metrics=answer["metrics"], artifacts=answer["artifacts"])
