@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
-from blis_jax.reports.study import NO_FIGURE, TOO_FEW, ShownDifference, ShownInterval, Study
+from blis_jax.reports.study import (
+    NO_FIGURE,
+    SEEDS,
+    TOO_FEW,
+    ShownDifference,
+    ShownInterval,
+    Study,
+)
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import (
     LATENCIES,
@@ -82,7 +89,7 @@ def _asked(study: Study) -> str:
     first, *others = study.strategies
     runs = study.runs.counted(len(study.seeds))
     places = f", {len(study.places)} places" if len(study.places) > 1 else ""
-    on = f"Workload {study.workload}, {runs}{places}."
+    on = f"{'Workload' if study.runs is SEEDS else 'Trace'} {study.workload}, {runs}{places}."
     metric = in_words(deciding(study))
     if not others:
         return f"What is the {metric} under {first}? {on}"

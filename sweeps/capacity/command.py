@@ -35,6 +35,7 @@ from sweeps.strategies.arms import arms_of, as_served, list_names
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.metrics.measure import Measure
+    from blis_jax.traces.source import TraceSource
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.capacity.__main__ import CapacityOptions
     from sweeps.capacity.deciding import ServiceTarget
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 
 FEWEST_SEEDS = 16
+FEWEST_IN_WINDOW, USUAL_IN_WINDOW = 20, 50  # requests
 Starting = Callable[["Smallest"], tuple[list[str], dict[str, Any] | None]]
 
 
@@ -114,15 +116,15 @@ def _question(options: CapacityOptions) -> _Question:
     is_split = options.roles
     gpus = _gpus(options, arms)
     hardware = gpus, options.model, options.tp, _prices(options.prices)
-    requests = _requests(options, arms).at_least(FEWEST_SEEDS, "to be sure by")
+    requests = _requests(options, arms)
     arms = as_served(arms, requests.trace is not None)
     confidence, most = options.confidence, options.max_instances
     check_statistics(confidence)
-    measure = measure_of({}, requests.source)
     targets = read_service_targets(options.targets, requests.classes)
+    requests = _enough(options, requests, targets, (1 - confidence) / num_tries(most))
     return _Question(
-        requests=_enough(options, requests, targets, (1 - confidence) / num_tries(most)),
-        measure=measure,
+        requests=requests.at_least(FEWEST_SEEDS, "to be sure by"),
+        measure=measure_of({}, requests.source),
         targets=targets,
         arms=arms,
         clusters=tuple(
@@ -223,6 +225,9 @@ def _enough(
     """Return the requests on as many seeds as the strictest target needs; say so where the given ones are too few."""
     strictest = max(targets, key=lambda target: target.share)
     wanted, count = fewest_seeds(strictest.share, error), len(requests.seeds)
+    trace = requests.trace
+    if trace is not None and trace.num_windows is None and options.seeds is None:
+        return _in_windows(options.command, requests, trace, strictest, int(wanted))
     if wanted <= count:
         return requests
     if math.isfinite(wanted) and requests.trace is None and not options.has_number:
@@ -236,6 +241,24 @@ def _enough(
         options.command, f"{strictest}: {count} runs cannot show so large a share in time: {needed}"
     )
     return requests
+
+
+def _in_windows(
+    command: str, requests: StudyRequests, trace: TraceSource, strictest: ServiceTarget, wanted: int
+) -> StudyRequests:
+    """Return the runs of a trace cut into as many windows as the strictest target needs, twice that if it is long."""
+    count = min(max(trace.num_requests // USUAL_IN_WINDOW, wanted), 2 * wanted)
+    each = trace.num_requests / count
+    if each < FEWEST_IN_WINDOW:
+        raise ConfigError(
+            f"{strictest}: {count} windows of the trace are needed to be sure of {100 * strictest.share:g} %, and its "
+            f"{trace.num_requests} requests are too few to cut so: give a longer trace, ask for a smaller share, such "
+            "as @90, or say --trace-windows"
+        )
+    cut = replace(trace, num_windows=count)
+    cli.say(command, f"note: the trace is cut into {count} windows of {cut.run_s:.3g} s, {each:.0f} requests each on "
+            "average; each begins on an idle cluster (--trace-windows names another number)")  # fmt: skip
+    return replace(requests, source=cut, seeds=cut.seeds(None, ()))
 
 
 # --- runs -----------------------------------------------------------------------------------------

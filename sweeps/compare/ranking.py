@@ -129,6 +129,14 @@ def verdict(document: Document) -> Sentence | None:
     )
 
 
+def next_step(document: Document) -> str:
+    """Return what to do once one router is surely best; empty while none is."""
+    order = document["ranking"]["order"] if document.get("ranking") else []
+    if len(order) < 2 or len(order[0]["surely_ahead_of"]) < len(order) - 1:
+        return ""
+    return "--time-scale or blis-jax robustness show at which pace another is best; --report FILE.html draws all of it."
+
+
 def sure(document: Document) -> Sentence | None:
     """Return how sure a ranking is; None without one, or where differences are exact."""
     ranking, inference = document.get("ranking"), document["inference"]

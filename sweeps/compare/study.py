@@ -117,6 +117,7 @@ def study_of(document: Document, command: str = "") -> Study:
         title=ranking.title(document),
         asked=ranking.asked(document),
         verdict=(best,) if best is not None else (),
+        next=ranking.next_step(document),
         ranked=tuple(ranking.ranking_table(document)),
         tails=tuple(tail for arm in arms for tail in _tails(arm)),
         num_runs=document.get("num_runs", len(by_name) * len(document["seeds"])),

@@ -1,0 +1,71 @@
+"""Commands on the pages print today what the page shows of them, letter for letter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from blis_jax.__main__ import main
+from tests.support.recorded.reference_data import REPO_ROOT
+
+PAGES = (
+    "docs/traces.md",
+    "docs/how-to/capacity.md",
+    "docs/how-to/first-questions.md",
+    "docs/how-to/curve.md",
+)
+COMMAND = re.compile(r"^(?:blis-jax|python -m sweeps\.) ?(.+)$")
+GAP = "…"
+TIMED = ("Price:", "blis-jax")  # lines that differ from run to run
+
+
+def samples(page: str) -> list[tuple[list[str], list[str]]]:
+    """Return the commands of a page with the lines that it shows of what they print."""
+    text = (REPO_ROOT / page).read_text(encoding="utf-8")
+    blocks = [block.splitlines() for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)]
+    pairs = zip(blocks, blocks[1:], strict=False)
+    return [(one, shown) for one, shown in pairs if _is_shell(one) and not _is_shell(shown)]
+
+
+def _is_shell(lines: list[str]) -> bool:
+    return COMMAND.match(lines[-1]) is not None
+
+
+SAMPLES = [
+    pytest.param(*sample, id=f"{Path(page).stem}-{at}")
+    for page in PAGES
+    for at, sample in enumerate(samples(page))
+]
+
+
+def test_pages_have_samples() -> None:
+    assert all(samples(page) for page in PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("commands", "shown"), SAMPLES)
+def test_a_command_prints_what_its_page_shows(
+    commands: list[str],
+    shown: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(REPO_ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    *before, last = commands
+    for line in before:
+        subprocess.run(["bash", "-c", line], check=True)
+    found = COMMAND.match(last)
+    assert found is not None and main(shlex.split(found[1])) == 0
+    printed = capsys.readouterr().out
+    printed += "".join(path.read_text(encoding="utf-8") for path in sorted(tmp_path.rglob("translation-*.md")))  # fmt: skip
+    lines = iter([line.rstrip() for line in printed.splitlines()])
+    wanted = [line for line in shown if line.strip() not in ("", GAP)]
+    missing = [line for line in wanted if line.rstrip() not in lines]  # in this order
+    assert missing == [], printed
