@@ -34,6 +34,7 @@ class Phase:
         self.done = self.done_earlier = done
         self.began = board.clock()
         self.compile_s, self.done_meanwhile, self.num_compilations = 0.0, 0, 0
+        self.later_compile_s = 0.0  # of programs that were compiled once a unit was done
 
     def advance(self, count: int = 1) -> None:
         """Count `count` more units as done."""
@@ -69,7 +70,19 @@ class Phase:
         if not each:
             return words
         rate = f"{_short(1 / each)} {self.unit}/s" if each < 1 else f"{_short(each)} s each"
-        return f"{words}, {rate}, {duration(each * max(self.total - self.done, 0))} left"
+        left = (each + self.compiling_each(now)) * max(self.total - self.done, 0)
+        return f"{words}, {rate}, {duration(left)} left"
+
+    def compiling_each(self, now: float) -> float:
+        """Return the seconds of compilation that a further unit brings, by those after the first; 0 if none did.
+
+        The first unit compiles what all have in common, so it says nothing of the others.
+        """
+        _, meanwhile = self.board.compiling_in(self, now)
+        num_later = self.done - self.done_earlier - 1
+        if num_later < 1 or self.done - self.done_earlier <= meanwhile:
+            return 0.0  # the mean time of a unit has its compilation already
+        return self.later_compile_s / num_later
 
 
 class Board:
@@ -109,7 +122,10 @@ class Board:
                 self.done_before = {phase: phase.done for phase in self.phases}
             if not begun and self.num_compiling == 1:
                 for phase in self.phases:
+                    before = phase.compile_s
                     phase.compile_s, phase.done_meanwhile = self.compiling_in(phase, now)
+                    if self.done_before.get(phase, 0) > phase.done_earlier:
+                        phase.later_compile_s += phase.compile_s - before
                     phase.num_compilations += 1
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 

@@ -1,4 +1,4 @@
-"""Commands on the pages print today what the page shows of them, letter for letter."""
+"""Commands on the pages print today what the page shows of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,20 @@ PAGES = (
 )
 COMMAND = re.compile(r"^(?:blis-jax|python -m sweeps\.) ?(.+)$")
 GAP = "…"
-TIMED = ("Price:", "blis-jax")  # lines that differ from run to run
 
 
 def samples(page: str) -> list[tuple[list[str], list[str]]]:
     """Return the commands of a page with the lines that it shows of what they print."""
     text = (REPO_ROOT / page).read_text(encoding="utf-8")
     blocks = [block.splitlines() for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)]
-    pairs = zip(blocks, blocks[1:], strict=False)
-    return [(one, shown) for one, shown in pairs if _is_shell(one) and not _is_shell(shown)]
+    return [
+        (one, shown) for one, shown in pairwise(blocks) if _is_shell(one) and not _is_shell(shown)
+    ]
+
+
+def _without_numbers(line: str) -> str:
+    """A search for a fit ends a little elsewhere on another machine."""
+    return " ".join(re.sub(r"[-+]?[\d.]+", "#", line).split())
 
 
 def _is_shell(lines: list[str]) -> bool:
@@ -64,8 +70,10 @@ def test_a_command_prints_what_its_page_shows(
     found = COMMAND.match(last)
     assert found is not None and main(shlex.split(found[1])) == 0
     printed = capsys.readouterr().out
-    printed += "".join(path.read_text(encoding="utf-8") for path in sorted(tmp_path.rglob("translation-*.md")))  # fmt: skip
-    lines = iter([line.rstrip() for line in printed.splitlines()])
+    written = sorted(tmp_path.rglob("translation-*.md"))  # of promote, which prints paths
+    printed += "".join(path.read_text(encoding="utf-8") for path in written)
+    seen = _without_numbers if found[1].startswith("calibrate") else str.rstrip
+    lines = iter([seen(line) for line in printed.splitlines()])
     wanted = [line for line in shown if line.strip() not in ("", GAP)]
-    missing = [line for line in wanted if line.rstrip() not in lines]  # in this order
+    missing = [line for line in wanted if seen(line) not in lines]  # in this order
     assert missing == [], printed

@@ -50,8 +50,8 @@ examples:
     %(prog)s mixed --targets critical.ttft_ms=200@99 --strategy llm-d-default \
       --grid max_num_batched_tokens=2048,8192 --grid routing_policy=weighted,least-loaded
 
-  a trace, in twenty windows:
-    %(prog)s trace.jsonl --trace-windows 20 --targets all.ttft_ms=500@95
+  a trace, in as many windows as 90 %% needs:
+    %(prog)s trace.jsonl --targets all.ttft_ms=500@90
 
 A request that is rejected, dropped or not finished has missed its targets. A layout with more instances is taken to do
 no worse than one with fewer.

@@ -16,17 +16,18 @@ from blis_jax.errors import ConfigError
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from sweeps.promote import DEFAULT_TARGET, options
-from sweeps.promote.promotion import GateClosedError, make_promotion
+from sweeps.promote.promotion import GateClosedError, identity_of, make_promotion
 from sweeps.promote.store import PromotionStore, decision_path, findings_path
 
 if TYPE_CHECKING:
     from sweeps.promote import gates, running
-    from sweeps.promote.evidence import concerns, survival
+    from sweeps.promote.evidence import concerns, parts, survival
     from sweeps.promote.maps import rows
 else:  # `--help` and refusals do not wait for them
     gates = lazy.Module("sweeps.promote.gates")
     running = lazy.Module("sweeps.promote.running")
     concerns = lazy.Module("sweeps.promote.evidence.concerns")
+    parts = lazy.Module("sweeps.promote.evidence.parts")
     survival = lazy.Module("sweeps.promote.evidence.survival")
     rows = lazy.Module("sweeps.promote.maps.rows")
 
@@ -94,7 +95,9 @@ def _whole(words: list[str]) -> int:
     with store.writing():
         promotion = asked.promotion(store)
         tell = functools.partial(cli.say, NAME)
-        running.run_all(store, promotion, evidence, tell, may_overwrite=asked.overwrite)
+        running.run_all(
+            store, promotion, evidence, tell, may_overwrite=asked.overwrite, is_resumed=asked.resume
+        )
     render.show_answer(
         Answer.of(
             f"Is {promotion.name} ready for {promotion.target}?",
@@ -123,8 +126,9 @@ def _stage(name: str) -> Callable[[list[str]], int]:
         with store.writing():
             promotion = asked.promotion(store)
             made = running.run_stage(
-                store, promotion, name, evidence, may_overwrite=asked.overwrite
-            )
+                store, promotion, name, evidence, may_overwrite=asked.overwrite,
+                is_resumed=isinstance(asked, options.ValidateOptions) and asked.resume,
+            )  # fmt: skip
         paths = [str(folder / path) for path in made if not path.startswith("evidence/reports/")]
         render.show_answer(
             Answer.of(
@@ -222,7 +226,15 @@ def _survival(words: list[str]) -> int:
     promotions = [make_promotion(one, asked.baseline, target) for one in asked.strategies]
     seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
-    survival.write_page(page, promotions, seeds, asked.num_requests, command, only)
+    content = {
+        "promotions": list(map(identity_of, promotions)), "seeds": list(seeds), "concerns": only,
+        "num_requests": asked.num_requests,
+    }  # fmt: skip
+    journal = page.with_suffix(".jsonl")
+    with parts.journaled(NAME, "simulating", journal, content, asked.resume) as made:
+        survival.write_page(
+            page, promotions, seeds, asked.num_requests, command, only, made
+        )
     render.show_answer(
         Answer.of(
             f"Do the gains of {', '.join(one.name for one in promotions)} survive on a cluster?",

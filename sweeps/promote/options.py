@@ -126,6 +126,7 @@ class Evidence(RequestCount, SeedOptions, title="evidence"):
         cli.at_least(3), NUM_SURVIVAL_SEEDS, "N", "seeds of the table of what the gain survives"
     )
     dry_run: bool = switch("make the reports by simulation; everything that follows says so")
+    resume: bool = switch("go on with the evidence that a stopped call left")
 
     def evidence(self) -> dict[str, Any]:
         """Return what the evidence is made of, as plain values; reports as their texts."""
@@ -196,6 +197,7 @@ class SurvivalOptions(TargetOptions, RequestCount, SeedOptions, title="page"):
         str, None, "A,B,…", "rows of the page, by the names in Map C (default: all of them)"
     )
     seeds: str | None = seeds_option(f"default: {NUM_SURVIVAL_SEEDS}")
+    resume: bool = switch()
     no_cache: bool = switch()
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
+from sweeps.promote.evidence.parts import journaled
 from sweeps.promote.gates import gate_state, pass_gate, require_open
+from sweeps.promote.options import NAME
 from sweeps.promote.promotion import GateClosedError, Promotion
 from sweeps.promote.stages import (
     EDITED,
@@ -30,6 +32,7 @@ from sweeps.promote.store import (
 )
 
 Say = Callable[[str], None]
+JOURNAL = "validate.jsonl"
 
 
 # --- stages ---------------------------------------------------------------------------------------
@@ -42,8 +45,9 @@ def run_stage(
     options: Mapping[str, Any],
     *,
     may_overwrite: bool = False,
+    is_resumed: bool = False,
 ) -> list[str]:
-    """Make a stage, and return the paths of its files.
+    """Make a stage, and return the paths of its files; a validation goes on from its journal if it is resumed.
 
     Raises:
         GateClosedError: a gate before it is closed, or an earlier stage is not made.
@@ -64,9 +68,17 @@ def run_stage(
     if name == TRANSLATE:
         options = {"image": promotion.image}
     files = files_before(store, name)
-    with phase(f"stage {name}"):
-        made = joined(STAGES[name].make(StageWork(promotion, files, options)))
-    store.write_stage(name, hashes_of(files), kept_options(options), made)
+    inputs, kept = hashes_of(files), kept_options(options)
+    if name != VALIDATE:
+        with phase(f"stage {name}"):
+            made = joined(STAGES[name].make(StageWork(promotion, files, options)))
+        store.write_stage(name, inputs, kept, made)
+        return list(made)
+    content = {"files": inputs, "options": kept}
+    journal = store.folder / JOURNAL
+    with journaled(NAME, f"stage {name}", journal, content, is_resumed) as parts:
+        made = joined(STAGES[name].make(StageWork(promotion, files, options, parts)))
+        store.write_stage(name, inputs, kept, made)
     return list(made)
 
 
@@ -83,6 +95,7 @@ def run_all(
     say: Say,
     *,
     may_overwrite: bool = False,
+    is_resumed: bool = False,
 ) -> None:
     """Make every stage that is not current, up to the first closed gate.
 
@@ -100,7 +113,10 @@ def run_all(
             note = f", {state.detail}" if state.word == EDITED else ""
             say(f"{stage.name}: up to date{note}")
         else:
-            made = run_stage(store, promotion, stage.name, options, may_overwrite=may_overwrite)
+            made = run_stage(
+                store, promotion, stage.name, options,
+                may_overwrite=may_overwrite, is_resumed=is_resumed,
+            )  # fmt: skip
             say(f"{stage.name}: {len(made)} files")
 
 

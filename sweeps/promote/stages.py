@@ -14,6 +14,7 @@ from typing import Any
 from sweeps.promote.configs.arms import config_files
 from sweeps.promote.documents.bundle import bundle_files
 from sweeps.promote.documents.pages import document_files
+from sweeps.promote.evidence.parts import Parts
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
 from sweeps.promote.hypotheses.document import hypotheses_path
@@ -69,6 +70,7 @@ class StageWork:
     promotion: Promotion
     files: Files  # of all earlier stages, behind the last gate findings and decisions too
     options: Mapping[str, Any] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ def _tests(work: StageWork) -> Files:
     return joined(profile_files(hypotheses, work.files), script_files(work.promotion))
 
 
+def _validate(work: StageWork) -> Files:
+    return evidence_files(work.promotion, work.files, work.options, work.parts)
+
+
 STAGES = {
     stage.name: stage
     for stage in (
@@ -97,7 +103,7 @@ STAGES = {
         Stage(TRANSLATE, 0, _translate),
         Stage("hypothesise", 1, lambda work: hypothesis_files(work.promotion, work.files)),
         Stage(TESTS, 2, _tests),
-        Stage(VALIDATE, 2, lambda work: evidence_files(work.promotion, work.files, work.options)),
+        Stage(VALIDATE, 2, _validate),
         Stage("document", 3, lambda work: document_files(work.promotion, work.files)),
         Stage("bundle", 3, lambda work: bundle_files(work.promotion, work.files)),
     )

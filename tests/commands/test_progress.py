@@ -103,6 +103,27 @@ def test_runs_beside_a_compilation_give_no_rate_unless_each_compiles() -> None:
     assert many.counted(clock.now) == "384 of 512 runs, 128 runs/s, 1 s left"
 
 
+def test_the_time_left_counts_the_programs_that_are_still_to_be_compiled() -> None:
+    """Every arm compiles 20 s and runs 1 s: 13 arms are left, and 13 compilations."""
+    clock, board, _ = shown(is_terminal=False)
+    arms = begun(board, "simulating", 16, "arms")
+    for _ in range(3):
+        board.compiling(begun=True)
+        clock.now += 20
+        board.compiling(begun=False)
+        clock.now += 1
+        arms.advance()
+    assert arms.counted(clock.now) == "3 of 16 arms, 1.0 s each, 5 min left"  # 273 s
+    one = Phase(board, "simulating", 16, "arms")  # a program that all share is compiled once
+    board.phases.append(one)
+    board.compiling(begun=True)
+    clock.now += 20
+    board.compiling(begun=False)
+    clock.now += 3
+    one.advance(3)
+    assert one.counted(clock.now) == "3 of 16 arms, 1.0 s each, 13 s left"
+
+
 def test_a_command_that_has_named_no_work_yet_says_that_it_works() -> None:
     clock, board, display = shown(is_terminal=False)
     clock.now += 2

@@ -17,6 +17,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite, write_json, write_text
+from blis_jax.files.chain import digest
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
@@ -24,6 +25,7 @@ from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, di
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import our_name
 from sweeps.promote.evidence.concerns import Concern, concerns
+from sweeps.promote.evidence.parts import Parts
 from sweeps.promote.evidence.scenes import workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
@@ -96,6 +98,7 @@ def survival_of(
     num_requests: int | None = None,
     runs: SeedRuns | None = None,
     only: Sequence[str] = (),
+    parts: Parts | None = None,
 ) -> Survival:
     """Run baseline and strategy with every concern that the engine can have.
 
@@ -105,42 +108,51 @@ def survival_of(
         num_requests: in place of the workload's number.
         runs: runs on the same seeds that other tables have made; None: this table makes its own.
         only: names of the concerns that get a row; all if there are none.
+        parts: keeps the runs of a table that makes its own, and counts concerns.
 
     Raises:
         ConfigError: the strategy's file has no workload that is drawn.
     """
     spec, workload = workload_of_promotion(promotion, num_requests)
     names = metrics_of(promotion, spec)
-    runs = runs or SeedRuns(seeds, names)
+    runs = runs or SeedRuns(seeds, names, parts)
     arms = (promotion.baseline.config, promotion.arm.config)
     pairs: dict[str, dict[str, tuple[Values, Values]]] = {}
     refused: dict[str, str] = {}
-    every = (
-        Concern(NOTHING, "", "As simulated", "no concern", lambda config, _: config),
-        *(one for one in concerns() if not only or one.name in only),
-    )
-    for concern in every:
-        if not concern.is_simulated:
-            continue
-        try:
-            changed = [concern.applied(config, spec) for config in arms]
-        except ConfigError as error:
-            refused[concern.name] = str(error)
-            continue
-        first, second = (runs.values(config, drawn) for config, drawn in changed)
-        pairs[concern.name] = {name: (first[name], second[name]) for name in names}
-    rows = _rows(every, pairs, refused, names)
+    for concern in simulated_concerns(only):
+        with runs.parts.step(concern.name):
+            try:
+                changed = [concern.applied(config, spec) for config in arms]
+            except ConfigError as error:
+                refused[concern.name] = str(error)
+                continue
+            first, second = (runs.values(config, drawn) for config, drawn in changed)
+            pairs[concern.name] = {name: (first[name], second[name]) for name in names}
+    rows = _rows(_concerns(only), pairs, refused, names)
     return Survival(
         promotion.given, promotion.baseline.name, workload, names[0], names, tuple(seeds), rows
     )
 
 
+def _concerns(only: Sequence[str]) -> tuple[Concern, ...]:
+    nothing = Concern(NOTHING, "", "As simulated", "no concern", lambda config, _: config)
+    return (nothing, *(one for one in concerns() if not only or one.name in only))
+
+
+def simulated_concerns(only: Sequence[str] = ()) -> tuple[Concern, ...]:
+    """Return the concerns of a table that are run, the run without any first; `only` names those that get a row."""
+    return tuple(one for one in _concerns(only) if one.is_simulated)
+
+
 class SeedRuns:
     """Hold metrics of configurations on workloads over common seeds; each configuration is run once."""
 
-    def __init__(self, seeds: Sequence[int], names: Sequence[str]) -> None:
+    def __init__(
+        self, seeds: Sequence[int], names: Sequence[str], parts: Parts | None = None
+    ) -> None:
         """Keep seeds, and the names of the metrics of all tables that are made of the runs."""
         self.seeds, self.names = tuple(seeds), tuple(names)
+        self.parts = parts or Parts()
         self.experiments: dict[str, Experiment] = {}
         self.done: dict[tuple[str, str], dict[str, Values]] = {}
 
@@ -149,12 +161,19 @@ class SeedRuns:
         drawn = json.dumps(spec.content(), sort_keys=True)
         key = drawn, key_of(config)
         if key not in self.done:
-            (found,) = self._experiment(drawn, spec).run([config])
-            self.done[key] = {
-                name: np.array([one.metrics.get(name, np.nan) for one in found], np.float64)
-                for name in self.names
-            }
+            made = self.parts.of(
+                f"runs {digest(key)[:16]}", lambda: self._made(drawn, spec, config)
+            )
+            self.done[key] = {name: np.array(made[name], np.float64) for name in self.names}
         return self.done[key]
+
+    def _made(
+        self, drawn: str, spec: WorkloadSpec, config: ClusterConfig
+    ) -> dict[str, list[float]]:
+        (found,) = self._experiment(drawn, spec).run([config])
+        return {
+            name: [float(one.metrics.get(name, np.nan)) for one in found] for name in self.names
+        }
 
     def _experiment(self, drawn: str, spec: WorkloadSpec) -> Experiment:
         if drawn not in self.experiments:
@@ -167,6 +186,7 @@ def survivals_of(
     seeds: Sequence[int],
     num_requests: int | None = None,
     only: Sequence[str] = (),
+    parts: Parts | None = None,
 ) -> Survivals:
     """Return the table of every strategy, and of every later one against the first; each run is made once.
 
@@ -181,7 +201,9 @@ def survivals_of(
                 f"{one.given} is for workload {name}, {promotions[0].given} for {drawn[0][1]}; give a page to each"
             )
         names += metrics_of(one, spec)
-    runs = SeedRuns(seeds, tuple(dict.fromkeys(names)))
+    runs = SeedRuns(seeds, tuple(dict.fromkeys(names)), parts)
+    num_tables = 2 * len(promotions) - 1
+    runs.parts.expect(num_tables * len(simulated_concerns(only)), "concerns")
     first = replace(promotions[0].arm, name=promotions[0].given)
     others = [replace(one, baseline=first) for one in promotions[1:]]
     return Survivals(
@@ -271,12 +293,14 @@ def write_page(
     num_requests: int | None,
     command: str,
     only: Sequence[str] = (),
+    parts: Parts | None = None,
 ) -> None:
     """Write the table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
     if len(promotions) == 1:
-        table = survival_of(promotions[0], seeds, num_requests, only=only).plain()
+        (parts := parts or Parts()).expect(len(simulated_concerns(only)), "concerns")
+        table = survival_of(promotions[0], seeds, num_requests, only=only, parts=parts).plain()
     else:
-        table = survivals_of(promotions, seeds, num_requests, only).plain()
+        table = survivals_of(promotions, seeds, num_requests, only, parts).plain()
     text = page_of(table, command, reading_of(path))
     write_text(path, text)
     write_json(path.with_suffix(".json"), table)

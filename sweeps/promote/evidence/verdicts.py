@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,12 @@ from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
+from sweeps.promote.evidence.parts import Parts
 from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.evidence.survival import survival_of
+from sweeps.promote.evidence.survival import simulated_concerns, survival_of
 from sweeps.promote.hypotheses.document import (
     MetricPath,
     TransferHypothesis,
@@ -35,7 +37,7 @@ _DIGITS = 6
 
 
 def evidence_files(
-    promotion: Promotion, files: Files, options: Mapping[str, Any]
+    promotion: Promotion, files: Files, options: Mapping[str, Any], parts: Parts
 ) -> dict[str, str]:
     """Return reports, verdicts and the table of what the gain survives.
 
@@ -43,20 +45,23 @@ def evidence_files(
         promotion: the strategy and what it is compared with.
         files: of the earlier stages.
         options: `seeds` of a dry run or `reports` as texts by path; `survival_seeds`, `num_requests`.
+        parts: keeps what has been simulated.
     """
 
     hypotheses = hypotheses_of(files)
     identity = translation_of(files)
     absent: dict[str, str] = {}
+    num_scenes = 0 if "reports" in options else len({each.scene for each in hypotheses})
+    parts.expect(num_scenes + len(simulated_concerns()), "scenes and concerns")
     if "reports" in options:
         reports = {f"{FOLDER}/{path}": ended(text) for path, text in options["reports"].items()}
     else:
-        reports, absent = _simulated(promotion, hypotheses, options, identity)
+        reports, absent = _simulated(promotion, hypotheses, options, identity, parts)
     scenes = scenes_of(reports)
     found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     first = 42
     seeds = range(first, first + options["survival_seeds"])
-    table = survival_of(promotion, seeds, options["num_requests"])
+    table = survival_of(promotion, seeds, options["num_requests"], parts=parts)
     command = f"python -m sweeps.promote survival {promotion.given} --seeds {len(seeds)}"
     return {
         **reports,
@@ -97,6 +102,7 @@ def _simulated(
     hypotheses: Sequence[TransferHypothesis],
     options: Mapping[str, Any],
     identity: str,
+    parts: Parts,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the reports of all scenes, and why a scene has none."""
 
@@ -106,8 +112,10 @@ def _simulated(
     absent: dict[str, str] = {}
     for name, one in {each.scene: each for each in hypotheses}.items():
         try:
-            scene = scene_of(one.plain(), name, promotion, options["num_requests"])
-            made = simulate(scene, arms, options["seeds"], identity)
+            with parts.step(name):
+                scene = scene_of(one.plain(), name, promotion, options["num_requests"])
+                simulated = functools.partial(simulate, scene, arms, options["seeds"], identity)
+                made = parts.of(f"scene {name}", simulated)
         except ConfigError as error:
             absent[name] = str(error)
             continue

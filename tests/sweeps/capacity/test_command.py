@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from blis_jax.errors import ConfigError
 from blis_jax.files.chain import Journal
 from sweeps.capacity.__main__ import CapacityOptions, main
 from sweeps.capacity.command import _question
@@ -144,3 +145,23 @@ def test_refusals(
 def test_without_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "no workload is given" in capsys.readouterr().err
+
+
+def test_a_trace_is_cut_into_as_many_windows_as_the_target_needs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """32 runs are the fewest for 90 %; up to twice as many where that leaves 50 requests in each."""
+    path = folder / "trace.csv"
+    rows = [f"{at * 100_000},64,4" for at in range(2000)]
+    path.write_text("\n".join(["arrival_us,input_tokens,output_tokens", *rows]))
+    given = [str(path), "--output", str(folder / "no.json"), "--targets"]
+
+    def windows(*more: str) -> int:
+        return len(_question(CapacityOptions.read([*given, *more])).requests.seeds)
+
+    assert windows("all.ttft_ms=500@90") == 40
+    assert "cut into 40 windows of 5 s, 50 requests each" in capsys.readouterr().err
+    assert windows("all.ttft_ms=500@90", "--limit", "1000") == 32
+    assert windows("all.ttft_ms=500@90", "--trace-windows", "16") == 16
+    with pytest.raises(ConfigError, match=r"512 windows .* ask for a smaller share"):
+        windows("all.ttft_ms=500")

@@ -98,11 +98,12 @@ def finish(folder: Path) -> None:
 
 
 def artifacts(folder: Path) -> dict[str, str]:
-    """Everything but the history and locks."""
+    """Everything but the history, the journal of a validation, and locks."""
     return {
         path.relative_to(folder).as_posix(): path.read_text()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(("history", ".history"))
+        if path.is_file()
+        and not path.name.startswith(("history", ".history", "validate.", ".validate."))
     }
 
 
