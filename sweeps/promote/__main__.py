@@ -232,9 +232,7 @@ def _survival(words: list[str]) -> int:
     }  # fmt: skip
     journal = page.with_suffix(".jsonl")
     with parts.journaled(NAME, "simulating", journal, content, asked.resume) as made:
-        survival.write_page(
-            page, promotions, seeds, asked.num_requests, command, only, made
-        )
+        survival.write_page(page, promotions, seeds, asked.num_requests, command, only, made)
     render.show_answer(
         Answer.of(
             f"Do the gains of {', '.join(one.name for one in promotions)} survive on a cluster?",

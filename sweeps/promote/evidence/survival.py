@@ -17,7 +17,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite, write_json, write_text
-from blis_jax.files.chain import digest
+from blis_jax.files.content import digest
 from blis_jax.metrics.metric import LOWER, name_in, names_in, split_name
 from blis_jax.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
