@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -224,8 +225,10 @@ class Stream:
 
     def __init__(self, seed: int) -> None:
         self._raw = seed_state(seed)
+        self._numbers = self._raw.data  # an entry costs a third of an array's
         self._block = FIRST_BLOCK
         self._next = LENGTH
+        self._below: tuple[int, Int32[np.ndarray, " raw"], list[int]] | None = None
 
     def _refill(self) -> None:
         """Make the next block; blocks grow, since many clients of a workload draw little."""
@@ -233,14 +236,15 @@ class Stream:
         self._raw = np.empty(LENGTH + self._block, np.uint64)
         self._raw[:LENGTH] = before
         extend(self._raw, LENGTH)
+        self._numbers, self._below = self._raw.data, None
         self._next = LENGTH
         self._block = min(2 * self._block, LARGEST_BLOCK)
 
     def int63(self) -> int:
         """Return a uniform number below 2^63."""
-        if self._next == len(self._raw):
+        if self._next == len(self._numbers):
             self._refill()
-        value = int(self._raw[self._next]) & LARGEST_INT63
+        value = self._numbers[self._next] & LARGEST_INT63
         self._next += 1
         return value
 
@@ -272,22 +276,33 @@ class Stream:
         return order
 
     def intn_vector(self, limit: int, count: int) -> Int32[np.ndarray, " draw"]:
-        """Return `count` draws of `intn(limit)`, for a limit below 2^31."""
-        accepted_below = 2**31 - 2**31 % limit
+        """Return `count` draws of `intn(limit)`, for a limit below 2^31; not to be written to."""
         parts, missing = [], count
         while missing > 0:
             if self._next == len(self._raw):
                 self._refill()
-            raw = self._raw[self._next : self._next + missing]
-            values = (raw >> np.uint64(32)).astype(np.int64) & LARGEST_INT31
-            self._next += len(values)
-            if values.max() >= accepted_below:
-                values = values[values < accepted_below]
-            missing -= len(values)
-            parts.append((values % limit).astype(np.int32))
+            values, refused = self._made_below(limit)
+            start, end = self._next, min(self._next + missing, len(values))
+            self._next = end
+            at = bisect.bisect_left(refused, start)
+            if at < len(refused) and refused[at] < end:
+                end = refused[at]
+                self._next = end + 1
+            parts.append(values[start:end])
+            missing -= end - start
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+    def _made_below(self, limit: int) -> tuple[Int32[np.ndarray, " raw"], list[int]]:
+        """Return what `intn(limit)` makes of every number at hand, and where it draws again."""
+        if self._below is None or self._below[0] != limit:
+            values = (self._raw >> np.uint64(32)).astype(np.uint32) & np.uint32(LARGEST_INT31)
+            refused = np.flatnonzero(values >= 2**31 - 2**31 % limit).tolist()
+            # numpy divides by a number in vectors, but has no such remainder
+            values -= values // np.uint32(limit) * np.uint32(limit)
+            self._below = limit, values.view(np.int32), refused
+        return self._below[1:]
 
     def float64(self) -> float:
         """Return a uniform number in [0, 1); a number that rounds to 1 is drawn again."""

@@ -165,7 +165,7 @@ def test_uniform_number_that_rounds_to_one_is_drawn_again():
 @pytest.mark.parametrize("limit", [TOKENS, 2**20, 3 * 2**29])
 def test_vectors_equal_single_draws_and_leave_the_stream_in_step(limit):
     vector, single = Stream(11), Stream(11)
-    for count in (0, 1, 7, LARGEST_BLOCK // 2, 3 * LARGEST_BLOCK):
+    for count in (*range(20), LARGEST_BLOCK // 2, 3 * LARGEST_BLOCK):
         drawn = vector.intn_vector(limit, count)
         assert drawn.tolist() == [single.intn(limit) for _ in range(count)]
         assert vector.int63() == single.int63()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,14 +41,60 @@ def block_ids(
     Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in
     the order in which they occur first.
     """
-    tokens, num_blocks = _aligned(rows, block_size)
-    block_ptr = np.concatenate([[0], np.cumsum(num_blocks)])
-    position = np.arange(len(tokens)) - np.repeat(block_ptr[:-1], num_blocks)
+    kept = _kept_blocks(rows, block_size)
     for attempt in range(100):
-        ids, first = _hashed_ids(tokens, position, block_ptr, np.random.default_rng(attempt))
-        if _is_exact(tokens, position, ids, first):
-            return block_ptr, ids
+        ids, first = _hashed_ids(kept, np.random.default_rng(attempt))
+        if _is_exact(kept, ids, first):
+            return kept.block_ptr, ids[kept.place_of_each()]
     raise AssertionError("no hash tells these contents apart")
+
+
+@dataclass(frozen=True)
+class _KeptBlocks:
+    """The full blocks of all requests; of a first part that several requests share, those of its first request."""
+
+    tokens: Int32[np.ndarray, "block token"]
+    block_ptr: Int64[np.ndarray, " request+1"]  # of all blocks
+    kept_ptr: Int64[np.ndarray, " request+1"]
+    skipped: Int64[np.ndarray, " request"]  # leading blocks that are not kept here
+    holder: Int64[np.ndarray, " request"]  # the request that keeps them, which skips none
+
+    @property
+    def before(self) -> Int64[np.ndarray, " request"]:
+        """Return the place of the block before each request's first one that is kept; -1 without one."""
+        return np.where(self.skipped > 0, self.kept_ptr[self.holder] + self.skipped - 1, -1)
+
+    def position(self) -> Int64[np.ndarray, " block"]:
+        """Return which block of its request each one is."""
+        first = self.kept_ptr[:-1] - self.skipped
+        return np.arange(len(self.tokens)) - np.repeat(first, np.diff(self.kept_ptr))
+
+    def place_of_each(self) -> Int64[np.ndarray, " block"]:
+        """Return where each of all blocks is kept."""
+        num_blocks = np.diff(self.block_ptr)
+        position = np.arange(self.block_ptr[-1]) - np.repeat(self.block_ptr[:-1], num_blocks)
+        own = np.repeat(self.kept_ptr[:-1] - self.skipped, num_blocks)
+        shared = np.repeat(self.kept_ptr[self.holder], num_blocks)
+        return position + np.where(position < np.repeat(self.skipped, num_blocks), shared, own)
+
+
+def _kept_blocks(rows: Sequence[Sequence[Tokens]], block_size: int) -> _KeptBlocks:
+    """Return the blocks that are compared, row after row."""
+    seen: dict[int, int] = {}
+    holder = np.array([seen.setdefault(id(row[0]), at) for at, row in enumerate(rows)], np.int64)
+    skipped = np.array([len(row[0]) // block_size for row in rows], np.int64)
+    skipped[holder == np.arange(len(rows))] = 0
+    num_blocks = np.array([sum(map(len, row)) // block_size for row in rows], np.int64)
+    kept_ptr = np.concatenate([[0], np.cumsum(num_blocks - skipped)])
+    tokens = np.empty(int(kept_ptr[-1]) * block_size, np.int32)
+    begins, ends = ((kept_ptr * block_size).tolist()[part] for part in (slice(-1), slice(1, None)))
+    for row, skip, start, end in zip(rows, skipped.tolist(), begins, ends, strict=True):
+        for part in (row[0][skip * block_size :], *row[1:]):
+            kept = part[: end - start]
+            tokens[start : start + len(kept)] = kept
+            start += len(kept)
+    block_ptr = np.concatenate([[0], np.cumsum(num_blocks)])
+    return _KeptBlocks(tokens.reshape(-1, block_size), block_ptr, kept_ptr, skipped, holder)
 
 
 def short_prompt_ids(
@@ -63,42 +109,23 @@ def short_prompt_ids(
     return ids
 
 
-def _aligned(
-    rows: Sequence[Sequence[Tokens]], block_size: int
-) -> tuple[Int32[np.ndarray, "block token"], Int64[np.ndarray, " request"]]:
-    """Return the tokens of all full blocks, row after row."""
-    num_blocks = np.array([sum(map(len, parts)) // block_size for parts in rows], np.int64)
-    tokens = np.empty(int(num_blocks.sum()) * block_size, np.int32)
-    end = 0
-    for parts, blocks in zip(rows, num_blocks.tolist(), strict=True):
-        start, end = end, end + blocks * block_size
-        for part in parts:
-            kept = part[: end - start]
-            tokens[start : start + len(kept)] = kept
-            start += len(kept)
-    return tokens.reshape(-1, block_size), num_blocks
-
-
 def _hashed_ids(
-    tokens: Int32[np.ndarray, "block token"],
-    position: Int64[np.ndarray, " block"],
-    block_ptr: Int64[np.ndarray, " request+1"],
-    rng: np.random.Generator,
+    kept: _KeptBlocks, rng: np.random.Generator
 ) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " id"]]:
     """Ids by a 64-bit hash of all tokens up to a block's end, and the first block of each id."""
-    block_hash = np.zeros(len(tokens), np.uint64)
-    for column, factor in enumerate(_odd(rng, tokens.shape[1])):
-        # 1 is added, or else a block of zeros would not lengthen its prefix
-        block_hash += (tokens[:, column].astype(np.uint64) + np.uint64(1)) * factor
+    factors, position = _odd(rng, kept.tokens.shape[1]), kept.position()
+    # the sum is what 1 more in each token adds, or else a block of zeros would not lengthen its prefix
+    block_hash = kept.tokens.astype(np.uint64) @ factors + factors.sum()
     powers = np.cumprod(np.repeat(_odd(rng, 1), int(position.max(initial=0)) + 1))
-    total = np.cumsum(block_hash * powers[position])
-    before = np.concatenate([np.zeros(1, np.uint64), total])[block_ptr[:-1]]
-    prefix_hash = total - np.repeat(before, np.diff(block_ptr))
-    _, first, inverse = np.unique(prefix_hash, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[inverse], first[order]
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(block_hash * powers[position])])
+    start = total[kept.kept_ptr[:-1]]
+    start -= np.where(kept.before >= 0, total[kept.before + 1] - start[kept.holder], np.uint64(0))
+    prefix_hash = total[1:] - np.repeat(start, np.diff(kept.kept_ptr))
+    _, inverse = np.unique(prefix_hash, return_inverse=True)
+    first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
+    first[inverse[::-1]] = np.arange(len(inverse))[::-1]  # the last one written stays
+    is_first = first[inverse] == np.arange(len(inverse))
+    return (np.cumsum(is_first) - 1)[first[inverse]], np.flatnonzero(is_first)
 
 
 def _odd(rng: np.random.Generator, count: int) -> UInt64[np.ndarray, " n"]:
@@ -106,19 +133,19 @@ def _odd(rng: np.random.Generator, count: int) -> UInt64[np.ndarray, " n"]:
 
 
 def _is_exact(
-    tokens: Int32[np.ndarray, "block token"],
-    position: Int64[np.ndarray, " block"],
-    ids: Int64[np.ndarray, " block"],
-    first: Int64[np.ndarray, " id"],
+    kept: _KeptBlocks, ids: Int64[np.ndarray, " block"], first: Int64[np.ndarray, " id"]
 ) -> bool:
     """Return whether blocks of one id agree in place, tokens and the id before; then so do all before."""
     repeated = np.flatnonzero(first[ids] != np.arange(len(ids)))
     original = first[ids[repeated]]
-    before = np.where(position > 0, np.concatenate([[0], ids])[:-1], -1)
+    position, none = kept.position(), len(ids)
+    before = np.concatenate([[none], ids])[:-1]
+    begins = np.diff(kept.kept_ptr) > 0
+    before[kept.kept_ptr[:-1][begins]] = np.append(ids, none)[kept.before[begins]]
     return bool(
         np.array_equal(position[repeated], position[original])
         and np.array_equal(before[repeated], before[original])
-        and all(np.array_equal(column[repeated], column[original]) for column in tokens.transpose())
+        and np.array_equal(kept.tokens[repeated], kept.tokens[original])
     )
 
 
