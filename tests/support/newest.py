@@ -13,18 +13,34 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 CLASSIFIER = "Programming Language :: Python :: "
 TESTS = ("tests/test_golden.py", "tests/test_golden_2026_08.py", "tests/workload/drawing")
-MOST_S = 900  # of installing: CI has an end
+# of the extra for developers; the others check texts, types and pages, which other versions do not change
+TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "jaxtyping", "beartype")
+MOST_S = 600  # of installing: CI has an end
 # of the versions that are told
 TOLD = ("jax", "numpy", "scipy", "pandas", "xarray", "zarr", "pydantic")
 
 
-def pythons(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+def project() -> dict[str, Any]:
+    """What pyproject.toml says of the project."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    said: dict[str, Any] = document["project"]
+    return said
+
+
+def tools() -> list[str]:
+    """The requirements of the tests that are made here, of those of developers."""
+    required = project()["optional-dependencies"]["dev"]
+    return [one for one in required if one.partition(">=")[0] in TOOLS]
+
+
+def pythons() -> list[str]:
     """The versions of Python that the project says it runs on, such as 3.12."""
-    classifiers = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["classifiers"]
+    classifiers = project()["classifiers"]
     found = [each.removeprefix(CLASSIFIER) for each in classifiers if each.startswith(CLASSIFIER)]
     return [version for version in found if "." in version]
 
@@ -62,11 +78,12 @@ def main(turn: int, folder: Path = ROOT / "build" / "newest") -> int:
     if said := failed([found, "-m", "venv", str(place)]):
         return nothing_shown(f"Python {version} makes no environment ({said.splitlines()[-1]})")
     python = str(place / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet"]
+    # what the tests import is compiled when they import it; all packages would take half of the time
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
     try:
         if failed([*pip, "--dry-run", "--no-deps", "--ignore-installed", "jax"]):
             return nothing_shown("no package index can be reached")
-        said = failed([*pip, "--upgrade", "--upgrade-strategy", "eager", "-e", ".[dev]"])
+        said = failed([*pip, "--upgrade", "--upgrade-strategy", "eager", "-e", ".", *tools()])
     except subprocess.TimeoutExpired:
         return nothing_shown(f"the package index takes more than {MOST_S} s")
     if said:
