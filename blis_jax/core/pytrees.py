@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ def pytree(cls: type[T]) -> type[T]:
     if "jax" in sys.modules:
         _register(made)
     else:
+        made.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # __new__ hides it
         made.__new__ = staticmethod(_new_and_register)  # type: ignore[method-assign]
         _DECLARED.append(made)
     return made
