@@ -16,6 +16,7 @@ from blis_jax.cluster import (
     disaggregation,
     instance_groups,
     node_pools,
+    offload_tiers,
     revisions,
     router,
     step_times,
@@ -30,6 +31,7 @@ from blis_jax.cluster.named_policies import (
     numbered,
     setting_of_owner,
 )
+from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import Queue, RouterSettings, parse_scorers
 from blis_jax.cluster.settings import PolicySettings, check_values, setting
 from blis_jax.core.kinds import DEFAULT_SCORERS, KINDS, NONE, ROUTER, SAME
@@ -47,7 +49,13 @@ CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
 @dataclass(frozen=True)
 class ClusterConfig(
-    Machines, MemorySettings, AdapterSettings, RouterSettings, Queue, PolicySettings
+    Machines,
+    MemorySettings,
+    OffloadSettings,
+    AdapterSettings,
+    RouterSettings,
+    Queue,
+    PolicySettings,
 ):
     """One cluster and its policies; times in µs, sizes in tokens or blocks.
 
@@ -261,6 +269,8 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
             given[name] = tuple(value)
     if "lora_config" in given:
         given["lora_config"] = adapters.given_config(given["lora_config"])
+    if "kv_offload_config" in given:
+        given["kv_offload_config"] = offload_tiers.given_config(given["kv_offload_config"])
     groups, source, fleet = instance_groups.groups_and_fleet(
         given.get("instances", ()), _unchecked(given)
     )
@@ -373,6 +383,7 @@ def _check(config: ClusterConfig) -> None:
     disaggregation.check(config)
     revisions.check(config)
     adapters.check(config)
+    offload_tiers.check(config)
     node_pools.check(config)
     router.check(config)
     step_times.check(config)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cluster.adapters import config_of, given_config
+from blis_jax.cluster import adapters, offload_tiers
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.node_pools import SECTIONS
 from blis_jax.core.types import SLO_CLASSES
@@ -161,7 +161,7 @@ def _number(value: Any, place: str, is_whole: bool = False) -> float:
 
 _SECTIONS = (
     *("defaults", "version", "workloads", "trained_physics_coefficients"),
-    *("lora", "kv_offload_devices"),  # the latter is without effect
+    *("lora", "kv_offload_devices"),
 )
 _PARTS = ("prefill_hardware", "decode_hardware")
 _LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens"}
@@ -198,8 +198,15 @@ def with_files(settings: Mapping[str, Any], is_august: bool) -> dict[str, Any]:
         document = read_defaults(path)
         changed = _of_defaults(path, document, changed)
         if "lora_config" in changed and document.get("lora"):
-            usual = config_of(document["lora"], f"{path}: lora")
-            changed["lora_config"] = given_config(changed["lora_config"]).or_else(usual)
+            usual = adapters.config_of(document["lora"], f"{path}: lora")
+            given = adapters.given_config(changed["lora_config"])
+            changed["lora_config"] = given.or_else(usual)
+        if "kv_offload_config" in changed:
+            devices = mapping(
+                document.get("kv_offload_devices") or {}, f"{path}: kv_offload_devices"
+            )
+            named = changed["kv_offload_config"]
+            changed["kv_offload_config"] = offload_tiers.given_config(named, devices)
         beside = path.parent / "hardware_config.json"
         hardware = hardware or (str(beside) if beside.is_file() else None)
     if hardware is None:

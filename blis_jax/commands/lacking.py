@@ -13,10 +13,6 @@ _AGREEMENT = (
     "BLIS's calibrate compares a simulated run with a measured one, and this calibrate fits coefficients; "
     "blis-jax predict shows predictions against measured runs"
 )
-# Of BLIS's simulations, and so of any command here.
-_OF_SIMULATIONS = {
-    "kv-offload-config": "tiers of KV memory beyond the CPU's are not simulated yet; --kv-cpu-blocks gives one tier",
-}
 _OF_OBSERVE = (
     "api-format", "api-key", "itl-output", "kv-metrics-url", "no-streaming", "prewarm-duration", "record-itl",
     "rtt-ms", "scrape-kv-metrics", "server-type", "server-url", "unconstrained-output", "vllm-commit",
@@ -110,7 +106,7 @@ def refuse_option(name: str, command: str) -> None:
     Raises:
         UnsupportedError: BLIS has it; nothing happens for other names.
     """
-    known = _OF_SIMULATIONS | dict.fromkeys(_OF_OBSERVE, _REAL)
+    known = dict.fromkeys(_OF_OBSERVE, _REAL)
     known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
     if name in known:
         raise UnsupportedError(f"--{name} is not supported: {known[name]}")

@@ -8,6 +8,7 @@ from typing import Any
 from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
+from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.commands.cli import Flag, Parser, at_least, number, numbers, one_of, truth, whole
@@ -137,7 +138,10 @@ _GROUPS = (
             *MODEL_FLAGS,
         ),
     ),
-    ("KV memory", (*_flags(declared_in(MemorySettings)), _NO_CACHING)),
+    (
+        "KV memory",
+        (*_flags([*declared_in(MemorySettings), *declared_in(OffloadSettings)]), _NO_CACHING),
+    ),
     ("LoRA adapters of blis-2026-08", (*_flags(declared_in(AdapterSettings)), *ADAPTER_FLAGS)),
     (
         "admission and routing",

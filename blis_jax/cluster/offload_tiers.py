@@ -1,0 +1,322 @@
+"""Tiers that KV blocks are off-loaded to: what `--kv-offload-config` says of CPU memory and of storage behind it.
+
+A block that a batch holds is copied to the CPU, and from there to every secondary tier. Source: BLIS as of August 2026,
+`cmd/kv_offload_config.go` and `sim/kv`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.machines import deployment
+from blis_jax.cluster.settings import setting
+from blis_jax.errors import ConfigError, choices, shortened
+from blis_jax.files.input_files import mapping, read_text
+from blis_jax.files.strict_yaml import EXPONENT, read_yaml
+from blis_jax.latency.deployment import kv_bytes_per_token
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+MOST_TIERS = 16  # instances have rows for each
+PHYSICS = ("read_bandwidth", "write_bandwidth", "base_latency")  # bytes/µs, bytes/µs, µs
+RAMP = ("saturation_queue_depth", "single_transfer_fraction", "latency_jitter_stddev")
+_BUFFERED = tuple(f"buffered_{name}" for name in (*PHYSICS, *RAMP))
+DEVICES: dict[str, dict[str, float]] = {  # BLIS's defaults file
+    name: dict(zip(PHYSICS, numbers, strict=True))
+    for name, numbers in {
+        "nvme_gen4": (7000.0, 5000.0, 80.0),
+        "nvme_gen3": (3500.0, 3000.0, 100.0),
+        "sata_ssd": (550.0, 500.0, 150.0),
+        "cpu_dram": (20000.0, 20000.0, 1.0),
+        "s3": (1000.0, 1000.0, 30000.0),
+    }.items()
+}
+_KEYS = (
+    *("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only"),
+    *("store_threshold", "tokens_per_hash", "self_describing_kv_events", "secondary_tiers"),
+)  # fmt: skip
+_TIER_KEYS = (
+    *("type", "root_dir", "direct_io", "n_read_threads", "n_write_threads", "locality", "enable_kv_events"),
+    *("device_class", *PHYSICS),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SecondaryTier:
+    """Storage behind the CPU's memory: bytes/µs, µs, and threads that each make one transfer at a time."""
+
+    read_bandwidth: float
+    write_bandwidth: float
+    base_latency: float
+    n_read_threads: int = 16
+    n_write_threads: int = 16
+    saturation_queue_depth: int = 1
+    single_transfer_fraction: float = 1.0
+    latency_jitter_stddev: float = 0.0
+
+
+@dataclass(frozen=True)
+class KvOffloadConfig:
+    """The content of a `--kv-offload-config` file; without bytes on the CPU nothing is off-loaded."""
+
+    cpu_bytes_to_use: int = 0
+    block_size: int | None = None
+    blocks_per_chunk: int | None = None
+    offload_prompt_only: bool = True
+    secondary_tiers: tuple[SecondaryTier, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the content as `config_of` reads it, with the numbers of the tiers in the place of classes."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        tiers = [
+            {"type": "fs", "root_dir": "/", "direct_io": True} | dataclasses.asdict(one)
+            for one in self.secondary_tiers
+        ]
+        return said | {"secondary_tiers": tiers}
+
+
+@dataclass(frozen=True)
+class OffloadSettings:
+    """Off-load tiers of blis-2026-08."""
+
+    kv_offload_config: KvOffloadConfig = setting(  # noqa: RUF009  # frozen
+        KvOffloadConfig(), "tiers that KV blocks are off-loaded to: CPU memory, and storage behind it",
+        words="a path, or the mapping below `kv_offload`; see [Off-load tiers](../how-to/offload.md)",
+        option="YAML file of tiers for KV blocks, in place of --kv-cpu-blocks; blis-2026-08", metavar="FILE",
+        is_found=True,
+    )  # fmt: skip
+
+
+# --- reading a file -------------------------------------------------------------------------------
+
+
+def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOffloadConfig:
+    """Return the tiers that a setting's value describes: what a file at a path has, or its mapping.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    if isinstance(value, KvOffloadConfig):
+        return value
+    if isinstance(value, Mapping):
+        return config_of(value, "kv_offload_config", devices, (*_TIER_KEYS, *RAMP))
+    if not isinstance(value, str | Path):
+        raise ConfigError(
+            f"kv_offload_config: got {shortened(value)}, allowed is a path or a mapping"
+        )
+    document = read_yaml(read_text(Path(value), "a --kv-offload-config file"), str(value)) or {}
+    mapping(document, str(value), ("kv_offload",))
+    if document.get("kv_offload") is None:
+        raise ConfigError(f"{value}: the block kv_offload is missing; begin the file with it")
+    return config_of(document["kv_offload"], f"{value}: kv_offload", devices)
+
+
+def config_of(
+    section: object,
+    place: str,
+    devices: Mapping[str, Any] = DEVICES,
+    tier_keys: Collection[str] = _TIER_KEYS,
+) -> KvOffloadConfig:
+    """Return what the mapping below `kv_offload` says.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
+    """
+    said = {
+        name: value for name, value in mapping(section, place, _KEYS).items() if value is not None
+    }
+    if "cpu_bytes_to_use" not in said:
+        raise ConfigError(
+            f"{place}.cpu_bytes_to_use is missing; give the bytes of CPU memory for KV blocks"
+        )
+    wholes = ("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "tokens_per_hash")
+    whole = {name: _count(said[name], f"{place}.{name}") for name in wholes if name in said}
+    if "block_size" in whole and "blocks_per_chunk" in whole:
+        raise ConfigError(
+            f"{place}: block_size and blocks_per_chunk say the same; give one of them"
+        )
+    _check_threshold(said.get("store_threshold", 0), f"{place}.store_threshold")
+    _check_policy(said.get("eviction_policy", "lru"), f"{place}.eviction_policy")
+    for name in ("offload_prompt_only", "self_describing_kv_events"):
+        _truth(said.get(name, True), f"{place}.{name}")
+    tiers = said.get("secondary_tiers", ())
+    if not isinstance(tiers, list | tuple) or len(tiers) > MOST_TIERS:
+        raise ConfigError(
+            f"{place}.secondary_tiers: got {shortened(tiers)}, allowed is a list of at most {MOST_TIERS}"
+        )
+    return KvOffloadConfig(
+        whole["cpu_bytes_to_use"],
+        whole.get("block_size"),
+        whole.get("blocks_per_chunk"),
+        said.get("offload_prompt_only", True),
+        tuple(
+            _tier(mapping(one, at, tier_keys), at, devices)
+            for one, at in ((one, f"{place}.secondary_tiers[{n}]") for n, one in enumerate(tiers))
+        ),
+    )
+
+
+def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> SecondaryTier:
+    said = {name: value for name, value in entry.items() if value is not None}
+    for name in ("type", "root_dir"):
+        if not isinstance(said.get(name), str) or not said[name]:
+            raise ConfigError(f"{place}.{name} is missing; give {_EXAMPLES[name]}")
+    if said["type"] != "fs":
+        raise ConfigError(
+            f"{place}.type: got {shortened(said['type'])}, allowed is fs, a file system"
+        )
+    if "direct_io" not in said:
+        raise ConfigError(
+            f"{place}.direct_io is missing; true: past the page cache, false: through it, which may take other times"
+        )
+    for name in ("direct_io", "enable_kv_events"):
+        _truth(said.get(name, True), f"{place}.{name}")
+    if said.get("locality", "LOCAL") not in ("LOCAL", "REMOTE"):
+        raise ConfigError(
+            f"{place}.locality: got {shortened(said['locality'])}, allowed is LOCAL or REMOTE"
+        )
+    threads = {
+        name: _count(said[name], f"{place}.{name}")
+        for name in ("n_read_threads", "n_write_threads")
+        if name in said
+    }
+    device = _device(said.get("device_class"), said["direct_io"], place, devices)
+    numbers = device | {
+        name: _number(said[name], f"{place}.{name}") for name in (*PHYSICS, *RAMP) if name in said
+    }
+    missing = [name for name in PHYSICS if name not in numbers]
+    if missing:
+        raise ConfigError(
+            f"{place}: {', '.join(missing)} missing; give device_class, or {', '.join(PHYSICS)}"
+        )
+    for name, number in numbers.items():
+        if not math.isfinite(number) or number < 0 or (number == 0 and name in PHYSICS[:2]):
+            words = "above 0" if name in PHYSICS[:2] else "at least 0"
+            raise ConfigError(f"{place}.{name} must be finite and {words}, got {number:g}")
+    depth = int(numbers.pop("saturation_queue_depth", 1))
+    return SecondaryTier(**numbers, **threads, saturation_queue_depth=depth)
+
+
+_EXAMPLES = {"type": "fs", "root_dir": "a folder, which is not looked at"}
+
+
+def _device(
+    name: object, is_direct: bool, place: str, devices: Mapping[str, Any]
+) -> dict[str, float]:
+    """Numbers of a class of devices; through the page cache those that the class has for that."""
+    if name is None:
+        return {}
+    if name not in devices:
+        raise ConfigError(
+            f"{place}.device_class: {shortened(name)} is unknown; {choices(str(name), sorted(devices))}"
+        )
+    at = f"kv_offload_devices.{name}"
+    entry = mapping(devices[str(name)], at, (*PHYSICS, *RAMP, *_BUFFERED))
+    said = {key: _number(value, f"{at}.{key}") for key, value in entry.items() if value is not None}
+    direct = {key: value for key, value in said.items() if key not in _BUFFERED}
+    if is_direct:
+        return direct
+    start = len("buffered_")
+    return direct | {key[start:]: value for key, value in said.items() if key in _BUFFERED}
+
+
+def _check_threshold(value: object, place: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1:
+        raise ConfigError(
+            f"{place}: got {shortened(value)}, allowed is 0 or 1, which change nothing; tiers store every block at once"
+        )
+
+
+def _check_policy(value: object, place: str) -> None:
+    if value == "arc":
+        raise ConfigError(f"{place}: arc has no rule yet, and BLIS ends with an error; give lru")
+    if value != "lru":
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is lru")
+
+
+def _truth(value: object, place: str) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is true or false")
+
+
+def _count(value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**62:
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number above 0")
+    return value
+
+
+def _number(value: object, place: str) -> float:
+    if isinstance(value, str) and EXPONENT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
+    return float(value)
+
+
+# --- what follows for a cluster -------------------------------------------------------------------
+
+
+def has_tiers(config: ClusterConfig) -> bool:
+    """Return whether KV blocks are off-loaded."""
+    return config.kv_offload_config.cpu_bytes_to_use > 0
+
+
+def block_bytes(config: ClusterConfig) -> int:
+    """Return the bytes of a KV block on the GPUs of one instance, with the tensor parallelism of the cluster."""
+    served = deployment(config, config.hardware, config.tp, config.dp)
+    return int(kv_bytes_per_token(served) * config.block_size_in_tokens)
+
+
+def cpu_capacity(config: ClusterConfig) -> int:
+    """Return the KV blocks that each instance has room for in CPU memory; 0 where nothing is off-loaded."""
+    return (
+        config.kv_offload_config.cpu_bytes_to_use // block_bytes(config) if has_tiers(config) else 0
+    )
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuse tiers where nobody knows what follows.
+
+    Raises:
+        ConfigError: the revision has none, a size does not fit, or another mechanism does not go with them.
+    """
+    for problem in _problems(config) if config.kv_offload_config != KvOffloadConfig() else ():
+        raise ConfigError(f"kv_offload_config: {problem}")
+
+
+def _problems(config: ClusterConfig) -> Iterator[str]:
+    offload, size = config.kv_offload_config, config.block_size_in_tokens
+    if not config.is_august:
+        yield "is part of the revision blis-2026-08 alone; take the profile blis-2026-08, or leave it out"
+    if config.kv_cpu_blocks > 0 or any(
+        (group.kv_cpu_blocks or 0) > 0 for group in config.instances
+    ):
+        yield "kv_cpu_blocks is given too, which is another kind of CPU tier; give one of them"
+    if offload.block_size is not None and offload.block_size % size:
+        yield f"block_size {offload.block_size} is no multiple of the {size} tokens of a KV block; give {size}"
+    chunk = (
+        (offload.block_size or size) // size
+        if offload.blocks_per_chunk is None
+        else offload.blocks_per_chunk
+    )
+    if chunk != 1:
+        yield (
+            f"{chunk} blocks per chunk have no rule yet, and BLIS ends with an error; leave block_size out, or give "
+            f"{size}"
+        )
+    if cpu_capacity(config) < 1:
+        yield (
+            f"cpu_bytes_to_use {offload.cpu_bytes_to_use} is less than the {block_bytes(config)} bytes of one KV "
+            "block; give more"
+        )
+    if config.cluster_policy != "none":
+        yield (
+            f"instances that {config.cluster_policy} makes or stops have no rule for off-load tiers yet; leave one of "
+            "them out"
+        )
