@@ -71,6 +71,11 @@ class KvOffloadConfig:
     offload_prompt_only: bool = True
     secondary_tiers: tuple[SecondaryTier, ...] = ()
 
+    @property
+    def has_jitter(self) -> bool:
+        """Return whether the times of transfers are drawn."""
+        return any(one.latency_jitter_stddev > 0 for one in self.secondary_tiers)
+
     def plain(self) -> dict[str, Any]:
         """Return the content as `config_of` reads it, with the numbers of the tiers in the place of classes."""
         said = {name: value for name, value in vars(self).items() if value is not None}

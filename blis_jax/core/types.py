@@ -128,6 +128,7 @@ class Mechanism(OfEachKind):
         True  # blocks are found by their content, else every prompt is computed whole
     )
     num_adapters: int = 0  # LoRA adapters that instances have columns for; 0: none is ever loaded
+    has_offload_tiers: bool = False  # KV blocks are off-loaded to tiers with transfers
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES
@@ -152,6 +153,11 @@ class Mechanism(OfEachKind):
     def leaves_early(self) -> bool:
         """Return whether instances may give up requests before their end for another reason than their deadlines."""
         return self.evicts_in_flight or (self.source is not None and self.source.gives_up)
+
+    @property
+    def links_uses(self) -> bool:
+        """Return whether the oldest use of August's CPU tier gives way: no policy judges it, no transfer holds it."""
+        return self.offload is None and not self.has_offload_tiers
 
     @property
     def reserves_decode(self) -> bool:

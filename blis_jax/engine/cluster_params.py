@@ -7,6 +7,7 @@ kinds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from blis_jax.cluster import adapters, disaggregation, step_times
+from blis_jax.cluster import adapters, disaggregation, offload_tiers, step_times
 from blis_jax.cluster.config import CRITICAL_CLASSES, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.disaggregation import kinds_of_gpu
 from blis_jax.cluster.instance_groups import per_instance, roles
@@ -34,6 +35,7 @@ from blis_jax.policies.classes import ClassPriorities
 from blis_jax.policies.seeds import RandomSource, normal_draws
 from blis_jax.tables.adapters import AdapterParams
 from blis_jax.tables.gateways import QueueParams, TenantBudgets
+from blis_jax.tables.offload import OffloadParams
 from blis_jax.tables.router import SignalParams
 
 
@@ -77,10 +79,11 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         "slo_prefill_sheddable",
     )
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
+    is_free = offload_tiers.has_tiers(config)  # off-loaded blocks come back in no time
     size = config.block_size_in_tokens
     alpha = array(step_times.alphas(config), np.float64)
     alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
-    cpu_blocks = own("kv_cpu_blocks", np.int32)
+    cpu_blocks = own("kv_cpu_blocks", np.int32) + np.int32(offload_tiers.cpu_capacity(config))
     blocks, codes = own("total_kv_blocks", np.int32), array(roles(config), np.int32)
     if disaggregation.has_pools(config) and rows > config.num_instances:
         blocks[config.num_instances :] = disaggregation.later_blocks(config, row_to_copy(config))
@@ -96,7 +99,9 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
         "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
         "kv_cpu_blocks": cpu_blocks,
-        "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
+        "transfer_us": array(
+            [0 if is_free else _transfer_us(size, *one) for one in transfers], np.int64
+        ),
         "offload_threshold": np.where(cpu_blocks > 0, thresholds, np.inf),
         "roles": codes,
     }
@@ -186,6 +191,42 @@ def _adapters(config: ClusterConfig) -> Iterator[object]:
         rank=column(ranks, np.int32),
         overhead=column(adapters.overheads(config), np.float64),
     )
+
+
+TRANSFER_DRAWS = 2**17  # of the reference's stream, where times of transfers are drawn
+
+
+def offload_params(config: ClusterConfig, policy_seed: int) -> OffloadParams:
+    """Return the numbers of off-load tiers, with draws of the reference's stream where transfers need some."""
+    offload = config.kv_offload_config
+
+    def column(name: str, dtype: DTypeLike = np.float64) -> Any:
+        return np.asarray([getattr(tier, name) for tier in offload.secondary_tiers], dtype)
+
+    normals: Any = np.zeros(1)
+    if offload.has_jitter:
+        normals = _transfer_draws(policy_seed)
+    numbers: dict[str, Any] = {
+        "block_bytes": np.float64(offload_tiers.block_bytes(config)),
+        "is_prompt_only": np.bool_(offload.offload_prompt_only),
+        "base_us": np.floor(column("base_latency") + 0.5),
+        "normals": normals,
+    }
+    return OffloadParams(
+        **numbers,
+        read_bandwidth=column("read_bandwidth"),
+        write_bandwidth=column("write_bandwidth"),
+        depth=column("saturation_queue_depth"),
+        fraction=column("single_transfer_fraction"),
+        jitter=column("latency_jitter_stddev"),
+        num_readers=column("n_read_threads", np.int32),
+        num_writers=column("n_write_threads", np.int32),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _transfer_draws(policy_seed: int) -> np.ndarray:
+    return normal_draws(policy_seed, TRANSFER_DRAWS, RandomSource.TRANSFERS)
 
 
 NO_TARGET = np.iinfo(np.int64).max

@@ -12,6 +12,7 @@ from blis_jax.cluster import disaggregation, step_times
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.named_policies import Chosen, ChosenRouter, made_once, numbered
+from blis_jax.cluster.offload_tiers import has_tiers
 from blis_jax.core.kinds import KINDS, ROUTER, Kind
 from blis_jax.core.parts import Parts
 from blis_jax.core.revision_rules import (
@@ -35,6 +36,7 @@ from blis_jax.engine.cluster_params import (
     drawn_phases,
     fleet_params,
     num_adapter_columns,
+    offload_params,
     queue_params,
 )
 from blis_jax.engine.phases.policy_calls import DrawingRouterParams, Router, RouterParams
@@ -105,6 +107,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         has_budgets=bool(config.tenant_budgets.strip()),
         evicts_in_flight=config.flow_control and config.in_flight_eviction,
         num_adapters=num_adapter_columns(config),
+        has_offload_tiers=has_tiers(config),
         defects=_defects(config),
         rules=_rules(config),
     )
@@ -262,12 +265,16 @@ def params(
     functions, rows = mechanism(config, policies), num_rows or config.num_instances
     made = _of_all_seeds(config, policies, rows)
     cluster: dict[str, Any] = {}
+    own: list[object] = []
     policy: dict[str, Any] = {"seed": np.uint64(policy_seed)}
     if config.snapshot_phases == "drawn":
         cluster["signals"] = drawn_phases(made.cluster.signals, rows, policy_seed)
     if functions.places_instances:
-        fleet = fleet_params(config, rows, num_changes, policy_seed)
-        cluster["own"] = Parts(*made.cluster.own, fleet)
+        own.append(fleet_params(config, rows, num_changes, policy_seed))
+    if functions.has_offload_tiers:
+        own.append(offload_params(config, policy_seed))
+    if own:
+        cluster["own"] = Parts(*made.cluster.own, *own)
     if functions.reads("draws"):
         policy |= _router_draws(config, functions, made.policy, policy_seed, num_requests)
     return Params(

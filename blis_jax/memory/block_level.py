@@ -271,7 +271,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         in_last = in_last_block(index + slots.alloc_offset, ctx.shape.block_size)
         most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
         most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
-        is_pure = is_pure & (work.pool.pending_reloads == 0)
+        is_pure = self.uses.repeats(is_pure & (work.pool.pending_reloads == 0))
         is_quiet = is_pure & ~jnp.any(due)
         if not self.takes_at_once(ctx):
             return Plan(visit_all, counted, is_quiet, most_steps, jnp.array(False))
@@ -369,6 +369,8 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         members = work.inst.num_prefill + work.inst.num_decode - num_done
         has_work = (members > 0) | (work.lane.num_waiting > 0)
         is_better = (num_done > 0) | (progress > pool.best_progress) | ~has_work
+        for waits in self.uses.waits(state, instance):
+            is_better = is_better | waits
         stalled = jnp.where(is_better, 0, pool.stalled_steps + steps)
         is_stalled = stalled >= (ctx.shape.stall_steps or LIVELOCK_STEPS)
         outcome = failing(work.lane.outcome, is_stalled, Outcome.LIVELOCK)
@@ -377,6 +379,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             stalled_steps=stalled,
             best_progress=jnp.where(is_better, progress, pool.best_progress),
         )
+
+    def task_before_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
+        """Return what the use of the CPU tier asks for then."""
+        return self.uses.before_step(task)
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
         """Begin to copy what the batch holds to the CPU tier of August's revision, where there is one."""

@@ -370,6 +370,10 @@ class Memory(ABC, Generic[S, R]):
         instance advances), and its row.
         """
 
+    def task_before_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
+        """Return what memory does once a step has begun, before anybody is served."""
+        return task
+
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
         """Return what memory does once a step has been timed, before members complete."""
         return task

@@ -45,7 +45,9 @@ def bring_back(turn: Turn) -> Moves:
     place = jnp.argmax(is_sought)
     name = jnp.where(jnp.any(is_sought), name[place], jnp.int64(0))
     spare = jnp.int32(blocks.cpu_key.shape[1] - 1)
+    uses = ctx.memory.uses
     match = ctx.when(name != 0, lambda: _entry_of(turn, name), lambda: spare)
+    match = uses.readable(turn, match)
     has_room = task.done < turn.total - turn.inst.used_blocks
     is_done = jnp.any(is_sought) & ~((match != spare) & has_room)
     is_past = ~jnp.any(is_sought)
@@ -60,14 +62,14 @@ def bring_back(turn: Turn) -> Moves:
     old = jnp.where(old == new, turn.nowhere, old)
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
     tail, now = turn.pool.tail, blocks.cpu_time[instance, spare]
-    entry = jnp.where(is_loaded, match, spare)
+    entry = uses.moved(turn, jnp.where(is_loaded, match, spare))
     ahead = jnp.where(is_past, turn.window[-1] + 1, place.astype(jnp.int32) + loads)
     changes = {
         "cursor": task.cursor + ahead,
         "done": jnp.where(is_over, 0, task.done + loads),
         "has_reloaded": task.has_reloaded | loads,
         "is_retry": as_int(is_over),
-        "do": jnp.where(is_over, jnp.int32(Do.ATTEMPT), jnp.int32(Do.RELOAD)),
+        "do": jnp.where(is_over, jnp.int32(uses.after_reload), jnp.int32(uses.again)),
     }
     pool = {
         "head": popped.head,

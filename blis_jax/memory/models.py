@@ -12,11 +12,13 @@ from blis_jax.memory.attempts import GOES_ON, IS_PASSED_OVER
 from blis_jax.memory.block_level import BlockLevel
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.takes import JudgedUses, Uses
-from blis_jax.memory.block_tables.turn import Operation, take_turn
+from blis_jax.memory.block_tables.turn import take_turn
 from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.no_eviction import NoEviction
+from blis_jax.memory.offload.tiers import OffloadUses, fetch, poll, seek
+from blis_jax.memory.offload.tiers import mirror as use_tiers
 from blis_jax.memory.preempted import (
     Preempted,
     Restarted,
@@ -42,9 +44,16 @@ def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
     unreached = IS_PASSED_OVER if mechanism.rules.passes_over else GOES_ON
     if not shape.num_blocks:
         return NoEviction(Preempted(), unreached, Uses())
-    uses = JudgedUses(mechanism.offload) if mechanism.offload is not None else Uses()
+    uses = _uses(mechanism)
     refusal = refused_whole if mechanism.rules.refuses_whole else refused_later
     return BlockLevel(_preempted(mechanism), unreached, uses, refusal, _victims(mechanism))
+
+
+def _uses(mechanism: Mechanism) -> Uses:
+    """What uses of the CPU tier follow."""
+    if mechanism.offload is not None:
+        return JudgedUses(mechanism.offload)
+    return OffloadUses() if mechanism.has_offload_tiers else Uses()
 
 
 def _preempted(mechanism: Mechanism) -> Preempted:
@@ -87,6 +96,26 @@ _OF_MIRROR = {
     Do.RELEASE: release,
     Do.MIRROR: mirror,
 }
+_OF_OFFLOAD = {
+    Do.POLL: poll,
+    Do.PIN: pin,
+    Do.RELOAD: seek,
+    Do.BRING_BACK: bring_back,
+    Do.FETCH: fetch,
+    Do.TAKE: take,
+    Do.RELEASE: release,
+    Do.MIRROR: use_tiers,
+}
+_AT_ONCE = (poll, seek, fetch, use_tiers)  # these change the state by themselves
+
+
+def _operations(ctx: Context) -> dict[Do, Any]:
+    """What a program's memory does, in the order in which one thing may follow another in a scan step."""
+    if ctx.mechanism.has_offload_tiers:
+        return _OF_OFFLOAD
+    if ctx.shape.has_mirror:
+        return _OF_MIRROR
+    return OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
 
 
 def move_blocks(ctx: Context, state: State) -> State:
@@ -94,14 +123,16 @@ def move_blocks(ctx: Context, state: State) -> State:
 
     Nothing else happens on the instance until the operation is over, so its windows may follow each other at once.
     """
-    operations = OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
-    for do, operation in (_OF_MIRROR if ctx.shape.has_mirror else operations).items():
+    for do, operation in _operations(ctx).items():
 
         def is_on(state: State, do: Do = do) -> jax.Array:
             is_next = MemoryTask(state[Blocks].task).do == do
             return is_next & (Lane(state.lane.numbers).outcome == 0)
 
-        def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
+        def change(state: State, is_on: jax.Array, operation: Any = operation) -> State:
+            if operation in _AT_ONCE:
+                changed: State = operation(ctx, state, is_on)
+                return changed
             if operation is mirror and is_in_order(ctx, state[Blocks]):
                 return use_in_order(ctx, state, is_on)
             return take_turn(ctx, state, is_on, operation)

@@ -78,6 +78,7 @@ class RandomSource(enum.Enum):
     PREFILL_ROUTER = "prefill-router"
     LOADING = "instance-loading"
     SCRAPES = "autoscaler"
+    TRANSFERS = "kv-offload", lambda config: config.kv_offload_config.has_jitter
 
     def __init__(self, origin: int | str, is_used: Callable[[Any], bool] | None = None) -> None:
         self.origin, self.is_used = origin, is_used

@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
+from blis_jax.cluster.offload_tiers import cpu_capacity
 from blis_jax.cluster.step_times import model_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism
@@ -151,7 +152,9 @@ def demand_of_draws(
 
 
 def _mirror_size(config: ClusterConfig) -> int:
-    return max(per_instance(config, "kv_cpu_blocks")) if config.is_august else 0
+    if not config.is_august:
+        return 0
+    return max(*per_instance(config, "kv_cpu_blocks"), cpu_capacity(config))
 
 
 def sharing_instances(config: ClusterConfig) -> int:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from blis_jax.tables.state import State
 
 NO_ADAPTER = -1
-ANY_NUMBER = 2**30  # of waiting requests, none of which is held up
 
 
 @pytree
@@ -65,7 +64,7 @@ class AdapterRow:
     left_at: Real[
         Array, ""
     ]  # clock: when a request gave up in a queue that was held up, never(): none did
-    num_open: Int[Array, ""]  # waiting requests ahead of the first that has to wait for its adapter
+    is_open: Bool[Array, "slot"]  # ahead of the first request that has to wait for its adapter
 
     def replace(self, **changes: jax.Array) -> AdapterRow:
         """Return the row with other values."""
@@ -102,7 +101,7 @@ class AdapterTable:
     loaded_at: Real[Array, "*lane instance"]
     held_at: Real[Array, "*lane instance"]
     left_at: Real[Array, "*lane instance"]
-    num_open: Int[Array, "*lane instance"]
+    is_open: Bool[Array, "*lane instance slot"]
 
     @classmethod
     def first(cls, shape: EngineShape, num_adapters: int) -> AdapterTable:
@@ -118,7 +117,7 @@ class AdapterTable:
             loaded_at=jnp.full((rows,), never(clock), clock),
             held_at=jnp.full((rows,), never(clock), clock),
             left_at=jnp.full((rows,), never(clock), clock),
-            num_open=none,
+            is_open=jnp.zeros((rows, shape.num_slots), bool),
         )
 
     def row(self, instance: jax.Array) -> AdapterRow:

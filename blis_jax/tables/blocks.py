@@ -43,6 +43,9 @@ class Do(enum.IntEnum):
     OFFLOAD = 8  # copy content of free blocks to the CPU tier
     RESTORE = 9  # second half of a roll-back
     MIRROR = 10  # copy what the batch holds to the CPU tier of August's revision
+    POLL = 11  # hear which transfers of off-load tiers have ended, before a step
+    BRING_BACK = 12  # their second half of RELOAD: content comes back from the CPU
+    FETCH = 13  # ask storage for the block that ended it
 
 
 class Asker(enum.IntEnum):
@@ -259,7 +262,7 @@ def _parts(shape: EngineShape, mechanism: Mechanism) -> Parts:
         parts.append(Regained(jnp.zeros((shape.num_requests + 1,), i32)))
     if shape.has_mirror:
         parts.append(TierEntries(jnp.zeros((rows, shape.num_blocks + 1), i32)))
-        if mechanism.offload is None:
+        if mechanism.links_uses:
             parts.append(_no_order(shape))
     if mechanism.offload is not None:
         count = jnp.zeros((rows, shape.num_shared_blocks + 1), i32)

@@ -27,7 +27,6 @@ from blis_jax.engine.phases.steps.step_times import members_of
 from blis_jax.engine.writing import no_writes
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.tables.adapters import (
-    ANY_NUMBER,
     NO_ADAPTER,
     AdapterParams,
     AdapterRow,
@@ -40,7 +39,6 @@ from blis_jax.tables.context import (
     Context,
     SlotRows,
     Work,
-    count_of,
     failing,
     packed,
     slot_of,
@@ -71,6 +69,7 @@ class AdapterLoads(InstanceSource):
     """The loads of adapters, and what batches wait for."""
 
     carries = (AdapterRow,)
+    withholds = True
 
     def first_tables(self, ctx: Context) -> tuple[object, ...]:
         """Return that nothing is loaded."""
@@ -142,16 +141,21 @@ class AdapterLoads(InstanceSource):
         asks = begins & (work.lane.num_waiting > 0)
         return ctx.when(asks, lambda: _looked_at(ctx, state, work, instance), lambda: work)
 
-    def admits(self, work: Work, may_join: jax.Array) -> jax.Array:
-        """Return whether a request may join whose adapter is there."""
-        return may_join & (work[AdapterRow].num_open > 0)
+    def may_be_served(
+        self, state: State, work: Work, instance: jax.Array, is_waiting: Bool[Array, "slot"]
+    ) -> Bool[Array, "slot"]:
+        """Return the requests ahead of the first whose adapter is not there."""
+        return is_waiting & work[AdapterRow].is_open
+
+    def rests(self, work: Work) -> tuple[jax.Array, ...]:
+        """Return whether an adapter is on its way."""
+        return (work[AdapterRow].loading != NO_ADAPTER,)
 
     def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
         """Return the work in which the adapter of a request that joins is the one used last."""
         row, joins = work[AdapterRow], one.is_queued & visit.is_granted
         adapter = adapters_of(ctx, state, one.request)
-        row = row.touched(adapter, joins & (adapter != NO_ADAPTER))
-        return work.having(row.replace(num_open=row.num_open - as_int(joins)))
+        return work.having(row.touched(adapter, joins & (adapter != NO_ADAPTER)))
 
     def factors(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None
@@ -178,7 +182,8 @@ class AdapterLoads(InstanceSource):
     ) -> tuple[Work, jax.Array, Vector]:
         """Return that no step follows where nobody runs and the queue's head waits for its adapter."""
         row, members = work[AdapterRow], work.inst.num_prefill + work.inst.num_decode
-        is_held = goes_on & (members == 0) & (row.loading != NO_ADAPTER)
+        (is_held,) = self.rests(work)
+        is_held = goes_on & (members == 0) & is_held
         held_at = jnp.where(is_held, work.lane.now, ctx.never)
         return work.having(row.replace(held_at=held_at)), goes_on & ~is_held, chains
 
@@ -221,10 +226,10 @@ def _looked_at(ctx: Context, state: State, work: Work, instance: jax.Array) -> W
     key = packed(rank)
     first = jnp.min(jnp.where(is_cold & (value == least), key, jnp.int64(NO_KEY)))
     is_ahead = is_waiting & ((value < least) | ((value == least) & (key < first)))
-    num_open = jnp.where(jnp.any(is_cold), count_of(is_ahead), jnp.int32(ANY_NUMBER))
+    is_open = is_ahead | ~jnp.any(is_cold)
     slot = jnp.minimum(slot_of(first), jnp.int32(ctx.shape.num_slots - 1))
-    row = row.replace(num_open=num_open)
-    asks = (num_open == 0) & (row.loading == NO_ADAPTER)
+    row = row.replace(is_open=is_open)
+    asks = ~jnp.any(is_open) & (row.loading == NO_ADAPTER)
     row, is_beyond = _begun(ctx, row, adapter[slot], _needed(ctx, state, slots, adapter), now, asks)
     outcome = failing(work.lane.outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
     return dataclasses.replace(work.having(row), lane=work.lane.replace(outcome=outcome))

@@ -29,6 +29,7 @@ from blis_jax.engine.sources.gateway import (
     LateIndexNews,
     QueuedGateway,
 )
+from blis_jax.engine.sources.offload import OffloadTiers
 from blis_jax.engine.sources.steps import (
     BlockMoves,
     EarlyExits,
@@ -71,6 +72,7 @@ def sources_of(ctx: Context) -> Sources:
         (Placements, has.places_instances),
         (DeadlineSource, gives_up),
         (AdapterLoads, bool(has.num_adapters) and RequestAdapters in ctx.requests),
+        (OffloadTiers, has.has_offload_tiers),
         (EarlyExits, has_exits),
         (Freeing, frees and not has.reserves_decode),
         (Storing, has.reserves_decode),

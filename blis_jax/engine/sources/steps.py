@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -50,10 +51,15 @@ def _finished(
     state: State,
     work: Work,
     instance: jax.Array,
+    until: jax.Array,
     written: SlotWrite,
     stretch: DecodeSteps | None,
     hooks: Sequence[StepHooks],
 ) -> tuple[Work, RecordWrite]:
+    for repeating in [hook for hook in hooks if hook.repeats]:
+        rests = [reason for hook in hooks for reason in hook.rests(work)]
+        is_over = functools.reduce(jnp.logical_or, rests, jnp.array(False))
+        work = repeating.repeated(ctx, state, work, instance, until, is_over)
     result = finish_step(ctx, state, work, instance, written, stretch, hooks)
     record = work.lane.num_records
     if result.earlier is not None:
@@ -65,11 +71,11 @@ def _finished(
 
 
 def _may_serve(
-    ctx: Context, work: Work, instance: jax.Array, hooks: Sequence[StepHooks]
+    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks]
 ) -> jax.Array:
     does = ctx.memory.does
     is_free = does(work, Do.NOTHING)
-    return (is_free & has_candidate(ctx, work, instance, hooks)) | does(work, Do.ATTEMPT)
+    return (is_free & has_candidate(ctx, state, work, instance, hooks)) | does(work, Do.ATTEMPT)
 
 
 def _not_served(
@@ -132,7 +138,7 @@ def advance(
         work, begins = hook.before_step(ctx, state, work, instance, begins)
     started, stretch = _begun(ctx, state, work, instance, until, begins, hooks)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
-    serves = is_forming & _may_serve(ctx, started, instance, hooks)
+    serves = is_forming & _may_serve(ctx, state, started, instance, hooks)
     fails = does(started, Do.FAILED)
     formed, written = when(
         serves,
@@ -141,10 +147,10 @@ def advance(
     )
     is_sound = formed.lane.outcome == 0
     ends = is_forming & is_sound & does(formed, Do.NOTHING)
-    ends = ends & ~has_candidate(ctx, formed, instance, hooks)
+    ends = ends & ~has_candidate(ctx, state, formed, instance, hooks)
     timed, record = when(
         ends,
-        lambda: _finished(ctx, state, formed, instance, written, stretch, hooks),
+        lambda: _finished(ctx, state, formed, instance, until, written, stretch, hooks),
         lambda: (formed, no_record(ctx)),
     )
     is_completing = timed.lane.mode == Mode.COMPLETING

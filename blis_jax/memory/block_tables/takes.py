@@ -18,7 +18,7 @@ from blis_jax.core.types import LAST, RequestView
 from blis_jax.memory.block_tables.contents import owner_of, shared_number_of
 from blis_jax.policies.contract import NoState, OffloadContext, Policy
 from blis_jax.policies.reading import DEMAND
-from blis_jax.tables.blocks import BlockLife, Takes, TierWorths, mirror_window
+from blis_jax.tables.blocks import BlockLife, Do, Takes, TierWorths, mirror_window
 from blis_jax.tables.context import SlotRows, count_of, row, waiting_mask
 from blis_jax.tables.requests import Request
 
@@ -27,12 +27,39 @@ if TYPE_CHECKING:
 
     from blis_jax.core.types import EngineShape
     from blis_jax.memory.block_tables.turn import Turn
+    from blis_jax.tables.blocks import MemoryTask
+    from blis_jax.tables.state import State
 
     Worth = tuple[jax.Array, ...]  # what uses are worth, if it matters
 
 
 class Uses:
     """Without an offload policy: every content gets room on the CPU, and the one used longest ago gives way."""
+
+    after_reload, again = (
+        Do.ATTEMPT,
+        Do.RELOAD,
+    )  # what follows the last block that comes back, and another one
+
+    def readable(self, turn: Turn, entry: jax.Array) -> jax.Array:
+        """Return the entry if its content can come back, else the spare one."""
+        return entry
+
+    def moved(self, turn: Turn, entry: jax.Array) -> jax.Array:
+        """Return the entry if its use makes it the latest one, else the spare one."""
+        return entry
+
+    def before_step(self, task: MemoryTask) -> MemoryTask:
+        """Return what memory does before anybody is served in a step."""
+        return task
+
+    def repeats(self, is_pure: jax.Array) -> jax.Array:
+        """Return whether steps of a batch that only decodes may be made at once."""
+        return is_pure
+
+    def waits(self, state: State, instance: jax.Array) -> tuple[jax.Array, ...]:
+        """Return whether requests wait for blocks, so that steps without progress are none too many."""
+        return ()
 
     def taken(self, turn: Turn, name: jax.Array, is_it: jax.Array) -> dict[str, Any]:
         """Return the changes where the task's request takes these contents."""

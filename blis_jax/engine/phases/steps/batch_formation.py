@@ -44,7 +44,7 @@ def serve(
 ) -> tuple[Work, SlotWrite]:
     """Serve the next candidate, or the one whose allocation failed before."""
     memory, hand_overs = ctx.memory, ctx.pools.steps
-    one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
+    one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance, hooks))
     found = memory.look_up(ctx, state, work, one)
     comes = hand_overs.comes_with_kv(ctx, state, one)
     asked = _demand(ctx, work, one, found, comes)
@@ -208,17 +208,26 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
 
 
 def has_candidate(
-    ctx: Context, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
+    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
 ) -> jax.Array:
     """Return whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
     lane, memory = work.lane, ctx.memory
     members = work.inst.num_prefill + work.inst.num_decode
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
-    for hook in hooks:
-        has_queue = hook.admits(work, has_queue)
+    if any(hook.withholds for hook in hooks):
+        is_open = _open(SlotRows(state, instance), work, hooks)
+        has_queue = has_queue & jnp.any(is_open)
     is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
     return is_left | (has_queue & has_room)
+
+
+def _open(slots: SlotRows, work: Work, hooks: Sequence[StepHooks]) -> Bool[Array, "slot"]:
+    """The requests that wait and may be served."""
+    is_waiting = waiting_mask(slots, work.lane.now, work.inst.steps_at_now)
+    for hook in hooks:
+        is_waiting = hook.may_be_served(slots.state, work, slots.instance, is_waiting)
+    return is_waiting
 
 
 def member_key(slots: SlotRows, step: StepInProgress, is_due: Bool[Array, "slot"]) -> jax.Array:
@@ -279,18 +288,25 @@ def queue_order(ctx: Context, slots: SlotRows, work: Work) -> tuple[jax.Array, j
     return order
 
 
-def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
-    """Return the packed key of the waiting request that the scheduler puts first."""
-    now = work.lane.now
+def queue_key(
+    ctx: Context,
+    slots: SlotRows,
+    work: Work,
+    priority: jax.Array,
+    hooks: Sequence[StepHooks] = (),
+) -> jax.Array:
+    """Return the packed key of the waiting request that the scheduler puts first of those that may be served."""
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
-    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
+    is_waiting = _open(slots, work, hooks)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
     least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
     return least_key(is_waiting & (value == least), rank)
 
 
-def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) -> Choice:
+def next_candidate(
+    ctx: Context, state: State, work: Work, instance: jax.Array, hooks: Sequence[StepHooks] = ()
+) -> Choice:
     """Choose who is visited next: a member in batch order, whom memory sends, or the head of the wait queue."""
     slots, lane, memory = SlotRows(state, instance), work.lane, ctx.memory
     keeps_priority = memory.keeps_priority
@@ -303,7 +319,7 @@ def next_candidate(ctx: Context, state: State, work: Work, instance: jax.Array) 
 
     def from_queue() -> tuple[jax.Array, Any]:
         priority = queue_priority(ctx, slots, work)
-        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority)))
+        slot = _existing(ctx, slot_of(queue_key(ctx, slots, work, priority, hooks)))
         return slot, priority[slot].astype(jnp.float64) if keeps_priority else None
 
     slot, priority = ctx.when(is_member | memory.is_redirected(work), from_batch, from_queue)

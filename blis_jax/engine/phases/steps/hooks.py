@@ -25,6 +25,8 @@ class StepHooks:
         False  # whether phases carry the states of the gateway's policies, too
     )
     takes_all: ClassVar[bool] = False  # where it ends members early, the whole batch leaves
+    withholds: ClassVar[bool] = False  # some waiting requests may not be served
+    repeats: ClassVar[bool] = False  # equal steps without anybody in the batch are made at once
 
     def before_step(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, begins: jax.Array
@@ -38,9 +40,30 @@ class StepHooks:
         """Return the work once a step has begun, if it `begins`: it is known who waits, and nobody is served yet."""
         return work
 
-    def admits(self, work: Work, may_join: jax.Array) -> jax.Array:
-        """Return whether the next waiting request may be served, which `may_join` for all that others say."""
-        return may_join
+    def may_be_served(
+        self, state: State, work: Work, instance: jax.Array, is_waiting: Bool[Array, "slot"]
+    ) -> Bool[Array, "slot"]:
+        """Return which of the waiting requests may be served in this step; asked only if it `withholds` some."""
+        return is_waiting
+
+    def rests(self, work: Work) -> tuple[jax.Array, ...]:
+        """Return whether an instance with nobody in its batch makes no further step; nothing where it always does."""
+        return ()
+
+    def repeated(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        until: jax.Array,
+        rests: jax.Array,
+    ) -> Work:
+        """Return the work of a step whose batch is formed, which may stand for several equal ones before `until`.
+
+        There is no further one if the instance `rests`. Asked only if it `repeats` steps.
+        """
+        return work
 
     def factors(
         self, ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite | None

@@ -97,6 +97,6 @@ def begin(
             misses=inst.misses + blocks,
             steps_at_now=steps_at_now,
         ),
-        task=jax.tree.map(jnp.zeros_like, work.task),
+        task=ctx.memory.task_before_step(ctx, jax.tree.map(jnp.zeros_like, work.task)),
     )
     return with_next_states(ctx, slots, started), stretch

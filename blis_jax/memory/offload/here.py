@@ -1,0 +1,218 @@
+"""The tiers of the instance that acts: what they have of a request's prompt, and how blocks come to the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import as_int
+from blis_jax.core.pytrees import pytree
+from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, shared_or_own
+from blis_jax.memory.offload.station import submitted
+from blis_jax.tables.blocks import Blocks, InstanceMemory, num_contents
+from blis_jax.tables.context import Context, row
+from blis_jax.tables.offload import (
+    Contents,
+    Count,
+    Jobs,
+    OffloadParams,
+    OffloadTable,
+    Waits,
+)
+from blis_jax.tables.state import State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+LAST_TURN = jnp.iinfo(jnp.int64).max
+
+
+@pytree
+class Here:
+    """The tiers of one instance, which is the spare one if it is not its turn; contents are those of all."""
+
+    instance: Int[Array, ""]
+    key: Int[Array, "entry"]
+    time: Int[Array, "entry"]  # turn of the last use; the spare entry says how many there were
+    used: Int[Array, ""]  # entries that have a content, which are the first ones
+    num_writes: Int[Array, "entry"]
+    is_pending: Bool[Array, "entry"]
+    run: Int[Array, "entry"]
+    place: Int[Array, "entry"]
+    jobs: Jobs
+    waits: Waits
+    counts: Int[Array, "count"]
+    contents: Contents
+
+    @property
+    def spare(self) -> jax.Array:
+        """Return the entry that never has a content."""
+        return jnp.int32(self.key.shape[0] - 1)
+
+    @property
+    def idle(self) -> Bool[Array, "entry"]:
+        """Return the entries that may give way: filled, and of no transfer."""
+        return (self.key != 0) & ~self.is_pending & (self.num_writes == 0)
+
+    def counted(self, what: Count, more: jax.Array) -> Here:
+        """Return the tiers with a larger count."""
+        counts = self.counts.at[what].add(more.astype(jnp.int32))
+        return dataclasses.replace(self, counts=counts)
+
+
+_ROWS = ("num_writes", "is_pending", "run", "place", "jobs", "waits", "counts")
+
+
+def here_of(state: State, instance: jax.Array) -> Here:
+    """Return the tiers of an instance."""
+    blocks, table = state[Blocks], state[OffloadTable]
+    rows = {
+        name: jax.tree.map(lambda part: row(part, instance), getattr(table, name)) for name in _ROWS
+    }
+    used = InstanceMemory(row(blocks.pool, instance)).cpu_used
+    key, time = row(blocks.cpu_key, instance), row(blocks.cpu_time, instance)
+    return Here(instance, key, time, used, **rows, contents=table.contents)
+
+
+def with_here(state: State, here: Here) -> State:
+    """Return the state with the tiers in their place."""
+    blocks, table, at = state[Blocks], state[OffloadTable], (here.instance, jnp.int32(0))
+
+    def put(rows: jax.Array, new: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice(rows, new[None], at)
+
+    rows = {name: jax.tree.map(put, getattr(table, name), getattr(here, name)) for name in _ROWS}
+    pool = InstanceMemory(row(blocks.pool, here.instance)).replace(cpu_used=here.used)
+    blocks = dataclasses.replace(
+        blocks,
+        cpu_key=put(blocks.cpu_key, here.key),
+        cpu_time=put(blocks.cpu_time, here.time),
+        pool=put(blocks.pool, pool.numbers),
+    )
+    return state.having(blocks, OffloadTable(**rows, contents=here.contents))
+
+
+def numbers_of(ctx: Context) -> OffloadParams:
+    """Return the numbers of the tiers."""
+    numbers: OffloadParams = ctx.params.cluster[OffloadParams]
+    return numbers
+
+
+def num_tiers(ctx: Context) -> int:
+    """Return how many tiers there are behind the CPU."""
+    return numbers_of(ctx).base_us.shape[0]
+
+
+def entries_of(
+    ctx: Context, here: Here, name: Int[Array, "n"], place: Int[Array, "n"]
+) -> Int[Array, "n"]:
+    """Return the entry that has each content; the spare one if none has."""
+    noted = here.contents.entry[here.instance, place]
+    is_noted = (here.key[noted] == name) & (name != 0)
+    is_lost = (name != 0) & ~is_noted
+    if not ctx.mechanism.moves_requests:  # else a content may have come back to another place
+        is_lost = is_lost & (place == jnp.int32(num_contents(ctx.shape)))
+
+    def search() -> jax.Array:
+        is_it = here.key[None, :] == name[:, None]
+        return jnp.where(jnp.any(is_it, axis=1), jnp.argmax(is_it, axis=1), here.spare)
+
+    found = ctx.when(
+        jnp.any(is_lost),
+        lambda: search().astype(jnp.int32),
+        lambda: jnp.full(name.shape, here.spare),
+    )
+    return jnp.where(is_noted, noted, jnp.where(is_lost, found, here.spare))
+
+
+class Prompt(NamedTuple):
+    """The blocks of a request's prompt by position, `[position]`."""
+
+    name: jax.Array
+    place: jax.Array
+    entry: jax.Array  # the spare one if it is not on the CPU
+    is_readable: jax.Array  # on the CPU
+    is_absent: jax.Array  # from the CPU
+
+    def first(self, is_it: jax.Array) -> jax.Array:
+        """Return the first position of these, past the last one if there is none."""
+        position = lax.iota(jnp.int32, is_it.shape[0])
+        return jnp.min(jnp.where(is_it, position, jnp.int32(is_it.shape[0])))
+
+
+def prompt_of(ctx: Context, here: Here, slot: jax.Array, request: jax.Array) -> Prompt:
+    """Return the prompt of the request in a slot; beyond its end there is junk."""
+    position = lax.iota(jnp.int32, ctx.shape.list_blocks)
+    end = (position + 1) * jnp.int32(ctx.shape.block_size)
+    name = names(ctx, request, end, jnp.int32(NO_JUMPS))
+    place = shared_or_own(ctx, slot, request, position)
+    entry = entries_of(ctx, here, name, place)
+    is_absent = entry == here.spare
+    return Prompt(name, place, entry, ~is_absent & ~here.is_pending[entry], is_absent)
+
+
+def is_on_gpu(blocks: Blocks, instance: jax.Array, prompt: Prompt) -> Bool[Array, "position"]:
+    """Return which blocks of a prompt the GPU's table names."""
+    named = blocks.named[instance, prompt.place]
+    return (named >= 0) & is_same(blocks.key[instance, jnp.maximum(named, 0)], prompt.name)
+
+
+def tiers_of(ctx: Context, here: Here, prompt: Prompt) -> Int[Array, "position"]:
+    """Return the first tier that has each block of a prompt; past the last one if none has."""
+    tier = jnp.full(prompt.name.shape, jnp.int32(num_tiers(ctx)))
+    for at in reversed(range(num_tiers(ctx))):
+        is_held = here.contents.held[here.instance, at, prompt.place] == prompt.name
+        tier = jnp.where(is_held, jnp.int32(at), tier)
+    return tier
+
+
+def fetched(
+    ctx: Context,
+    here: Here,
+    prompt: Prompt,
+    is_run: jax.Array,
+    tier: jax.Array,
+    now: jax.Array,
+    is_it: jax.Array,
+) -> tuple[Here, jax.Array]:
+    """Return the tiers with those blocks of a run on their way to the CPU that it has not, if there is room."""
+    if not num_tiers(ctx):
+        return here, jnp.array(False)
+    absent = is_run & prompt.is_absent & is_it
+    count, number = jnp.sum(absent, dtype=jnp.int32), lax.iota(jnp.int32, here.key.shape[0])
+    capacity = ctx.params.cluster.kv_cpu_blocks[
+        jnp.minimum(here.instance, ctx.shape.num_instances - 1)
+    ]
+    free = capacity - here.used
+    fits = (count > 0) & (count <= free + jnp.sum(here.idle, dtype=jnp.int32))
+    is_empty = (number >= here.used) & (number < capacity)
+    turn = jnp.where(here.idle, here.time, LAST_TURN)
+    order = jnp.argsort(jnp.where(is_empty, number.astype(jnp.int64) - LAST_TURN, turn))
+    order = order.astype(jnp.int32)
+    rank = jnp.cumsum(absent, dtype=jnp.int32) - 1
+    taken = absent & fits
+    entry = jnp.where(taken, order[jnp.maximum(rank, 0)], here.spare)
+    head, spare = order[0], number == here.spare
+    nowhere = jnp.int32(num_contents(ctx.shape))
+    place = jnp.where(taken, prompt.place, nowhere)
+    noted = here.contents.entry.at[here.instance, place].set(entry)
+    is_new = jnp.zeros_like(here.is_pending).at[entry].set(True) & ~spare
+    here = dataclasses.replace(
+        here,
+        key=jnp.where(is_new, here.key.at[entry].set(prompt.name), here.key),
+        used=jnp.where(fits, jnp.minimum(here.used + count, capacity), here.used),
+        is_pending=here.is_pending | is_new,
+        run=jnp.where(is_new, head, here.run),
+        place=jnp.where(is_new, here.place.at[entry].set(rank), here.place),
+        contents=dataclasses.replace(here.contents, entry=noted),
+    )
+    at = jnp.int32(num_tiers(ctx)) * jnp.int32(here.key.shape[0]) + head
+    jobs, counts = submitted(numbers_of(ctx), here.jobs, here.counts, at, tier, count, now, fits)
+    here = dataclasses.replace(here, jobs=jobs, counts=counts)
+    here = here.counted(Count.EVICTIONS, jnp.where(fits, jnp.maximum(count - free, 0), 0))
+    here = here.counted(Count.FETCHES, fits).counted(Count.REFUSALS, is_it & ~fits)
+    return here.counted(Count.CHANGES, as_int(is_it)), fits

@@ -1,0 +1,385 @@
+"""What off-load tiers do in the steps of an instance.
+
+Before a step they hear which transfers have ended, and requests that wait for blocks are looked at again. Before an
+allocation, a request that holds nothing waits if storage has the next block of its prompt; else blocks come back from
+the CPU, and storage is asked for the one that is missing there. After a step, what the batch holds is used in batch
+order: what the CPU lacks takes the place of the oldest entry that no transfer holds, and goes on to every tier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.columns import as_int
+from blis_jax.core.exact import ceil_div, full_blocks
+from blis_jax.core.types import LAST
+from blis_jax.memory.block_tables.contents import places
+from blis_jax.memory.block_tables.takes import Uses
+from blis_jax.memory.offload.here import (
+    LAST_TURN,
+    Here,
+    Prompt,
+    entries_of,
+    fetched,
+    here_of,
+    is_on_gpu,
+    num_tiers,
+    numbers_of,
+    prompt_of,
+    tiers_of,
+    with_here,
+)
+from blis_jax.memory.offload.station import advanced, submitted
+from blis_jax.tables.blocks import Asker, Blocks, Do, MemoryTask
+from blis_jax.tables.context import Context, SlotRows
+from blis_jax.tables.journeys import Reservations
+from blis_jax.tables.offload import Count, Job, OffloadTable, Phase, Waits, waits_of
+from blis_jax.tables.state import Instance, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.memory.block_tables.turn import Turn
+
+LONGEST_WAIT_US = 10**9
+
+
+class OffloadUses(Uses):
+    """The uses of a CPU tier with storage behind it: transfers hold entries, and a reload takes no time."""
+
+    after_reload = Do.FETCH
+    again = Do.BRING_BACK
+
+    def readable(self, turn: Turn, entry: jax.Array) -> jax.Array:
+        """Return the entry if its content is there and not on its way, else the spare one."""
+        table, spare = turn.state[OffloadTable], jnp.int32(turn.blocks.cpu_key.shape[1] - 1)
+        return jnp.where(table.is_pending[turn.instance, entry], spare, entry)
+
+    def moved(self, turn: Turn, entry: jax.Array) -> jax.Array:
+        """Return the entry if its use makes it the latest one, else the spare one."""
+        table, spare = turn.state[OffloadTable], jnp.int32(turn.blocks.cpu_key.shape[1] - 1)
+        return jnp.where(table.num_writes[turn.instance, entry] > 0, spare, entry)
+
+    def before_step(self, task: MemoryTask) -> MemoryTask:
+        """Return the task that hears of transfers."""
+        return task.replace(do=jnp.int32(Do.POLL))
+
+    def repeats(self, is_pure: jax.Array) -> jax.Array:
+        """Return false: each step uses what the batch holds."""
+        return jnp.array(False)
+
+    def waits(self, state: State, instance: jax.Array) -> tuple[jax.Array, ...]:
+        """Return whether some request of the instance waits for storage."""
+        slots = SlotRows(state, instance)
+        phase = waits_of(state[OffloadTable], instance, slots.request)
+        return (jnp.any((phase == Phase.LOOK_UP) | (phase == Phase.WAIT)),)
+
+
+def _begin(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTask, jax.Array]:
+    """The tiers of the active instance, the task, and µs."""
+    instance = jnp.where(is_on, state.lane.active, jnp.int32(ctx.shape.num_instances))
+    task = MemoryTask(state[Blocks].task)
+    return here_of(state, instance), task, state.lane.now.astype(jnp.int64)
+
+
+def _end(state: State, here: Here, task: MemoryTask, is_on: jax.Array, **changes: Any) -> State:
+    state = with_here(state, here)
+    blocks = state[Blocks]
+    numbers = jnp.where(is_on, task.replace(**changes).numbers, blocks.task)
+    return state.having(dataclasses.replace(blocks, task=numbers))
+
+
+# --- before a step --------------------------------------------------------------------------------
+
+
+def poll(ctx: Context, state: State, is_on: jax.Array) -> State:
+    """Return the state in which the tiers have heard of transfers, and of requests that wait each is looked at."""
+    here, task, now = _begin(ctx, state, is_on)
+    if num_tiers(ctx):
+        here = _heard(ctx, state, here, now, is_on)
+        here = _looked_at(ctx, state, here, now, is_on)
+    return _end(state, here, task, is_on, do=jnp.int32(Do.NOTHING))
+
+
+def _heard(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Array) -> Here:
+    jobs, counts = advanced(numbers_of(ctx), here.jobs, here.counts, now, is_on)
+    here = dataclasses.replace(here, jobs=jobs, counts=counts)
+    count = jnp.where(is_on, counts[Count.DONE], 0)
+
+    def hear(at: jax.Array, here: Here) -> Here:
+        return _heard_of(ctx, state[Blocks], here, at)
+
+    here = lax.fori_loop(0, count, hear, here)
+    counts = here.counts.at[Count.DONE].set(here.counts[Count.DONE] - count)
+    return dataclasses.replace(here, counts=counts.at[Count.CHANGES].set(count))
+
+
+def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
+    """The tiers once they know of one transfer: blocks can be read, or a tier has one more."""
+    jobs, size = here.jobs, here.key.shape[0]
+    is_it = (jobs.status == Job.DONE) & (jobs.done_at == at)
+    job = jnp.argmax(is_it).astype(jnp.int32)
+    tier, reads = lax.div(job, jnp.int32(size)), job >= jnp.int32(num_tiers(ctx) * size)
+    entry = job - tier * jnp.int32(size)
+    number = lax.iota(jnp.int32, size)
+    name = here.key[entry]
+    place = places(ctx, blocks, name[None], here.instance)[0]
+    slot = (here.instance, jnp.minimum(tier, jnp.int32(num_tiers(ctx) - 1)), place)
+    held = here.contents.held
+    held = held.at[slot].set(jnp.where(reads, held[slot], name))
+    written = ~reads & (number == entry)
+    num_writes = here.num_writes - as_int(written)
+    comes = reads & here.is_pending & (here.run == entry)
+    is_idle = comes | (written & (num_writes == 0))
+    now = here.time[here.spare]
+    turn = jnp.where(is_idle, now + jnp.where(comes, here.place, 0), here.time)
+    after = now + jnp.sum(is_idle, dtype=jnp.int64)
+    return dataclasses.replace(
+        here,
+        num_writes=num_writes,
+        is_pending=here.is_pending & ~comes,
+        time=jnp.where(number == here.spare, after, turn),
+        jobs=dataclasses.replace(jobs, status=jnp.where(is_it, jnp.int32(Job.NONE), jobs.status)),
+        contents=dataclasses.replace(here.contents, held=held),
+    )
+
+
+def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Array) -> Here:
+    """The tiers after each request that waits has been looked at, in the order of their names."""
+    slots = SlotRows(state, here.instance)
+    rank, request = slots.tie_rank, slots.request
+
+    def next_rank(here: Here, last: jax.Array) -> jax.Array:
+        is_it = (here.waits.request == request) & (rank > last)
+        is_it = is_it & (here.waits.phase != Phase.NONE) & (here.waits.phase != Phase.SETTLED)
+        return jnp.min(jnp.where(is_it, rank, jnp.int32(LAST)))
+
+    def goes_on(carry: tuple[jax.Array, Here]) -> jax.Array:
+        return is_on & (carry[0] != LAST)
+
+    def look(carry: tuple[jax.Array, Here]) -> tuple[jax.Array, Here]:
+        at, here = carry
+        is_it = (rank == at) & (here.waits.request == request)
+        here = _one_looked_at(ctx, here, jnp.argmax(is_it).astype(jnp.int32), request, now)
+        return next_rank(here, at), here
+
+    return lax.while_loop(goes_on, look, (next_rank(here, jnp.int32(-1)), here))[1]
+
+
+def _one_looked_at(
+    ctx: Context, here: Here, slot: jax.Array, request: Int[Array, "slot"], now: jax.Array
+) -> Here:
+    waits = here.waits
+    prompt = prompt_of(ctx, here, slot, request[slot])
+    is_run = _run(prompt, waits.first[slot], waits.count[slot])
+    is_absent = jnp.any(is_run & prompt.is_absent)
+    is_there = jnp.all(~is_run | prompt.is_readable)
+    asks = waits.phase[slot] == Phase.LOOK_UP
+    here = _with_known(ctx, here, prompt, is_run & asks)
+    here, comes = fetched(ctx, here, prompt, is_run, waits.tier[slot], now, asks & is_absent)
+    is_late = now - waits.since[slot] > LONGEST_WAIT_US
+    is_settled = is_there | jnp.where(asks, is_absent & ~comes, is_absent) | is_late
+    phase = jnp.where(is_settled, jnp.int32(Phase.SETTLED), jnp.int32(Phase.WAIT))
+    here = here.counted(Count.CHANGES, as_int(phase != waits.phase[slot]))
+    return dataclasses.replace(here, waits=_with(waits, slot, jnp.array(True), phase=phase))
+
+
+def _run(prompt: Prompt, first: jax.Array, count: jax.Array) -> Bool[Array, "position"]:
+    position = lax.iota(jnp.int32, prompt.name.shape[0])
+    return (position >= first) & (position < first + count)
+
+
+def _with(waits: Waits, slot: jax.Array, is_it: jax.Array, **values: jax.Array) -> Waits:
+    here = is_it & (lax.iota(jnp.int32, waits.phase.shape[0]) == slot)
+    rows = {name: jnp.where(here, value, getattr(waits, name)) for name, value in values.items()}
+    return dataclasses.replace(waits, **rows)
+
+
+def _with_known(ctx: Context, here: Here, prompt: Prompt, is_it: jax.Array) -> Here:
+    """The tiers in which storage has been asked about these contents."""
+    known, last = here.contents.known, jnp.int32(here.contents.known.shape[1] - 1)
+    place = jnp.where(is_it, prompt.place, last)
+    known = known.at[here.instance, place].set(jnp.where(is_it, prompt.name, 0))
+    return dataclasses.replace(here, contents=dataclasses.replace(here.contents, known=known))
+
+
+# --- before an allocation -------------------------------------------------------------------------
+
+
+def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
+    """Return the state in which the task's request waits for blocks of its prompt, or some come back for it."""
+    here, task, now = _begin(ctx, state, is_on)
+    slot, request = task.slot, task.request
+    slots = SlotRows(state, here.instance)
+    is_new = is_on & (task.held == 0)
+    if Reservations in state:
+        is_new = is_new & (state[Reservations].of(request).target != here.instance)
+    phase = waits_of(state[OffloadTable], here.instance, slots.request)[slot]
+    here = _deferred(ctx, state, here, task, now, is_new & (phase == Phase.NONE))
+    phase = jnp.where(here.waits.request[slot] == request, here.waits.phase[slot], 0)
+    waits = is_new & ((phase == Phase.LOOK_UP) | (phase == Phase.WAIT))
+    then = jnp.where(task.asker == Asker.QUEUE, jnp.int32(Do.NOTHING), jnp.int32(Do.FAILED))
+    return _end(
+        state,
+        here,
+        task,
+        is_on,
+        do=jnp.where(waits, then, jnp.int32(Do.BRING_BACK)),
+        has_reloaded=as_int(waits),  # not for want of blocks on the CPU
+    )
+
+
+def _deferred(
+    ctx: Context, state: State, here: Here, task: MemoryTask, now: jax.Array, is_it: jax.Array
+) -> Here:
+    """The tiers in which the task's request waits, if the next block of its prompt is not at hand and will be."""
+    prompt = prompt_of(ctx, here, task.slot, task.request)
+    position = lax.iota(jnp.int32, prompt.name.shape[0])
+    end = full_blocks(ctx.request(task.request).input_len, ctx.shape.block_size)
+    at_hand = is_on_gpu(state[Blocks], here.instance, prompt)
+    first = prompt.first((position >= task.cursor) & ~(at_hand | prompt.is_readable))
+    at = jnp.minimum(first, jnp.int32(position.shape[0] - 1))
+    is_short, is_absent = is_it & (first < end), prompt.is_absent[at]
+    run, tier = _storage_run(ctx, here, prompt, at_hand, first, end)
+    of_storage = is_short & is_absent & (tier < num_tiers(ctx))
+    waits = of_storage | (is_short & ~is_absent)
+    is_known = here.contents.known[here.instance, prompt.place] == prompt.name
+    asks = of_storage & jnp.all(~run | is_known)
+    here, comes = fetched(ctx, here, prompt, run, tier, now, asks)
+    phase = jnp.where(of_storage & ~asks, jnp.int32(Phase.LOOK_UP), jnp.int32(Phase.WAIT))
+    phase = jnp.where(asks & ~comes, jnp.int32(Phase.SETTLED), phase)
+    here = here.counted(Count.DEFERRALS, waits).counted(Count.CHANGES, waits)
+    made = _with(
+        here.waits,
+        task.slot,
+        waits,
+        request=task.request,
+        phase=phase,
+        first=first,
+        count=jnp.where(of_storage, jnp.sum(run, dtype=jnp.int32), 1),
+        tier=tier,
+        since=now,
+    )
+    return dataclasses.replace(here, waits=made)
+
+
+def _storage_run(
+    ctx: Context, here: Here, prompt: Prompt, at_hand: jax.Array, first: jax.Array, end: jax.Array
+) -> tuple[Bool[Array, "position"], jax.Array]:
+    """The blocks from the first on that only the same tier has, and that tier."""
+    position = lax.iota(jnp.int32, prompt.name.shape[0])
+    tiers = tiers_of(ctx, here, prompt)
+    tier = tiers[jnp.minimum(first, jnp.int32(position.shape[0] - 1))]
+    is_alike = ~at_hand & prompt.is_absent & (tiers == tier) & (position < end)
+    after = prompt.first((position >= first) & ~is_alike)
+    return (position >= first) & (position < after), tier
+
+
+def fetch(ctx: Context, state: State, is_on: jax.Array) -> State:
+    """Return the state in which storage is asked for the block that ended a reload, if that has it."""
+    here, task, now = _begin(ctx, state, is_on)
+    prompt = prompt_of(ctx, here, task.slot, task.request)
+    end = full_blocks(ctx.request(task.request).input_len, ctx.shape.block_size)
+    at_hand = is_on_gpu(state[Blocks], here.instance, prompt)
+    run, tier = _storage_run(ctx, here, prompt, at_hand, task.cursor, end)
+    is_there = (task.cursor < end) & (task.jumps == 0) & (tier < num_tiers(ctx))
+    here, _ = fetched(ctx, here, prompt, run, tier, now, is_on & is_there & jnp.any(run))
+    return _end(state, here, task, is_on, do=jnp.int32(Do.ATTEMPT))
+
+
+# --- after a step ---------------------------------------------------------------------------------
+
+
+def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:
+    """Return the state in which what the batch holds has been used."""
+    here, task, now = _begin(ctx, state, is_on)
+    slots, size = SlotRows(state, here.instance), ctx.shape.block_size
+    inst = Instance(state.inst.numbers[here.instance])
+    order = slots.order
+    held = slots.alloc_offset + jnp.where(slots.finish != LAST, inst.step_index, 0)
+    count = jnp.where(order != LAST, ceil_div(held, size), 0)
+    in_prompt = jnp.minimum(count, full_blocks(slots.input_len, size))
+    count = jnp.where(numbers_of(ctx).is_prompt_only, in_prompt, count)
+
+    def next_member(place: jax.Array) -> jax.Array:
+        return jnp.min(jnp.where((order > place) & (count > 0), order, jnp.int32(LAST)))
+
+    def goes_on(carry: tuple[jax.Array, jax.Array, Here]) -> jax.Array:
+        return is_on & (carry[0] != LAST)
+
+    def use(carry: tuple[jax.Array, jax.Array, Here]) -> tuple[jax.Array, jax.Array, Here]:
+        place, start, here = carry
+        slot = jnp.argmax(order == place).astype(jnp.int32)
+        here, reached = _used(ctx, state, here, slot, start, count[slot], now)
+        is_over = reached >= count[slot]
+        after = jnp.where(is_over, next_member(place), place)
+        return after, jnp.where(is_over, 0, reached), here
+
+    first = next_member(jnp.int32(-1)), jnp.int32(0), here
+    here = lax.while_loop(goes_on, use, first)[2]
+    return _end(state, here, task, is_on, do=jnp.int32(Do.NOTHING))
+
+
+def _used(
+    ctx: Context,
+    state: State,
+    here: Here,
+    slot: jax.Array,
+    start: jax.Array,
+    count: jax.Array,
+    now: jax.Array,
+) -> tuple[Here, jax.Array]:
+    """The tiers after the uses of a member's list up to the first block that gets an entry; and how far that is."""
+    blocks, shape = state[Blocks], ctx.shape
+    position = lax.iota(jnp.int32, shape.list_blocks)
+    is_listed = (position >= start) & (position < count)
+    listed = lax.dynamic_slice(
+        blocks.lists, (here.instance, slot, jnp.int32(0)), (1, 1, shape.list_blocks)
+    )[0, 0]
+    name = blocks.key[here.instance, jnp.where(is_listed, listed, jnp.int32(shape.num_blocks))]
+    name = jnp.where(is_listed, name, jnp.int64(0))
+    place = places(ctx, blocks, name, here.instance)
+    entry, idle = entries_of(ctx, here, name, place), here.idle
+    missing = (name != 0) & (entry == here.spare)
+    capacity = ctx.params.cluster.kv_cpu_blocks[jnp.minimum(here.instance, shape.num_instances - 1)]
+    has_empty = here.used < capacity
+    has_room = has_empty | jnp.any(idle)
+    first = jnp.min(jnp.where(missing & has_room, position, count))
+    is_touched = (name != 0) & ~missing & (position < first) & idle[entry]
+    before = here.time[here.spare]
+    touched = here.time.at[jnp.where(is_touched, entry, here.spare)].max(before + position)
+    stores = first < count
+    oldest = jnp.argmin(jnp.where(idle, touched, LAST_TURN)).astype(jnp.int32)
+    taken = jnp.where(has_empty, here.used, oldest)
+    number, at = lax.iota(jnp.int32, here.key.shape[0]), jnp.minimum(first, position[-1])
+    is_new = stores & (number == taken)
+    turn = jnp.where(is_new, before + first, touched)
+    spare = number == here.spare
+    noted = here.contents.entry
+    where = (here.instance, jnp.where(stores, place[at], noted.shape[1] - 1))
+    here = dataclasses.replace(
+        here,
+        key=jnp.where(is_new, name[at], here.key),
+        time=jnp.where(spare, before + position.shape[0], turn),
+        used=here.used + as_int(stores & has_empty),
+        num_writes=jnp.where(is_new, jnp.int32(num_tiers(ctx)), here.num_writes),
+        contents=dataclasses.replace(here.contents, entry=noted.at[where].set(taken)),
+    )
+    here = here.counted(Count.EVICTIONS, stores & ~has_empty)
+    skipped = jnp.sum(missing & ~has_room, dtype=jnp.int32)
+    here = _written(ctx, here.counted(Count.SKIPS, skipped), taken, now, stores)
+    return here, jnp.where(stores, first + 1, count)
+
+
+def _written(ctx: Context, here: Here, entry: jax.Array, now: jax.Array, stores: jax.Array) -> Here:
+    """The tiers in which a new entry is on its way to each of them."""
+    jobs, counts, one = here.jobs, here.counts, jnp.int32(1)
+    for at in range(num_tiers(ctx)):
+        job, tier = jnp.int32(at * here.key.shape[0]) + entry, jnp.int32(at)
+        jobs, counts = submitted(numbers_of(ctx), jobs, counts, job, tier, one, now, stores)
+    return dataclasses.replace(here, jobs=jobs, counts=counts)

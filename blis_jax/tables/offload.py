@@ -1,0 +1,179 @@
+"""Off-load tiers at the instances: what the CPU and the storage behind it have, transfers, and who waits for some.
+
+A program has of this only where KV blocks are off-loaded. Which content an entry of the CPU tier has, and when it was
+used last, stands in `Blocks` (`cpu_key`, `cpu_time`), as where there is no more than that tier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.core.pytrees import pytree
+from blis_jax.tables.blocks import num_contents
+
+if TYPE_CHECKING:
+    import jax
+    from jaxtyping import Array, Bool, Float, Int
+
+    from blis_jax.core.types import EngineShape
+    from blis_jax.tables.state import State
+
+
+class Phase(enum.IntEnum):
+    """The wait of a request for blocks of its prompt."""
+
+    NONE = 0
+    LOOK_UP = 1  # its blocks have not been asked for yet
+    WAIT = 2  # until all are on the CPU
+    SETTLED = 3  # it waits no longer
+
+
+class Job(enum.IntEnum):
+    """A transfer between the CPU and storage."""
+
+    NONE = 0
+    QUEUED = 1
+    SERVED = 2
+    DONE = 3  # and the CPU tier has not heard of it yet
+
+
+class Count(enum.IntEnum):
+    """What is counted of an instance."""
+
+    JOBS = 0  # transfers begun
+    DRAWS = 1  # of the normal stream
+    DONE = 2  # transfers that have ended since the CPU tier heard of some
+    CHANGES = 3  # of waits, since the step in progress began
+    FETCHES = 4  # runs of blocks that come back from storage
+    REFUSALS = 5  # runs for which the CPU had no room
+    DEFERRALS = 6  # requests that began to wait
+    SKIPS = 7  # blocks that found no room on the CPU
+    EVICTIONS = 8  # blocks that gave way there
+
+
+@pytree
+class OffloadParams:
+    """The numbers of the tiers, all traced; bytes, bytes/µs and µs."""
+
+    block_bytes: Float[Array, ""]
+    is_prompt_only: Bool[Array, ""]
+    read_bandwidth: Float[Array, "tier"]
+    write_bandwidth: Float[Array, "tier"]
+    base_us: Float[Array, "tier"]
+    depth: Float[Array, "tier"]  # transfers at once from which on all the bandwidth is there
+    fraction: Float[Array, "tier"]  # of the bandwidth, that one transfer has
+    jitter: Float[Array, "tier"]
+    num_readers: Int[Array, "tier"]
+    num_writers: Int[Array, "tier"]
+    normals: Float[Array, "draw"]
+
+
+@pytree
+class Jobs:
+    """Transfers of one instance, of all in the table: each entry's to each tier, then each entry's from one of them."""
+
+    status: Int[Array, "*instance job"]  # Job
+    number: Int[Array, "*instance job"]
+    tier: Int[Array, "*instance job"]
+    num_blocks: Int[Array, "*instance job"]
+    by_writer: Int[Array, "*instance job"]  # the kind of thread that serves it
+    done_at: Int[Array, "*instance job"]  # number among those that have ended
+    submitted: Int[Array, "*instance job"]  # µs, likewise the next
+    ends: Int[Array, "*instance job"]
+    factor: Float[Array, "*instance job"]  # of its time
+
+
+@pytree
+class Waits:
+    """Requests of one instance by slot, of all in the table, that wait for blocks or have waited."""
+
+    request: Int[Array, "*instance slot"]
+    phase: Int[Array, "*instance slot"]  # Phase
+    first: Int[Array, "*instance slot"]  # block of its prompt
+    count: Int[Array, "*instance slot"]
+    tier: Int[Array, "*instance slot"]
+    since: Int[Array, "*instance slot"]  # µs
+
+
+@pytree
+class Contents:
+    """What is known of contents at all instances, by their place in the table from content to block.
+
+    Places are used again: an entry counts where the name is the same.
+    """
+
+    entry: Int[Array, "instance content"]  # of the CPU tier, that had it last
+    known: Int[Array, "instance content"]  # name that storage was asked about
+    held: Int[Array, "instance tier content"]  # name that a tier has
+
+
+@pytree
+class OffloadTable:
+    """Off-load tiers of every instance, a spare row included."""
+
+    num_writes: Int[Array, "*lane instance entry"]  # on their way to storage
+    is_pending: Bool[Array, "*lane instance entry"]  # on its way from there
+    run: Int[Array, "*lane instance entry"]  # the first entry of those that come together
+    place: Int[Array, "*lane instance entry"]  # among these
+    jobs: Jobs
+    waits: Waits
+    counts: Int[Array, "*lane instance count"]
+    contents: Contents
+
+    def unchanged(self) -> Forgotten:
+        """Return that no wait is forgotten."""
+        rows, slots = self.waits.phase.shape[-2:]
+        return Forgotten(jnp.int32(rows - 1), jnp.int32(slots - 1), jnp.array(False))
+
+    @classmethod
+    def first(cls, shape: EngineShape, num_tiers: int) -> OffloadTable:
+        """Return tiers without contents."""
+        rows, entries = shape.num_instances + 1, shape.mirror_size + 1
+        each, places = jnp.zeros((rows, entries), jnp.int32), num_contents(shape) + 1
+        job = jnp.zeros((rows, (num_tiers + 1) * entries), jnp.int32)
+        slot = jnp.zeros((rows, shape.num_slots), jnp.int32)
+        tier = jnp.broadcast_to(lax.iota(jnp.int32, job.shape[1]) // entries, job.shape)
+        long = job.astype(jnp.int64)
+        return cls(
+            num_writes=each,
+            is_pending=each == 1,
+            run=each,
+            place=each,
+            jobs=Jobs(job, job, tier, job, job, job, long, long, job.astype(jnp.float64)),
+            waits=Waits(slot, slot, slot, slot, slot, slot.astype(jnp.int64)),
+            counts=jnp.zeros((rows, len(Count)), jnp.int32),
+            contents=Contents(
+                jnp.full((rows, places), entries - 1, jnp.int32),
+                jnp.zeros((rows, places), jnp.int64),
+                jnp.zeros((rows, num_tiers, places), jnp.int64),
+            ),
+        )
+
+
+@pytree
+class Forgotten:
+    """A slot whose request has got its blocks: that it has waited counts no longer."""
+
+    instance: Int[Array, ""]
+    slot: Int[Array, ""]
+    is_it: Bool[Array, ""]
+
+    def put(self, state: State) -> State:
+        """Return the state in which it is forgotten."""
+        table = state[OffloadTable]
+        phase, at = table.waits.phase, (self.instance, self.slot)
+        kept = jnp.where(self.is_it, jnp.int32(Phase.NONE), phase[at])
+        waits = dataclasses.replace(table.waits, phase=phase.at[at].set(kept))
+        return state.having(dataclasses.replace(table, waits=waits))
+
+
+def waits_of(table: OffloadTable, instance: jax.Array, request: jax.Array) -> jax.Array:
+    """Return the phase of the request in every slot of an instance."""
+    waits = table.waits
+    is_it = waits.request[instance] == request
+    return jnp.where(is_it, waits.phase[instance], jnp.int32(Phase.NONE))
