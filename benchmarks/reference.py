@@ -14,6 +14,7 @@ import sweeps.claims.grammar  # noqa: F401  (registers the metrics of searches)
 from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
+from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import declared_in
 from blis_jax.latency.registry import MODELS
@@ -32,6 +33,7 @@ def settings_table() -> str:
         "Machines": Machines,
         "Pools of blis-2026-08": PoolSettings,
         "KV memory": MemorySettings,
+        "Off-load tiers of blis-2026-08": OffloadSettings,
         "LoRA adapters of blis-2026-08": AdapterSettings,
         "Router": RouterSettings,
         "The gateway's queue": FlowSettings,

@@ -41,6 +41,7 @@ from blis_jax.tables.requests import (
     Requests,
     RequestTargets,
     Sessions,
+    TextRanks,
 )
 from blis_jax.tables.state import Inst, Reg, State, initial_state
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable
@@ -135,6 +136,7 @@ def requests_of(
             ),
             *([Media(_has_media(table))] if mechanism.encodes else []),
             *([PartRanks(_part_ranks(table, order))] if mechanism.reserves_decode else []),
+            *([_text_ranks(table, order)] if mechanism.has_offload_tiers else []),
             *_columns(table),
             *([_sessions(table)] if mechanism.reads("has_session") else []),
             *_deadlines(table, arrival, forever),
@@ -162,12 +164,21 @@ def _columns(table: RequestTable) -> Iterator[object]:
         yield RequestAdapters(jnp.pad(jnp.asarray(table.adapter, jnp.int32), (0, 1)) - 1)
 
 
+def _texts(table: RequestTable, order: Order) -> jax.Array:
+    """`Order.part_texts`, also where the ids are the usual ones."""
+    texts = order.part_texts
+    if texts is None:
+        texts = ranks_of_parts([f"request_{row}" for row in range(table.num_rows)])
+    return jnp.asarray(texts, jnp.int32)
+
+
+def _text_ranks(table: RequestTable, order: Order) -> TextRanks:
+    return TextRanks(jnp.pad(_texts(table, order)[:2].T, ((0, 1), (0, 0))))
+
+
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
     """`PartRanks.table`."""
-    texts, num_rows = order.part_texts, table.num_rows
-    if texts is None:
-        texts = ranks_of_parts([f"request_{row}" for row in range(num_rows)])
-    texts = jnp.asarray(texts, jnp.int32)
+    texts = _texts(table, order)
     arrival = jnp.tile(jnp.asarray(table.arrival_us), len(texts))
     by_arrival = jnp.lexsort((texts.reshape(-1), arrival))
     ranks = jnp.zeros(texts.size, jnp.int32)

@@ -32,7 +32,8 @@ CPU_TIERS = (NO_TIER, INERT, ACTIVE)
 FIGURES = {
     "cache_hit_rate": "hits ÷ (hits + misses) of KV blocks, the CPU tier included",
     "preemption_rate": "preemptions per completed request",
-    "thrashing_rate": "reloads within 1 ms of their offload ÷ offloads; blis-2026-08: evicted ÷ copied",
+    "thrashing_rate": "reloads within 1 ms of their offload ÷ offloads; blis-2026-08: evicted ÷ copied, "
+    "of off-load tiers refused ÷ fetched",
     "peak_used_blocks": "most KV blocks used in a step",
     "kv_peak_utilization": "most KV blocks used in a step ÷ all KV blocks",
     "kv_mean_utilization": "used ÷ all KV blocks, averaged over the run's duration",
@@ -122,15 +123,26 @@ def printed_hit_rate(record: RunRecord) -> float:
 def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
     """Return reloads within 1,000 µs of their offload ÷ offloads of every instance; 0 without offloads.
 
-    In August 2026: blocks that gave way on the CPU ÷ blocks copied there.
+    In August 2026: blocks that gave way on the CPU ÷ blocks copied there; with off-load tiers, runs of blocks that the
+    CPU had no room for ÷ all that storage has been asked for.
     """
-    return ratio(record.instances.cpu_thrashing, record.instances.cpu_offloads)
+    return ratio(*_thrashing(record))
+
+
+def _thrashing(
+    record: RunRecord,
+) -> tuple[Int[np.ndarray, "instance"], Int[np.ndarray, "instance"]]:
+    """What thrashes on every instance, and of how much."""
+    if record.offload is None:
+        return record.instances.cpu_thrashing, record.instances.cpu_offloads
+    refusals = record.offload.num_refusals
+    return refusals, refusals + record.offload.num_fetches
 
 
 @_metric("thrashing_rate", LOWER, RATIOS_OF_SUMS)
 def thrashing_rate(record: RunRecord) -> float:
     """Return the same of all instances together."""
-    return ratio(record.instances.cpu_thrashing.sum(), record.instances.cpu_offloads.sum())
+    return ratio(*(values.sum() for values in _thrashing(record)))
 
 
 def printed_thrashing_rate(record: RunRecord) -> float:

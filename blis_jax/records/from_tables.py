@@ -15,6 +15,7 @@ from blis_jax.records.record import (
     NO_EVICTION,
     AdapterRecords,
     InstanceRecords,
+    OffloadRecords,
     PreemptionRecords,
     RequestRecords,
     RunRecord,
@@ -34,6 +35,7 @@ from blis_jax.records.stays import Timeouts, ended_steps, orphaned_us, paid_us
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Eviction, Pool
 from blis_jax.tables.journeys import Downs, Journey, Reservation
+from blis_jax.tables.offload import Count, OffloadCounts
 from blis_jax.tables.raw import BlockRecords
 from blis_jax.tables.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 
@@ -61,6 +63,7 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
         is_august=seen.rules.has_order,
         splits=splits,
         adapters=_adapter_records(seen),
+        offload=_offload_records(seen),
         figures={name: float(figure) for name, figure in seen.raw.figures.items()},
     )
 
@@ -76,6 +79,18 @@ def _adapter_records(seen: Observation) -> AdapterRecords | None:
             for one in (table.num_loads, table.num_evictions)
         )
     )
+
+
+def _offload_records(seen: Observation) -> OffloadRecords | None:
+    """Return what off-load tiers did, if there are some."""
+    if OffloadCounts not in seen.raw:
+        return None
+    counts = seen.xp.asarray(seen.raw[OffloadCounts].of)[: seen.num_instances].astype(np.int64)
+    of = (
+        *(Count.FETCHES, Count.REFUSALS, Count.DEFERRALS),
+        *(Count.SKIPS, Count.EVICTIONS, Count.JOBS),
+    )
+    return OffloadRecords(*(counts[:, what] for what in of))
 
 
 def request_records(seen: Observation) -> tuple[RequestRecords, SplitRecords | None]:

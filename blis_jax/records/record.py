@@ -240,6 +240,18 @@ class AdapterRecords:
     ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class OffloadRecords:
+    """What happened between the CPU's memory and the off-load tiers behind it."""
+
+    num_fetches: Int[np.ndarray, "instance"]  # runs of blocks that storage was asked for
+    num_refusals: Int[np.ndarray, "instance"]  # runs for which the CPU had no room
+    num_deferrals: Int[np.ndarray, "instance"]  # waits of requests for blocks of their prompts
+    num_skips: Int[np.ndarray, "instance"]  # uses of blocks that found no room on the CPU
+    num_evictions: Int[np.ndarray, "instance"]  # blocks that gave way there
+    num_transfers: Int[np.ndarray, "instance"]  # to and from storage
+
+
 NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
 
 
@@ -263,6 +275,7 @@ class RunRecord:
         splits: the parts of requests that were split between the pools of that revision; None without pools.
         names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
         adapters: loads and evictions of LoRA adapters; None where none is ever loaded.
+        offload: transfers and waits of off-load tiers; None where there are none.
         figures: what an event source tells of the run, by name, such as `source.slowed_requests`.
     """
 
@@ -281,6 +294,7 @@ class RunRecord:
     splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
     adapters: AdapterRecords | None = None
+    offload: OffloadRecords | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:

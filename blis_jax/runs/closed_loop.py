@@ -18,6 +18,7 @@ from blis_jax import progress
 from blis_jax.cluster.adapters import with_adapters
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.cluster.offload_tiers import has_tiers
 from blis_jax.cluster.step_times import times_after_decode
 from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.loop import ranks_of_parts
@@ -199,7 +200,7 @@ class _Batches:
     """What the order of completions in one step depends on."""
 
     values: QueueValues | None  # None: requests are scheduled in order of their rows
-    texts: Int[np.ndarray, "part request"] | None  # `Order.part_texts`, where requests are split
+    texts: Int[np.ndarray, "part request"] | None  # `Order.part_texts`, where they count
     after_decode_us: Int[np.ndarray, " instance"]
 
 
@@ -208,10 +209,12 @@ def _batches_of(config: ClusterConfig, loop: ClosedLoop, policies: Policies | No
     values = None
     if orders_by_slots(functions):
         values = queue_values(params(config, None, 0, policies), functions, table)
-    if not has_pools(config):
-        return _Batches(values, None, np.zeros(0, np.int64))
-    texts = ranks_of_parts(ids_of(loop.requests, loop.parent != NO_PARENT))
-    return _Batches(values, texts, np.array(times_after_decode(config), np.int64))
+    texts, after_decode_us = None, np.zeros(0, np.int64)
+    if has_pools(config) or has_tiers(config):
+        texts = ranks_of_parts(ids_of(loop.requests, loop.parent != NO_PARENT))
+    if has_pools(config):
+        after_decode_us = np.array(times_after_decode(config), np.int64)
+    return _Batches(values, texts, after_decode_us)
 
 
 def _other_answers(

@@ -156,6 +156,13 @@ class OffloadTable:
 
 
 @pytree
+class OffloadCounts:
+    """What results read of the tiers: `OffloadTable.counts`."""
+
+    of: Int[Array, "*lane instance count"]
+
+
+@pytree
 class Forgotten:
     """A slot whose request has got its blocks: that it has waited counts no longer."""
 

@@ -21,6 +21,7 @@ from blis_jax.tables.journeys import (
     PaidTime,
     Reservations,
 )
+from blis_jax.tables.offload import OffloadCounts, OffloadTable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -83,4 +84,5 @@ def parts_of(state: State, *more: object) -> Parts:
     """Return what results read of the state's sub-trees, and more."""
     blocks = [state[Blocks]] if Blocks in state else []
     records = [BlockRecords(one.life, one.pool, one.evictions, one.num_evictions) for one in blocks]
-    return Parts(*records, *(state[kind] for kind in _READ if kind in state), *more)
+    tiers = [OffloadCounts(state[OffloadTable].counts)] if OffloadTable in state else []
+    return Parts(*records, *tiers, *(state[kind] for kind in _READ if kind in state), *more)

@@ -55,6 +55,13 @@ class PartRanks:
 
 
 @pytree
+class TextRanks:
+    """The rank of each request's id as a text, and of its prefill part's, where off-load tiers ask."""
+
+    of: Int[Array, "request 2"]
+
+
+@pytree
 class Media:
     """A mark of requests that bring images or sound (1), where some are encoded."""
 

@@ -10,6 +10,7 @@ import pytest
 from blis_jax.cluster.adapters import AdapterSettings
 from blis_jax.cluster.config import FIELDS, ClusterConfig, PolicySettings
 from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
+from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import DeclaredSetting, declared_in
 from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS, flag_of, name_of
@@ -19,6 +20,7 @@ PARTS = (
     Machines,
     PoolSettings,
     MemorySettings,
+    OffloadSettings,
     AdapterSettings,
     RouterSettings,
     FlowSettings,

@@ -39,6 +39,7 @@ class Here:
     key: Int[Array, "entry"]
     time: Int[Array, "entry"]  # turn of the last use; the spare entry says how many there were
     used: Int[Array, ""]  # entries that have a content, which are the first ones
+    copies: Int[Array, ""]  # of blocks that came from the GPU
     num_writes: Int[Array, "entry"]
     is_pending: Bool[Array, "entry"]
     run: Int[Array, "entry"]
@@ -73,9 +74,9 @@ def here_of(state: State, instance: jax.Array) -> Here:
     rows = {
         name: jax.tree.map(lambda part: row(part, instance), getattr(table, name)) for name in _ROWS
     }
-    used = InstanceMemory(row(blocks.pool, instance)).cpu_used
+    pool = InstanceMemory(row(blocks.pool, instance))
     key, time = row(blocks.cpu_key, instance), row(blocks.cpu_time, instance)
-    return Here(instance, key, time, used, **rows, contents=table.contents)
+    return Here(instance, key, time, pool.cpu_used, pool.offloads, **rows, contents=table.contents)
 
 
 def with_here(state: State, here: Here) -> State:
@@ -86,7 +87,9 @@ def with_here(state: State, here: Here) -> State:
         return lax.dynamic_update_slice(rows, new[None], at)
 
     rows = {name: jax.tree.map(put, getattr(table, name), getattr(here, name)) for name in _ROWS}
-    pool = InstanceMemory(row(blocks.pool, here.instance)).replace(cpu_used=here.used)
+    pool = InstanceMemory(row(blocks.pool, here.instance)).replace(
+        cpu_used=here.used, offloads=here.copies
+    )
     blocks = dataclasses.replace(
         blocks,
         cpu_key=put(blocks.cpu_key, here.key),

@@ -37,8 +37,9 @@ from blis_jax.memory.offload.here import (
 from blis_jax.memory.offload.station import advanced, submitted
 from blis_jax.tables.blocks import Asker, Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
-from blis_jax.tables.journeys import Reservations
+from blis_jax.tables.journeys import Reservation, Reservations
 from blis_jax.tables.offload import Count, Job, OffloadTable, Phase, Waits, waits_of
+from blis_jax.tables.requests import TextRanks
 from blis_jax.tables.state import Instance, State
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
 def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Array) -> Here:
     """The tiers after each request that waits has been looked at, in the order of their names."""
     slots = SlotRows(state, here.instance)
-    rank, request = slots.tie_rank, slots.request
+    request = slots.request
+    rank = _text_ranks(ctx, state, request)
 
     def next_rank(here: Here, last: jax.Array) -> jax.Array:
         is_it = (here.waits.request == request) & (rank > last)
@@ -169,6 +171,16 @@ def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: ja
         return next_rank(here, at), here
 
     return lax.while_loop(goes_on, look, (next_rank(here, jnp.int32(-1)), here))[1]
+
+
+def _text_ranks(ctx: Context, state: State, request: Int[Array, "slot"]) -> Int[Array, "slot"]:
+    """The rank of each request's name as a text; of a split request its prefill part's, which alone waits."""
+    request = jnp.where(request < 0, jnp.int32(ctx.shape.num_requests), request)
+    whole, prefill = ctx.requests[TextRanks].of[request].T
+    if Reservations not in state:
+        return whole
+    target = state[Reservations].numbers[request, Reservation.columns.TARGET]
+    return jnp.where(target < 0, whole, prefill)
 
 
 def _one_looked_at(
@@ -220,17 +232,21 @@ def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
     if Reservations in state:
         is_new = is_new & (state[Reservations].of(request).target != here.instance)
     phase = waits_of(state[OffloadTable], here.instance, slots.request)[slot]
-    here = _deferred(ctx, state, here, task, now, is_new & (phase == Phase.NONE))
+    may_wait = is_new & (phase == Phase.NONE)
+    here = _deferred(ctx, state, here, task, now, may_wait)
     phase = jnp.where(here.waits.request[slot] == request, here.waits.phase[slot], 0)
     waits = is_new & ((phase == Phase.LOOK_UP) | (phase == Phase.WAIT))
-    then = jnp.where(task.asker == Asker.QUEUE, jnp.int32(Do.NOTHING), jnp.int32(Do.FAILED))
+    # one that cannot wait, for want of room on the CPU, is refused, too, and gets its blocks in the next step
+    fails = waits | (may_wait & (phase != Phase.NONE))
+    is_passed = waits & (task.asker == Asker.QUEUE)
+    then = jnp.where(is_passed, jnp.int32(Do.NOTHING), jnp.int32(Do.FAILED))
     return _end(
         state,
         here,
         task,
         is_on,
-        do=jnp.where(waits, then, jnp.int32(Do.BRING_BACK)),
-        has_reloaded=as_int(waits),  # not for want of blocks on the CPU
+        do=jnp.where(fails, then, jnp.int32(Do.BRING_BACK)),
+        has_reloaded=as_int(fails),  # not for want of blocks on the CPU
     )
 
 
@@ -367,6 +383,7 @@ def _used(
         key=jnp.where(is_new, name[at], here.key),
         time=jnp.where(spare, before + position.shape[0], turn),
         used=here.used + as_int(stores & has_empty),
+        copies=here.copies + as_int(stores),
         num_writes=jnp.where(is_new, jnp.int32(num_tiers(ctx)), here.num_writes),
         contents=dataclasses.replace(here.contents, entry=noted.at[where].set(taken)),
     )

@@ -94,6 +94,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_offload_threshold",
         "kv_transfer_bandwidth",
         "kv_transfer_base_latency",
+        "kv_offload_config",
         "offload_policy",
         *_numbers(("offload",)),
     ),

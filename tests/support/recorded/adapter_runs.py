@@ -1,4 +1,6 @@
-"""Recorded runs of August 2026 with LoRA adapters: what went in, and what came out of every request, step and load."""
+"""Recorded runs of August 2026 with LoRA adapters or off-load tiers: what went in, and what came out of every request,
+step, load and wait.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec, override
 from tests.support.recorded.golden_2026_08 import SIZES, STATUS
 
-_FILES = ("--workload-spec", "--lora-config", "--kv-offload-config")
+_FILES = ("--workload-spec", "--lora-config", "--kv-offload-config", "--defaults-filepath")
 _OF_REQUESTS = ("workload_spec", "seed")
 TIMED_OUT = "6"  # a status of the recording
 LATENCIES = ("sched_delay_us", "ttft_us", "e2e_us")
@@ -108,8 +110,10 @@ def differences(record: RunRecord, scenario: AdapterScenario) -> list[str]:
             ("cached", requests.cached_tokens_first_sched, theirs["cached_tokens_first"]),
         ]
     steps = expand_steps(record, int(theirs["block_size"]))
-    pairs += [(name, getattr(steps, name), theirs[name]) for name in steps._fields]
-    pairs += _loads(record, scenario)
+    is_kept = scenario.recorded.get("empty_steps_kept", True) | (steps.step_running > 0)
+    pairs.append(("steps", steps.step_running.size, scenario.recorded["num_steps"]))
+    pairs += [(name, getattr(steps, name)[is_kept], theirs[name]) for name in steps._fields]
+    pairs += _loads(record, scenario) + _transfers(record, scenario)
     return [text for one in pairs if (text := _difference(*one))]
 
 
@@ -133,6 +137,27 @@ def _loads(record: RunRecord, scenario: AdapterScenario) -> list[tuple[str, Any,
     return pairs
 
 
+def _transfers(record: RunRecord, scenario: AdapterScenario) -> list[tuple[str, Any, Any]]:
+    """Our counts of transfers and waits, and the recorded ones, by instance."""
+    theirs, made = scenario.recorded["instances"], record.offload
+    if made is None:
+        return [("off-load tiers", theirs[0]["kind"] == "offload", False)]
+    pairs: list[tuple[str, Any, Any]] = [
+        (name, ours, np.array([one[name] for one in theirs]))
+        for name, ours in (
+            ("promotions_fired", made.num_fetches),
+            ("promotions_failed", made.num_refusals),
+            ("deferrals", made.num_deferrals),
+            ("mirror_skipped", made.num_skips),
+            ("cpu_evictions", made.num_evictions),
+            ("reloads", record.instances.cpu_reloads),
+            ("offload_misses", record.instances.cpu_misses),
+        )
+    ]
+    jobs = np.array([sum(one["write_jobs"]) + one["promotions_fired"] for one in theirs])
+    return [*pairs, ("write_jobs", made.num_transfers, jobs)]
+
+
 def _difference(name: str, ours: Any, theirs: Any) -> str:
     if np.shape(ours) != np.shape(theirs):
         return f"{name}: {np.size(ours)} entries, recorded {np.size(theirs)}"
@@ -145,6 +170,6 @@ def _difference(name: str, ours: Any, theirs: Any) -> str:
 
 
 def scenarios_of(folder: Path) -> list[AdapterScenario]:
-    """All recorded runs with adapters and without off-load tiers."""
+    """All recorded runs."""
     rows = json.loads((folder / "index.json").read_text())["runs"]
-    return [AdapterScenario(folder, row["name"]) for row in rows if row["name"].startswith("lora_")]
+    return [AdapterScenario(folder, row["name"]) for row in rows]
