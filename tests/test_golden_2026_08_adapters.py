@@ -1,4 +1,6 @@
-"""Recorded runs of August 2026 with LoRA adapters: every request, step and load, the printed text, and refusals."""
+"""Recorded runs of August 2026 with LoRA adapters or off-load tiers: every request, step, load and count of transfers,
+the printed text, and refusals.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.support.recorded.reference_data import find_golden_dir
 pytestmark = pytest.mark.golden
 
 FOLDER = (find_golden_dir() or Path()) / "blis_2026_08_adapters"
-FAST = ("lora_uni4_slow_cap2_s42",)
+FAST = ("lora_uni4_slow_cap2_s42", "off_cpu_small_s42", "off_sata_s42")
 
 
 def simulated() -> list[Any]:
@@ -48,11 +50,7 @@ def _in_order(document: dict[str, Any]) -> dict[str, Any]:
 
 def refusals() -> list[Any]:
     cases = json.loads((FOLDER / "refusals.json").read_text(encoding="utf-8"))
-    return [
-        pytest.param(case, id=case["name"])
-        for case in cases
-        if case["exit_code"] and not case["name"].startswith("off_")  # of tiers of KV memory
-    ]
+    return [pytest.param(case, id=case["name"]) for case in cases if case["exit_code"]]
 
 
 @pytest.mark.parametrize("case", refusals())
@@ -74,5 +72,5 @@ def test_what_the_reference_refuses_is_refused(
 
 def test_the_set_here_is_large_enough():
     """So that an empty folder does not look like success."""
-    assert len(scenarios_of(FOLDER)) >= 12
-    assert len(refusals()) == 28
+    assert len(scenarios_of(FOLDER)) >= 20
+    assert len(refusals()) == 54

@@ -17,8 +17,9 @@ from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.no_eviction import NoEviction
-from blis_jax.memory.offload.tiers import OffloadUses, fetch, poll, seek
-from blis_jax.memory.offload.tiers import mirror as use_tiers
+from blis_jax.memory.offload.copies import OffloadUses
+from blis_jax.memory.offload.copies import mirror as use_tiers
+from blis_jax.memory.offload.waits import fetch, poll, seek
 from blis_jax.memory.preempted import (
     Preempted,
     Restarted,

@@ -17,7 +17,7 @@ from blis_jax.core.types import LAST
 from blis_jax.engine.calendar import EventSource
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.memory.offload.station import FOREVER, next_end
-from blis_jax.memory.offload.tiers import LONGEST_WAIT_US
+from blis_jax.memory.offload.waits import LONGEST_WAIT_US
 from blis_jax.tables.context import Context, SlotRows, Work, row, waiting_mask
 from blis_jax.tables.offload import Count, Forgotten, OffloadParams, OffloadTable, Phase, waits_of
 from blis_jax.tables.state import State

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from blis_jax.core.columns import as_int
 from blis_jax.core.pytrees import pytree
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, shared_or_own
 from blis_jax.memory.offload.station import submitted
-from blis_jax.tables.blocks import Blocks, InstanceMemory, num_contents
+from blis_jax.tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
 from blis_jax.tables.context import Context, row
 from blis_jax.tables.offload import (
     Contents,
@@ -97,6 +97,21 @@ def with_here(state: State, here: Here) -> State:
         pool=put(blocks.pool, pool.numbers),
     )
     return state.having(blocks, OffloadTable(**rows, contents=here.contents))
+
+
+def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTask, jax.Array]:
+    """Return the tiers of the active instance, the task, and the time in µs."""
+    instance = jnp.where(is_on, state.lane.active, jnp.int32(ctx.shape.num_instances))
+    task = MemoryTask(state[Blocks].task)
+    return here_of(state, instance), task, state.lane.now.astype(jnp.int64)
+
+
+def ended(state: State, here: Here, task: MemoryTask, is_on: jax.Array, **changes: Any) -> State:
+    """Return the state with the tiers and the task, of which some changes, in their place."""
+    state = with_here(state, here)
+    blocks = state[Blocks]
+    numbers = jnp.where(is_on, task.replace(**changes).numbers, blocks.task)
+    return state.having(dataclasses.replace(blocks, task=numbers))
 
 
 def numbers_of(ctx: Context) -> OffloadParams:

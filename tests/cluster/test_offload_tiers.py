@@ -1,0 +1,71 @@
+"""What a `--kv-offload-config` file says, and what follows for a cluster."""
+
+from typing import Any
+
+import pytest
+
+from blis_jax import ClusterConfig
+from blis_jax.cluster import offload_tiers
+from blis_jax.cluster.setting_values import all_values, config_of_values
+from blis_jax.errors import ConfigError
+
+TIER = {"type": "fs", "root_dir": "/kv", "direct_io": True}
+DEVICES = {
+    "disk": {
+        "read_bandwidth": 4000.0,
+        "write_bandwidth": 2500.0,
+        "base_latency": 100.0,
+        "saturation_queue_depth": 8,
+        "single_transfer_fraction": 0.25,
+        "buffered_read_bandwidth": 1800.0,
+        "buffered_saturation_queue_depth": 3,
+    }
+}
+
+
+def tier_of(entry: dict[str, Any]) -> offload_tiers.SecondaryTier:
+    config = {"cpu_bytes_to_use": 10**9, "secondary_tiers": [TIER | entry]}
+    return offload_tiers.config_of(config, "file", DEVICES).secondary_tiers[0]
+
+
+def config(**offload: Any) -> ClusterConfig:
+    return ClusterConfig(
+        revision="blis-2026-08", kv_offload_config={"cpu_bytes_to_use": 10**9} | offload
+    )
+
+
+def test_a_class_gives_what_the_tier_does_not_say():
+    tier = tier_of({"device_class": "disk", "base_latency": 7.0, "n_read_threads": 2})
+    assert (tier.read_bandwidth, tier.base_latency) == (4000.0, 7.0)
+    assert (tier.n_read_threads, tier.n_write_threads) == (2, 16)
+
+
+def test_through_the_page_cache_a_class_has_other_numbers_where_it_says_so():
+    tier = tier_of({"device_class": "disk", "direct_io": False})
+    assert (tier.read_bandwidth, tier.write_bandwidth) == (1800.0, 2500.0)
+    assert (tier.saturation_queue_depth, tier.single_transfer_fraction) == (3, 0.25)
+
+
+def test_the_cpu_has_room_for_whole_blocks():
+    assert offload_tiers.cpu_capacity(config(cpu_bytes_to_use=125841465)) == 60
+    assert offload_tiers.cpu_capacity(ClusterConfig(revision="blis-2026-08")) == 0
+
+
+def test_settings_survive_as_plain_values():
+    tier = TIER | {"device_class": "nvme_gen3", "latency_jitter_stddev": 0.5}
+    made = config(secondary_tiers=[tier], offload_prompt_only=False)
+    assert config_of_values(all_values(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"revision": "blis-2026-02"}, "blis-2026-08"),
+        ({"kv_cpu_blocks": 5}, "kv_cpu_blocks"),
+        ({"kv_offload_config": {"cpu_bytes_to_use": 5}}, "less than"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str):
+    given = {"revision": "blis-2026-08", "kv_offload_config": {"cpu_bytes_to_use": 10**9}}
+    with pytest.raises(ConfigError, match=said):
+        ClusterConfig(**given | changes)
