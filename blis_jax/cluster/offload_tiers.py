@@ -205,7 +205,8 @@ def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> S
             words = "above 0" if name in PHYSICS[:2] else "at least 0"
             raise ConfigError(f"{place}.{name} must be finite and {words}, got {number:g}")
     depth = int(numbers.pop("saturation_queue_depth", 1))
-    return SecondaryTier(**numbers, **threads, saturation_queue_depth=depth)
+    rest: dict[str, Any] = numbers | threads
+    return SecondaryTier(**rest, saturation_queue_depth=depth)
 
 
 _EXAMPLES = {"type": "fs", "root_dir": "a folder, which is not looked at"}

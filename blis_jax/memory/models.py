@@ -80,7 +80,7 @@ def _victims(mechanism: Mechanism) -> Victims:
     return LeastUrgent(of_equals)
 
 
-OPERATIONS = {
+OPERATIONS: dict[Do, Any] = {
     Do.RELOAD: reload,
     Do.PIN: pin,
     Do.TAKE: take,
@@ -90,14 +90,14 @@ OPERATIONS = {
     Do.OFFLOAD: offload,
 }
 _OF_ONE_TIER = {do: OPERATIONS[do] for do in OPERATIONS if do not in (Do.RELOAD, Do.OFFLOAD)}
-_OF_MIRROR = {
+_OF_MIRROR: dict[Do, Any] = {
     Do.RELOAD: bring_back,
     Do.PIN: pin,
     Do.TAKE: take,
     Do.RELEASE: release,
     Do.MIRROR: mirror,
 }
-_OF_OFFLOAD = {
+_OF_OFFLOAD: dict[Do, Any] = {
     Do.POLL: poll,
     Do.PIN: pin,
     Do.RELOAD: seek,

@@ -156,7 +156,7 @@ def test_a_replayed_trace_keeps_the_order_of_the_file(mode, tmp_path):
             2,
             "are both given",
         ),
-        ([*MODEL, *FILES, "--kv-offload-config", "x"], 3, "tiers"),
+        ([*MODEL, *FILES, "--kv-offload-config", "x"], 2, "x does not exist"),
         ([*MODEL, "--trace-header", "no.yaml", *FILES[2:]], 2, "no.yaml does not exist"),
     ],
 )
