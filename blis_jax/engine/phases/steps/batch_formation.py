@@ -216,15 +216,17 @@ def has_candidate(
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (lane.num_waiting > 0) & (lane.budget > 0) & memory.admits(work)
     if any(hook.withholds for hook in hooks):
-        is_open = _open(SlotRows(state, instance), work, hooks)
+        is_open = _open(SlotRows(state, instance), work, work.lane.now, hooks)
         has_queue = has_queue & jnp.any(is_open)
     is_left = (lane.num_to_visit > 0) | memory.is_redirected(work)
     return is_left | (has_queue & has_room)
 
 
-def _open(slots: SlotRows, work: Work, hooks: Sequence[StepHooks]) -> Bool[Array, "slot"]:
+def _open(
+    slots: SlotRows, work: Work, now: jax.Array, hooks: Sequence[StepHooks]
+) -> Bool[Array, "slot"]:
     """The requests that wait and may be served."""
-    is_waiting = waiting_mask(slots, work.lane.now, work.inst.steps_at_now)
+    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
     for hook in hooks:
         is_waiting = hook.may_be_served(slots.state, work, slots.instance, is_waiting)
     return is_waiting
@@ -296,8 +298,9 @@ def queue_key(
     hooks: Sequence[StepHooks] = (),
 ) -> jax.Array:
     """Return the packed key of the waiting request that the scheduler puts first of those that may be served."""
+    now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
-    is_waiting = _open(slots, work, hooks)
+    is_waiting = _open(slots, work, now, hooks)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
     least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
