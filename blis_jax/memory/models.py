@@ -89,7 +89,9 @@ OPERATIONS: dict[Do, Any] = {
     Do.RELEASE: release,
     Do.OFFLOAD: offload,
 }
-_OF_ONE_TIER = {do: OPERATIONS[do] for do in OPERATIONS if do not in (Do.RELOAD, Do.OFFLOAD)}
+_OF_ONE_TIER: dict[Do, Any] = {
+    do: OPERATIONS[do] for do in OPERATIONS if do not in (Do.RELOAD, Do.OFFLOAD)
+}
 _OF_MIRROR: dict[Do, Any] = {
     Do.RELOAD: bring_back,
     Do.PIN: pin,
