@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from blis_jax.tables.state import State
 
 
-class Phase(enum.IntEnum):
+class WaitPhase(enum.IntEnum):
     """The wait of a request for blocks of its prompt."""
 
     NONE = 0
@@ -33,7 +33,7 @@ class Phase(enum.IntEnum):
     SETTLED = 3  # it waits no longer
 
 
-class Job(enum.IntEnum):
+class JobState(enum.IntEnum):
     """A transfer between the CPU and storage."""
 
     NONE = 0
@@ -77,7 +77,7 @@ class OffloadParams:
 class Jobs:
     """Transfers of one instance, of all in the table: each entry's to each tier, then each entry's from one of them."""
 
-    status: Int[Array, "*instance job"]  # Job
+    status: Int[Array, "*instance job"]  # JobState
     number: Int[Array, "*instance job"]
     tier: Int[Array, "*instance job"]
     num_blocks: Int[Array, "*instance job"]
@@ -93,7 +93,7 @@ class Waits:
     """Requests of one instance by slot, of all in the table, that wait for blocks or have waited."""
 
     request: Int[Array, "*instance slot"]
-    phase: Int[Array, "*instance slot"]  # Phase
+    phase: Int[Array, "*instance slot"]  # WaitPhase
     first: Int[Array, "*instance slot"]  # block of its prompt
     count: Int[Array, "*instance slot"]
     tier: Int[Array, "*instance slot"]
@@ -101,7 +101,7 @@ class Waits:
 
 
 @pytree
-class Contents:
+class KnownContents:
     """What is known of contents at all instances, by their place in the table from content to block.
 
     Places are used again: an entry counts where the name is the same.
@@ -123,7 +123,7 @@ class OffloadTable:
     jobs: Jobs
     waits: Waits
     counts: Int[Array, "*lane instance count"]
-    contents: Contents
+    contents: KnownContents
 
     def unchanged(self) -> Forgotten:
         """Return that no wait is forgotten."""
@@ -147,7 +147,7 @@ class OffloadTable:
             jobs=Jobs(job, job, tier, job, job, job, long, long, job.astype(jnp.float64)),
             waits=Waits(slot, slot, slot, slot, slot, slot.astype(jnp.int64)),
             counts=jnp.zeros((rows, len(Count)), jnp.int32),
-            contents=Contents(
+            contents=KnownContents(
                 jnp.full((rows, places), entries - 1, jnp.int32),
                 jnp.zeros((rows, places), jnp.int64),
                 jnp.zeros((rows, num_tiers, places), jnp.int64),
@@ -174,7 +174,7 @@ class Forgotten:
         """Return the state in which it is forgotten."""
         table = state[OffloadTable]
         phase, at = table.waits.phase, (self.instance, self.slot)
-        kept = jnp.where(self.is_it, jnp.int32(Phase.NONE), phase[at])
+        kept = jnp.where(self.is_it, jnp.int32(WaitPhase.NONE), phase[at])
         waits = dataclasses.replace(table.waits, phase=phase.at[at].set(kept))
         return state.having(dataclasses.replace(table, waits=waits))
 
@@ -183,4 +183,4 @@ def waits_of(table: OffloadTable, instance: jax.Array, request: jax.Array) -> ja
     """Return the phase of the request in every slot of an instance."""
     waits = table.waits
     is_it = waits.request[instance] == request
-    return jnp.where(is_it, waits.phase[instance], jnp.int32(Phase.NONE))
+    return jnp.where(is_it, waits.phase[instance], jnp.int32(WaitPhase.NONE))

@@ -19,7 +19,14 @@ from blis_jax.memory.memory import Subject, Visit
 from blis_jax.memory.offload.station import FOREVER, next_end
 from blis_jax.memory.offload.waits import LONGEST_WAIT_US
 from blis_jax.tables.context import Context, SlotRows, Work, row, waiting_mask
-from blis_jax.tables.offload import Count, Forgotten, OffloadParams, OffloadTable, Phase, waits_of
+from blis_jax.tables.offload import (
+    Count,
+    Forgotten,
+    OffloadParams,
+    OffloadTable,
+    WaitPhase,
+    waits_of,
+)
 from blis_jax.tables.state import State
 
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ class OffloadTiers(EventSource):
     ) -> Bool[Array, "slot"]:
         """Return the requests that wait for no blocks."""
         phase = waits_of(state[OffloadTable], instance, SlotRows(state, instance).request)
-        return is_waiting & (phase != Phase.LOOK_UP) & (phase != Phase.WAIT)
+        return is_waiting & (phase != WaitPhase.LOOK_UP) & (phase != WaitPhase.WAIT)
 
     def visited(self, ctx: Context, state: State, work: Work, one: Subject, visit: Visit) -> Work:
         """Return that a wait is forgotten of a request which held nothing and has got its blocks."""
@@ -64,11 +71,11 @@ class OffloadTiers(EventSource):
         phase = waits_of(table, instance, slots.request)
         is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
         members = work.inst.num_prefill + work.inst.num_decode
-        all_wait = jnp.all(~is_waiting | (phase == Phase.WAIT)) & jnp.any(is_waiting)
+        all_wait = jnp.all(~is_waiting | (phase == WaitPhase.WAIT)) & jnp.any(is_waiting)
         is_still = table.counts[instance, Count.CHANGES] == 0
         repeats = (members == 0) & all_wait & is_still & ~rests
         jobs = jax.tree.map(lambda part: row(part, instance), table.jobs)
-        since = jnp.where(phase == Phase.WAIT, table.waits.since[instance], FOREVER)
+        since = jnp.where(phase == WaitPhase.WAIT, table.waits.since[instance], FOREVER)
         given_up = jnp.min(jnp.minimum(since, FOREVER - LONGEST_WAIT_US)) + LONGEST_WAIT_US
         comes = jnp.min(jnp.where(is_waiting, ctx.never, slots.queued)).astype(jnp.int64)
         last = ctx.params.cluster.horizon_us.astype(jnp.int64) + 1

@@ -30,7 +30,7 @@ from blis_jax.memory.offload.here import (
 from blis_jax.memory.offload.station import submitted
 from blis_jax.tables.blocks import Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
-from blis_jax.tables.offload import Count, OffloadTable, Phase, waits_of
+from blis_jax.tables.offload import Count, OffloadTable, WaitPhase, waits_of
 from blis_jax.tables.state import Instance, State
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class OffloadUses(Uses):
         """Return whether some request of the instance waits for storage."""
         slots = SlotRows(state, instance)
         phase = waits_of(state[OffloadTable], instance, slots.request)
-        return (jnp.any((phase == Phase.LOOK_UP) | (phase == Phase.WAIT)),)
+        return (jnp.any((phase == WaitPhase.LOOK_UP) | (phase == WaitPhase.WAIT)),)
 
 
 def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:

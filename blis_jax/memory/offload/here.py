@@ -16,9 +16,9 @@ from blis_jax.memory.offload.station import submitted
 from blis_jax.tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
 from blis_jax.tables.context import Context, row
 from blis_jax.tables.offload import (
-    Contents,
     Count,
     Jobs,
+    KnownContents,
     OffloadParams,
     OffloadTable,
     Waits,
@@ -47,7 +47,7 @@ class Here:
     jobs: Jobs
     waits: Waits
     counts: Int[Array, "count"]
-    contents: Contents
+    contents: KnownContents
 
     @property
     def spare(self) -> jax.Array:

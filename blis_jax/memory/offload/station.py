@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.tables.offload import Count, Job, Jobs, OffloadParams
+from blis_jax.tables.offload import Count, Jobs, JobState, OffloadParams
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -31,7 +31,7 @@ def is_read(jobs: Jobs, numbers: OffloadParams) -> Bool[Array, "job"]:
 
 def next_end(jobs: Jobs) -> jax.Array:
     """Return when the next transfer ends, FOREVER if none is on its way."""
-    return jnp.min(jnp.where(jobs.status == Job.SERVED, jobs.ends, FOREVER))
+    return jnp.min(jnp.where(jobs.status == JobState.SERVED, jobs.ends, FOREVER))
 
 
 def advanced(
@@ -71,7 +71,7 @@ def submitted(
     factor = jnp.maximum(LEAST_FACTOR, 1.0 + exact_product(draw, numbers.jitter[tier]))
     jobs = dataclasses.replace(
         jobs,
-        status=jnp.where(here, jnp.int32(Job.QUEUED), jobs.status),
+        status=jnp.where(here, jnp.int32(JobState.QUEUED), jobs.status),
         number=jnp.where(here, counts[Count.JOBS], jobs.number),
         tier=jnp.where(here, tier, jobs.tier),
         num_blocks=jnp.where(here, num_blocks, jobs.num_blocks),
@@ -80,7 +80,7 @@ def submitted(
     )
     counts = counts.at[Count.JOBS].add(is_it.astype(jnp.int32))
     counts = counts.at[Count.DRAWS].add(draws.astype(jnp.int32))
-    busy = (jobs.status == Job.SERVED) & (jobs.tier == tier)
+    busy = (jobs.status == JobState.SERVED) & (jobs.tier == tier)
     readers = jnp.sum(busy & (jobs.by_writer == 0), dtype=jnp.int32)
     writers = jnp.sum(busy & (jobs.by_writer == 1), dtype=jnp.int32)
     has_reader = readers < numbers.num_readers[tier]
@@ -100,13 +100,13 @@ def _begun(
 ) -> Jobs:
     """The transfers in which this one is served from `now` on."""
     reads, tier = is_read(jobs, numbers), jobs.tier[at]
-    is_alike = (jobs.status == Job.SERVED) & (jobs.tier == tier) & (reads == reads[at])
+    is_alike = (jobs.status == JobState.SERVED) & (jobs.tier == tier) & (reads == reads[at])
     count = jnp.sum(is_alike & ~here, dtype=jnp.int32) + 1
     ends = now + _service_us(numbers, jobs, at, reads[at], count)
     here = here & is_it
     return dataclasses.replace(
         jobs,
-        status=jnp.where(here, jnp.int32(Job.SERVED), jobs.status),
+        status=jnp.where(here, jnp.int32(JobState.SERVED), jobs.status),
         ends=jnp.where(here, ends, jobs.ends),
         by_writer=jnp.where(here, by_writer, jobs.by_writer),
     )
@@ -136,19 +136,19 @@ def _ended(
 ) -> tuple[Jobs, Int[Array, "count"]]:
     """The transfers once the next one has ended, and its thread has taken another."""
     now, reads = next_end(jobs), is_read(jobs, numbers)
-    ending = (jobs.status == Job.SERVED) & (jobs.ends == now)
+    ending = (jobs.status == JobState.SERVED) & (jobs.ends == now)
     for column in (jobs.submitted, jobs.tier, (~reads).astype(jnp.int32), jobs.number):
         top = jnp.iinfo(column.dtype).max
         ending = ending & (column == jnp.min(jnp.where(ending, column, top)))
     at = jnp.argmax(ending)
     jobs = dataclasses.replace(
         jobs,
-        status=jnp.where(ending, jnp.int32(Job.DONE), jobs.status),
+        status=jnp.where(ending, jnp.int32(JobState.DONE), jobs.status),
         done_at=jnp.where(ending, counts[Count.DONE], jobs.done_at),
     )
     counts = counts.at[Count.DONE].add(1)
     by_writer = jobs.by_writer[at]
-    queued = (jobs.status == Job.QUEUED) & (jobs.tier == jobs.tier[at])
+    queued = (jobs.status == JobState.QUEUED) & (jobs.tier == jobs.tier[at])
     own = queued & (reads == (by_writer == 0))
     queued = jnp.where(jnp.any(own), own, queued)
     first = jnp.min(jnp.where(queued, jobs.number, jnp.iinfo(jnp.int32).max))

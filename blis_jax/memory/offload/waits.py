@@ -34,7 +34,7 @@ from blis_jax.memory.offload.station import advanced
 from blis_jax.tables.blocks import Asker, Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context, SlotRows
 from blis_jax.tables.journeys import Reservation, Reservations
-from blis_jax.tables.offload import Count, Job, OffloadTable, Phase, Waits, waits_of
+from blis_jax.tables.offload import Count, JobState, OffloadTable, WaitPhase, Waits, waits_of
 from blis_jax.tables.requests import TextRanks
 from blis_jax.tables.state import State
 
@@ -73,7 +73,7 @@ def _heard(ctx: Context, state: State, here: Here, now: jax.Array, is_on: jax.Ar
 def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
     """The tiers once they know of one transfer: blocks can be read, or a tier has one more."""
     jobs, size = here.jobs, here.key.shape[0]
-    is_it = (jobs.status == Job.DONE) & (jobs.done_at == at)
+    is_it = (jobs.status == JobState.DONE) & (jobs.done_at == at)
     job = jnp.argmax(is_it).astype(jnp.int32)
     tier, reads = lax.div(job, jnp.int32(size)), job >= jnp.int32(num_tiers(ctx) * size)
     entry = job - tier * jnp.int32(size)
@@ -95,7 +95,9 @@ def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
         num_writes=num_writes,
         is_pending=here.is_pending & ~comes,
         time=jnp.where(number == here.spare, after, turn),
-        jobs=dataclasses.replace(jobs, status=jnp.where(is_it, jnp.int32(Job.NONE), jobs.status)),
+        jobs=dataclasses.replace(
+            jobs, status=jnp.where(is_it, jnp.int32(JobState.NONE), jobs.status)
+        ),
         contents=dataclasses.replace(here.contents, held=held),
     )
 
@@ -108,7 +110,9 @@ def _looked_at(ctx: Context, state: State, here: Here, now: jax.Array, is_on: ja
 
     def next_rank(here: Here, last: jax.Array) -> jax.Array:
         is_it = (here.waits.request == request) & (rank > last)
-        is_it = is_it & (here.waits.phase != Phase.NONE) & (here.waits.phase != Phase.SETTLED)
+        is_it = (
+            is_it & (here.waits.phase != WaitPhase.NONE) & (here.waits.phase != WaitPhase.SETTLED)
+        )
         return jnp.min(jnp.where(is_it, rank, jnp.int32(LAST)))
 
     def goes_on(carry: tuple[jax.Array, Here]) -> jax.Array:
@@ -141,12 +145,12 @@ def _one_looked_at(
     is_run = _run(prompt, waits.first[slot], waits.count[slot])
     is_absent = jnp.any(is_run & prompt.is_absent)
     is_there = jnp.all(~is_run | prompt.is_readable)
-    asks = waits.phase[slot] == Phase.LOOK_UP
+    asks = waits.phase[slot] == WaitPhase.LOOK_UP
     here = _with_known(ctx, here, prompt, is_run & asks)
     here, comes = fetched(ctx, here, prompt, is_run, waits.tier[slot], now, asks & is_absent)
     is_late = now - waits.since[slot] > LONGEST_WAIT_US
     is_settled = is_there | jnp.where(asks, is_absent & ~comes, is_absent) | is_late
-    phase = jnp.where(is_settled, jnp.int32(Phase.SETTLED), jnp.int32(Phase.WAIT))
+    phase = jnp.where(is_settled, jnp.int32(WaitPhase.SETTLED), jnp.int32(WaitPhase.WAIT))
     here = here.counted(Count.CHANGES, as_int(phase != waits.phase[slot]))
     return dataclasses.replace(here, waits=_with(waits, slot, jnp.array(True), phase=phase))
 
@@ -182,12 +186,12 @@ def seek(ctx: Context, state: State, is_on: jax.Array) -> State:
     if Reservations in state:
         is_new = is_new & (state[Reservations].of(request).target != here.instance)
     phase = waits_of(state[OffloadTable], here.instance, slots.request)[slot]
-    may_wait = is_new & (phase == Phase.NONE)
+    may_wait = is_new & (phase == WaitPhase.NONE)
     here = _deferred(ctx, state, here, task, now, may_wait)
     phase = jnp.where(here.waits.request[slot] == request, here.waits.phase[slot], 0)
-    waits = is_new & ((phase == Phase.LOOK_UP) | (phase == Phase.WAIT))
+    waits = is_new & ((phase == WaitPhase.LOOK_UP) | (phase == WaitPhase.WAIT))
     # one that cannot wait, for want of room on the CPU, is refused, too, and gets its blocks in the next step
-    fails = waits | (may_wait & (phase != Phase.NONE))
+    fails = waits | (may_wait & (phase != WaitPhase.NONE))
     is_passed = waits & (task.asker == Asker.QUEUE)
     then = jnp.where(is_passed, jnp.int32(Do.NOTHING), jnp.int32(Do.FAILED))
     return ended(
@@ -217,8 +221,8 @@ def _deferred(
     is_known = here.contents.known[here.instance, prompt.place] == prompt.name
     asks = of_storage & jnp.all(~run | is_known)
     here, comes = fetched(ctx, here, prompt, run, tier, now, asks)
-    phase = jnp.where(of_storage & ~asks, jnp.int32(Phase.LOOK_UP), jnp.int32(Phase.WAIT))
-    phase = jnp.where(asks & ~comes, jnp.int32(Phase.SETTLED), phase)
+    phase = jnp.where(of_storage & ~asks, jnp.int32(WaitPhase.LOOK_UP), jnp.int32(WaitPhase.WAIT))
+    phase = jnp.where(asks & ~comes, jnp.int32(WaitPhase.SETTLED), phase)
     here = here.counted(Count.DEFERRALS, waits).counted(Count.CHANGES, waits)
     made = _with(
         here.waits,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blis_jax.memory.offload.station import advanced, next_end, submitted
-from blis_jax.tables.offload import Count, Job, Jobs, OffloadParams
+from blis_jax.tables.offload import Count, Jobs, JobState, OffloadParams
 
 ENTRIES = 6  # of the CPU tier; transfers to storage come first, then those from it
 
@@ -59,7 +59,7 @@ def after(tier: OffloadParams, jobs: list[tuple[int, int, int]], now: int) -> tu
 
 def test_a_free_thread_takes_a_transfer_of_either_direction_and_the_third_one_waits():
     jobs, _ = station(numbers(), [(0, 1, 0), (1, 1, 0), (2, 1, 0)])
-    assert jobs.status[:3].tolist() == [Job.SERVED, Job.SERVED, Job.QUEUED]
+    assert jobs.status[:3].tolist() == [JobState.SERVED, JobState.SERVED, JobState.QUEUED]
     assert jobs.ends[:2].tolist() == [110, 110]
     assert jobs.by_writer[:2].tolist() == [0, 1]
 
@@ -73,9 +73,9 @@ def test_a_thread_prefers_its_own_direction():
         (read, 1, 2),
     ]  # the first two are served until 110 and 210
     jobs, counts = after(numbers(), queue, 110)
-    assert jobs.status[read] == Job.SERVED  # by the reader, ahead of the write that came first
+    assert jobs.status[read] == JobState.SERVED  # by the reader, ahead of the write that came first
     assert jobs.ends[read] == 110 + 10 + 50
-    assert jobs.status[2] == Job.QUEUED
+    assert jobs.status[2] == JobState.QUEUED
     assert counts[Count.DONE] == 1
 
 
