@@ -125,13 +125,15 @@ def _used(
     first = jnp.min(jnp.where(missing & has_room, position, count))
     is_touched = (name != 0) & ~missing & (position < first) & idle[entry]
     before = here.time[here.spare]
-    touched = here.time.at[jnp.where(is_touched, entry, here.spare)].max(before + position)
+    touched = here.time.at[jnp.where(is_touched, entry, here.spare)].max(
+        before + position.astype(jnp.int64)
+    )
     stores = first < count
     oldest = jnp.argmin(jnp.where(idle, touched, LAST_TURN)).astype(jnp.int32)
     taken = jnp.where(has_empty, here.used, oldest)
     number, at = lax.iota(jnp.int32, here.key.shape[0]), jnp.minimum(first, position[-1])
     is_new = stores & (number == taken)
-    turn = jnp.where(is_new, before + first, touched)
+    turn = jnp.where(is_new, before + first.astype(jnp.int64), touched)
     spare = number == here.spare
     noted = here.contents.entry
     where = (here.instance, jnp.where(stores, place[at], noted.shape[1] - 1))

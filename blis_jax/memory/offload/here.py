@@ -137,11 +137,12 @@ def entries_of(
 
     def search() -> jax.Array:
         is_it = here.key[None, :] == name[:, None]
-        return jnp.where(jnp.any(is_it, axis=1), jnp.argmax(is_it, axis=1), here.spare)
+        first = jnp.argmax(is_it, axis=1).astype(jnp.int32)
+        return jnp.where(jnp.any(is_it, axis=1), first, here.spare)
 
     found = ctx.when(
         jnp.any(is_lost),
-        lambda: search().astype(jnp.int32),
+        search,
         lambda: jnp.full(name.shape, here.spare),
     )
     return jnp.where(is_noted, noted, jnp.where(is_lost, found, here.spare))

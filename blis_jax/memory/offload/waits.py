@@ -88,7 +88,7 @@ def _heard_of(ctx: Context, blocks: Blocks, here: Here, at: jax.Array) -> Here:
     comes = reads & here.is_pending & (here.run == entry)
     is_idle = comes | (written & (num_writes == 0))
     now = here.time[here.spare]
-    turn = jnp.where(is_idle, now + jnp.where(comes, here.place, 0), here.time)
+    turn = jnp.where(is_idle, now + jnp.where(comes, here.place, 0).astype(jnp.int64), here.time)
     after = now + jnp.sum(is_idle, dtype=jnp.int64)
     return dataclasses.replace(
         here,

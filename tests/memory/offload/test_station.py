@@ -31,8 +31,8 @@ def numbers(**changes: Any) -> OffloadParams:
         "depth": [1.0],
         "fraction": [1.0],
         "jitter": [0.0],
-        "num_readers": [1],
-        "num_writers": [1],
+        "num_readers": np.int32([1]),
+        "num_writers": np.int32([1]),
         "normals": [0.0],
     }
     return OffloadParams(**{name: jnp.asarray(one) for name, one in (values | changes).items()})
@@ -80,14 +80,16 @@ def test_a_thread_prefers_its_own_direction():
 
 
 def test_what_ends_starts_the_next_one_at_its_end_even_if_nobody_looks():
-    jobs, counts = after(numbers(num_writers=[0]), [(0, 1, 0), (1, 1, 5), (2, 1, 6)], 1000)
+    jobs, counts = after(
+        numbers(num_writers=np.int32([0])), [(0, 1, 0), (1, 1, 5), (2, 1, 6)], 1000
+    )
     assert counts[Count.DONE] == 3
     assert jobs.done_at[:3].tolist() == [0, 1, 2]
     assert jobs.ends[:3].tolist() == [110, 220, 330]
 
 
 def test_bandwidth_grows_with_the_transfers_that_are_served():
-    ramp = numbers(depth=[3.0], fraction=[0.5], num_readers=[4])
+    ramp = numbers(depth=[3.0], fraction=[0.5], num_readers=np.int32([4]))
     jobs, _ = station(ramp, [(0, 1, 0), (1, 1, 0), (2, 1, 0)])
     assert jobs.ends[:3].tolist() == [10 + 200, 10 + 133, 10 + 100]
 
