@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, OverwriteSwitch, option, word, words
@@ -54,13 +53,9 @@ class CoverageOptions(
     """Options of the command."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CoverageOptions.as_main
+def main(options: CoverageOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _coverage, arguments)
-
-
-def _coverage(arguments: Sequence[str] | None) -> int:
-    options = CoverageOptions.read(arguments)
     for name, value in (("confidence", options.confidence), ("level", options.level)):
         if not 0 < value < 1:
             raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")

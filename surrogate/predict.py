@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,13 +86,9 @@ class PredictOptions(
     points: str | None = word("POINTS", ".csv or .json")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@PredictOptions.as_main
+def main(options: PredictOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _predict, arguments)
-
-
-def _predict(arguments: Sequence[str] | None) -> int:
-    options = PredictOptions.read(arguments)
     if options.model is None:
         raise ConfigError("no surrogate is given; give a folder that surrogate.train wrote")
     path = Path(options.model)

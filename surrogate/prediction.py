@@ -14,7 +14,7 @@ from blis_jax.files.atomic_write import replacing
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from blis_jax.results.dataset import save
-from blis_jax.workload.spec import list_builtin, load_builtin, load_spec
+from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec
 from surrogate.levels.predict import (
     baseline_config,
     baseline_on_seeds,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
     import xarray as xr
 
-    from blis_jax.workload.spec import WorkloadSpec
     from surrogate.predict import PredictOptions
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,13 +61,9 @@ class SurrogateReportOptions(
     """Options of the command."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SurrogateReportOptions.as_main
+def main(options: SurrogateReportOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _report, arguments)
-
-
-def _report(arguments: Sequence[str] | None) -> int:
-    options = SurrogateReportOptions.read(arguments)
     folder = Path(options.output or Path(options.model or "model").with_suffix(".report"))
     cli.check_writable(folder, is_folder=True)
     refuse_existing({"--output": folder / "report.md"}, options.overwrite)

@@ -14,11 +14,12 @@ from blis_jax.lazy import pandas as pd
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from surrogate import report_figures as figure
-from surrogate.levels.fit import any_seeds_lines, any_seeds_table, load_own
+from surrogate.levels.fit import OwnData, any_seeds_lines, any_seeds_table, load_own
 from surrogate.levels.predict import levels_of
-from surrogate.report import MOST_WANTED
+from surrogate.report import MOST_WANTED, SurrogateReportOptions
 from surrogate.scores import (
     NOT_MET,
+    Score,
     coverage_table,
     evaluate,
     learning_curve,
@@ -33,10 +34,7 @@ from surrogate.scores import (
 
 if TYPE_CHECKING:
     from surrogate.data import Data
-    from surrogate.levels.fit import OwnData
     from surrogate.predictor import Surrogate
-    from surrogate.report import SurrogateReportOptions
-    from surrogate.scores import Score
 
 SHOWN = (
     MOST_WANTED, "ttft_p99_ms[standard]", "ttft_p99_ms[sheddable]", "e2e_p99_ms[critical]",

@@ -26,10 +26,6 @@ from surrogate.predictor import CONFIDENCE, Surrogate, read_about
 
 if TYPE_CHECKING:
     from surrogate.coverage import CoverageOptions, PairOptions
-    from surrogate.data import Data
-
-if TYPE_CHECKING:
-    from surrogate.data import Data
     from surrogate.fitting.network import Settings
 
 

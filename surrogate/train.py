@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,9 @@ class TrainOptions(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@TrainOptions.as_main
+def main(options: TrainOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _train, arguments)
-
-
-def _train(arguments: Sequence[str] | None) -> int:
-    options = TrainOptions.read(arguments)
     if not options.data:
         raise ConfigError(
             "no dataset is given; give the .zarr that sweeps.dataset or blis_jax.sweep wrote"

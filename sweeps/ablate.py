@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -57,13 +56,9 @@ class AblateOptions(
     arm: str | None = word("ARM", "the arm to take apart")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@AblateOptions.as_main
+def main(options: AblateOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _ablate, arguments)
-
-
-def _ablate(arguments: Sequence[str] | None) -> int:
-    options = AblateOptions.read(arguments)
     if options.arm is None or options.against is None:
         missing = "ARM, the arm to take apart," if options.arm is None else "--against BASE"
         raise ConfigError(f"{missing} is missing; see --help for examples")
@@ -73,7 +68,7 @@ def _ablate(arguments: Sequence[str] | None) -> int:
 
     from sweeps.compare.ablation.study import take_apart
 
-    command = cli.command_text(NAME, arguments)
+    command = options.line()
     return take_apart(options, options.arm, options.against, command)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
 from blis_jax.commands.options import (
     OverwriteSwitch,
     option,
@@ -127,13 +126,9 @@ def _trace_keys(trace: str | Path | Mapping[str, Any] | None) -> dict[str, Any] 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@EvaluateOptions.as_main
+def main(options: EvaluateOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = EvaluateOptions.read(arguments)
     if options.schema:
         from sweeps.search.request_schema import schema
 
@@ -154,7 +149,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     from sweeps.search.answering import answer_requests
 
-    return answer_requests(options, source, trace, output, page, cli.command_text(NAME, arguments))
+    return answer_requests(options, source, trace, output, page, options.line())
 
 
 def _output(options: EvaluateOptions) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -68,13 +67,9 @@ class GradientOptions(
     output: str | None = option(str, None, "PATH", "JSON to write")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@GradientOptions.as_main
+def main(options: GradientOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _gradient, arguments)
-
-
-def _gradient(arguments: Sequence[str] | None) -> int:
-    options = GradientOptions.read(arguments)
     if options.arm is None:
         raise ConfigError("no arm is given; give a strategy such as iter08_token_budget@published")
     widths = _widths(options.perturb)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
@@ -57,13 +56,9 @@ class InitOptions(_Track, _Switches, command=NAME, description=_DESCRIPTION, exa
     name: str | None = word("NAME", "name of the track and its folder")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@InitOptions.as_main
+def main(options: InitOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _init, arguments)
-
-
-def _init(arguments: Sequence[str] | None) -> int:
-    options = InitOptions.read(arguments)
     folder = _folder(options.name, Path(options.in_))
     prepare_backend(use_cache=not options.no_cache)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -68,13 +67,9 @@ class OptimizeOptions(
     seeds: str | None = seeds_option("default: the file's")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@OptimizeOptions.as_main
+def main(options: OptimizeOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _optimize, arguments)
-
-
-def _optimize(arguments: Sequence[str] | None) -> int:
-    options = OptimizeOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.search.command import search_parameters

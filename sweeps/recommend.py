@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -91,13 +90,9 @@ class RecommendOptions(
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@RecommendOptions.as_main
+def main(options: RecommendOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _recommend, arguments)
-
-
-def _recommend(arguments: Sequence[str] | None) -> int:
-    options = RecommendOptions.read(arguments)
     if options.model is None or options.gpu is None:
         raise ConfigError(
             "give a model and a GPU, such as meta-llama/llama-3.1-8b-instruct H100; blis-jax models and "
@@ -114,7 +109,7 @@ def _recommend(arguments: Sequence[str] | None) -> int:
     given = vars(options) | {
         "strategy": policies, "grid": options.grid or (BUDGETS,), "model": None, "workload": workload, "tp": None,
     }  # fmt: skip
-    command = cli.command_text(NAME, arguments)
+    command = options.line()
     return size_clusters(CapacityOptions.of(given), paths, command, how_to_start)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -78,13 +77,9 @@ class SelectOptions(
     arms: tuple[str, ...] = words("ARM", "two or more, or one and --search")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SelectOptions.as_main
+def main(options: SelectOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _select, arguments)
-
-
-def _select(arguments: Sequence[str] | None) -> int:
-    options = SelectOptions.read(arguments)
     check_statistics(options.confidence)
     prepare_backend(use_cache=not options.no_cache)
 

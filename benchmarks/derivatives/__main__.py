@@ -75,13 +75,9 @@ class DerivativesOptions(
     resume: bool = switch("keep the rows that the CSV has")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@DerivativesOptions.as_main
+def main(options: DerivativesOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _derivatives, arguments)
-
-
-def _derivatives(arguments: Sequence[str] | None) -> int:
-    options = DerivativesOptions.read(arguments)
     wanted, num_seeds, output = _wanted(options.cases), options.seeds, options.output
     if output is not None:
         cli.check_writable(output)

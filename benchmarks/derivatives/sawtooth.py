@@ -69,13 +69,9 @@ class Parts:
     worst: float  # ms: the most that a step without a flip differs from its ramp
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SawtoothOptions.as_main
+def main(options: SawtoothOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = SawtoothOptions.read(arguments)
     file = figure_path(options.figure, Path(NAME))
     if file is not None:
         cli.check_writable(file)

@@ -7,7 +7,6 @@ where it was stopped. All engines' searches of one random state see the same see
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
@@ -80,13 +79,9 @@ class BenchmarkOptions(
     no_cache: bool = switch()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@BenchmarkOptions.as_main
+def main(options: BenchmarkOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = BenchmarkOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from benchmarks.search.command import run_benchmark

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -171,13 +170,9 @@ class CalibrateOptions(
         return _Engine.of(self.given()).given()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = CalibrateOptions.read(arguments)
+@CalibrateOptions.as_main
+def main(options: CalibrateOptions) -> int:
+    """Run the command; return its exit code."""
     if options.trace is None:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
     prepare_backend()

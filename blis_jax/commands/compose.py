@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
@@ -41,13 +40,10 @@ class ComposeOptions(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    paths = ComposeOptions.read(arguments).from_
+@ComposeOptions.as_main
+def main(options: ComposeOptions) -> int:
+    """Run the command; return its exit code."""
+    paths = options.from_
     if not paths:
         raise ConfigError(
             "--from is missing; give a workload file, and one --from for each further"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,9 @@ class ConvertOptions(
     kind: str | None = word("KIND", ", ".join(_OPTIONS), cli.one_of(*_OPTIONS))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = ConvertOptions.read(arguments)
+@ConvertOptions.as_main
+def main(options: ConvertOptions) -> int:
+    """Run the command; return its exit code."""
     kind = options.kind
     if kind is None:
         raise ConfigError(f"say what to convert; use one of {', '.join(_OPTIONS)}")

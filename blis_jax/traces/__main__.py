@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,13 +62,9 @@ class TracesOptions(
     trace: str | None = word("FILE", "the trace, or a benchmark's result; a folder for ServeGen")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = TracesOptions.read(arguments)
+@TracesOptions.as_main
+def main(options: TracesOptions) -> int:
+    """Run the command; return its exit code."""
     if options.trace is None:
         raise ConfigError("the following arguments are required: FILE")
     if options.output is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
@@ -54,13 +53,9 @@ class CalibrationPaperOptions(
     overwrite: bool = switch("fit again what is kept already")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CalibrationPaperOptions.as_main
+def main(options: CalibrationPaperOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = CalibrationPaperOptions.read(arguments)
     data = DATA if options.data is None else Path(options.data)
     names = [name.strip() for name in options.runs.split(",")]
     for name in names:

@@ -197,13 +197,9 @@ def text(rows: Sequence[Extrapolated], largest: int) -> str:
     return "\n".join([*lines, "", *(f"{name}: {WORDS[name]}" for name in FORMS)])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@PrefillOptions.as_main
+def main(options: PrefillOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = PrefillOptions.read(arguments)
     largest = options.largest_fitted
     table = _read(options.data or DATA)
     sizes = table["batch_size"]

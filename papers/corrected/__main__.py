@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from blis_jax.commands import cli
 from blis_jax.commands.options import option
 from papers.pages import TableOptions, folder_of_tables, rows_of, show
 
@@ -41,13 +39,9 @@ class CorrectedOptions(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CorrectedOptions.as_main
+def main(options: CorrectedOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = CorrectedOptions.read(arguments)
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.corrected import page

@@ -28,14 +28,13 @@ from papers.corrected.profiles import (
 )
 from papers.pages import answer, csv_of, write_text
 from papers.record.claims import SHARES, metric_label
-from papers.record.runs import PaperRuns
+from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
 from sweeps.claims.words import LOST, NO_FIGURES
 
 if TYPE_CHECKING:
     from papers.record.definition import PaperRecord
-    from papers.record.runs import SettingSample
 
 Row = Mapping[str, str]
 COLUMNS = (

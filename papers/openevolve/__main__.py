@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from blis_jax.commands import cli
 from blis_jax.commands.options import option
 from papers.pages import TableOptions, csv_of, folder_of_tables, rows_of, show, write_text
 
@@ -44,13 +42,9 @@ class OpenEvolveOptions(
     output: str = option(str, FOLDER, "FOLDER", "where tables and runs go")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@OpenEvolveOptions.as_main
+def main(options: OpenEvolveOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = OpenEvolveOptions.read(arguments)
     folder = folder_of_tables(NAME, options, options.output)
 
     from papers.openevolve import experiments, page

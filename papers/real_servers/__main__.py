@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 
 NAME = "papers.real_servers"
@@ -45,13 +43,9 @@ class RealServersOptions(
     write: bool = switch("write tables and figure into the pages, and the fits into the package")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@RealServersOptions.as_main
+def main(options: RealServersOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = RealServersOptions.read(arguments)
     prepare_backend()
     from papers.real_servers import page
 

@@ -16,7 +16,7 @@ from papers.pages import answer, csv_of, write_text
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
 from papers.record.published import Classifier
-from papers.record.runs import PaperRuns, elapsed, estimated_s
+from papers.record.runs import PaperRuns, Say, elapsed, estimated_s
 from papers.record.survival import judged, judged_pooled
 from sweeps.claims.words import EXACT, SAYS_SO, SURVIVES
 
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from papers.record.claims import AnyClaim
     from papers.record.command import RecordOptions
     from papers.record.definition import PaperRecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
     from papers.record.quantities import Samples
-    from papers.record.runs import Say, elapsed
     from papers.record.settings import RunSetting
 
 

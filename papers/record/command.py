@@ -74,12 +74,12 @@ class RecordOptions(_What, title="switches"):
 
 def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> int:
     """Run the command of a record; return its exit code."""
+    description = _DESCRIPTION.format(title=record.title)
+    examples = _EXAMPLES.format(figure=record.figure_example)
 
-    def run(words: Sequence[str] | None) -> int:
-        """Read the options and do what they say."""
-        description = _DESCRIPTION.format(title=record.title)
-        examples = _EXAMPLES.format(figure=record.figure_example)
-        options = RecordOptions.called(record.package, description, examples).read(words)
+    @RecordOptions.called(record.package, description, examples).as_main
+    def run(options: RecordOptions) -> int:
+        """Do what the options say."""
         check_sense(options)
         prepare_backend(use_cache=not options.no_cache)
 
@@ -87,7 +87,7 @@ def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> in
 
         return reproduce_record(record, options)
 
-    return cli.run_command(record.package, run, arguments)
+    return run(arguments)
 
 
 def check_sense(options: RecordOptions) -> None:

@@ -107,14 +107,12 @@ class FigureFiles(OverwriteSwitch, title="files"):
 def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int:
     """Run the command of one figure's script; return its exit code."""
     default = f"out/{figure.package.rpartition('.')[2]}/{PICTURES}/{figure.name}.png"
+    about = "Draw one figure from saved data; nothing is simulated."
+    example = f"example:\n  %(prog)s --output {figure.name}.png"
 
-    def drawn(words: Sequence[str] | None) -> int:
-        """Read the options and draw the figure."""
-        options = FigureFiles.called(
-            figure.module,
-            "Draw one figure from saved data; nothing is simulated.",
-            f"example:\n  %(prog)s --output {figure.name}.png",
-        ).read(words)
+    @FigureFiles.called(figure.module, about, example).as_main
+    def drawn(options: FigureFiles) -> int:
+        """Draw the figure."""
         path = output_path(options.output or default, "--output", (".png",), options.overwrite)
         data = options.data or shipped_data(figure.package)
         with cli.writing(path):
@@ -122,7 +120,7 @@ def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int
         print(f"Written: {path}")
         return 0
 
-    return cli.run_command(figure.module, drawn, arguments)
+    return drawn(arguments)
 
 
 # --- data of figures: one small CSV a figure, in long form, from samples of settings --------------

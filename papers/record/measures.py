@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,8 @@ from blis_jax.metrics.metric import ALL, names_in, split_name
 from blis_jax.metrics.reference import class_code
 from blis_jax.metrics.run_summary import NUM_RANKS, kept_tails, tails_of_runs
 from blis_jax.metrics.scalars import evaluate
-from blis_jax.metrics.summaries import select
-from blis_jax.records.record import TTFT_PARTS
-
-if TYPE_CHECKING:
-    from blis_jax.metrics.summaries import SloTargets
-    from blis_jax.records.record import RunRecord
+from blis_jax.metrics.summaries import SloTargets, select
+from blis_jax.records.record import TTFT_PARTS, RunRecord
 
 CLASSES = ("critical", "standard", "sheddable")
 RUN_FIGURES = (

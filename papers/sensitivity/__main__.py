@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -62,13 +61,9 @@ class SensitivityPaperOptions(
     folder: ClassVar[str] = FOLDER
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SensitivityPaperOptions.as_main
+def main(options: SensitivityPaperOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = SensitivityPaperOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from papers.sensitivity.table import make_table

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.latency.registry import SIZED
 from blis_jax.reports import render
@@ -53,13 +52,9 @@ class StepLawOptions(
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@StepLawOptions.as_main
+def main(options: StepLawOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = StepLawOptions.read(arguments)
     prepare_backend()
     runs = read_steps(options.steps or DATA / "vllm_steps.parquet")
     laws = {run.name: _laws(run) for run in runs}

@@ -59,13 +59,9 @@ class SurrogatePaperOptions(
     saved: bool = switch("print the tables that come with it")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SurrogatePaperOptions.as_main
+def main(options: SurrogatePaperOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _make, arguments)
-
-
-def _make(arguments: Sequence[str] | None) -> int:
-    options = SurrogatePaperOptions.read(arguments)
     spaces = _list("spaces", options.spaces, tuple(SPACES))
     parts, scale = _list("parts", options.parts, PARTS), options.scale
     if not 0 < scale <= 1:

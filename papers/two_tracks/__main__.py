@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.commands import cli
@@ -59,13 +58,9 @@ class TwoTracksOptions(
     no_joint: bool = switch("leave the joint table as it is")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@TwoTracksOptions.as_main
+def main(options: TwoTracksOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = TwoTracksOptions.read(arguments)
     if (options.map is None) != (options.check is None):
         raise ConfigError(
             "a tree is built from one map and checked on another; give both --map and --check"

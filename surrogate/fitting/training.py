@@ -27,12 +27,10 @@ from blis_jax.reports.findings import Answer
 from surrogate.data import CALIBRATION, TRAIN, Data, load_all
 from surrogate.fitting.learn import learn
 from surrogate.fitting.network import FitState, Settings, epochs_of
-from surrogate.levels.fit import load_own, with_levels
+from surrogate.levels.fit import OwnData, load_own, with_levels
 from surrogate.predictor import load_arrays, save_arrays
 
 if TYPE_CHECKING:
-    from surrogate.data import Data
-    from surrogate.levels.fit import OwnData
     from surrogate.train import TrainOptions
 
 

@@ -23,6 +23,7 @@ from surrogate.data import (
     TEST,
     TRAIN,
     Data,
+    Part,
     SeedTable,
     seed_table,
     with_failures,
@@ -46,7 +47,6 @@ from surrogate.levels.predict import LevelParts, levels_of, means, predicted
 from surrogate.scores import is_within, r_squared
 
 if TYPE_CHECKING:
-    from surrogate.data import Data, Part, SeedTable
     from surrogate.predictor import Surrogate
 
 

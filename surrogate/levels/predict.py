@@ -21,7 +21,7 @@ from blis_jax.runs.many_runs import run_given
 from blis_jax.runs.options import Options, default_form
 from blis_jax.workload import reference
 from blis_jax.workload.source import until_horizon
-from blis_jax.workload.spec import parse_spec
+from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from surrogate.columns import factors_by_region
 from surrogate.data import FAILED
 from surrogate.fitting.network import features
@@ -40,9 +40,7 @@ from surrogate.levels.model import (
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
-    from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable
-    from surrogate.levels.model import Levels
     from surrogate.predictor import Surrogate
 
 

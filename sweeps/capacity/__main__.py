@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -134,19 +133,15 @@ class CapacityOptions(
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CapacityOptions.as_main
+def main(options: CapacityOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _capacity, arguments)
-
-
-def _capacity(arguments: Sequence[str] | None) -> int:
-    options = CapacityOptions.read(arguments)
     paths = outputs.outputs_of(options, DEFAULT_OUTPUT, beside=(".jsonl", ".md"))
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.capacity.command import size_clusters
 
-    return size_clusters(options, paths, cli.command_text(NAME, arguments))
+    return size_clusters(options, paths, options.line())
 
 
 if __name__ == "__main__":

@@ -22,15 +22,21 @@ from blis_jax.files.chain import Journal
 from blis_jax.reports import page, render
 from blis_jax.reports.findings import Remarks
 from blis_jax.reports.words import cluster_line
-from sweeps.capacity.deciding import Decision, fewest_seeds, num_tries, read_service_targets
+from sweeps.capacity.deciding import (
+    Decision,
+    ServiceTarget,
+    fewest_seeds,
+    num_tries,
+    read_service_targets,
+)
 from sweeps.capacity.document import cheapest, findings_of, to_document
-from sweeps.capacity.finding import CountedRuns, Finder, InTime, families
+from sweeps.capacity.finding import CountedRuns, Finder, InTime, LayoutFamily, Smallest, families
 from sweeps.runs.axes import at_each_place
 from sweeps.runs.experiment import measure_of
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM, check_statistics
-from sweeps.runs.requests import list_workloads, requests_of, workload_for
-from sweeps.strategies.arms import arms_of, as_served, list_names
+from sweeps.runs.requests import StudyRequests, list_workloads, requests_of, workload_for
+from sweeps.strategies.arms import Arm, arms_of, as_served, list_names
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
@@ -38,10 +44,6 @@ if TYPE_CHECKING:
     from blis_jax.traces.source import TraceSource
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.capacity.__main__ import CapacityOptions
-    from sweeps.capacity.deciding import ServiceTarget
-    from sweeps.capacity.finding import LayoutFamily, Smallest
-    from sweeps.runs.requests import StudyRequests
-    from sweeps.strategies.arms import Arm
 
 
 FEWEST_SEEDS = 16

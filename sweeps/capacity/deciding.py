@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from sweeps.claims.grammar import bound
 from sweeps.claims.words import FAILS, MEETS, OPEN
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from jaxtyping import Float
 
 USUAL_PERCENT = 99.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -94,19 +93,15 @@ class CompareOptions(
     arms: tuple[str, ...] = words("ARM", "two or more; the reference first")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CompareOptions.as_main
+def main(options: CompareOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _compare, arguments)
-
-
-def _compare(arguments: Sequence[str] | None) -> int:
-    options = CompareOptions.read(arguments)
     check_statistics(options.confidence, options.bootstrap)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.compare.command import compare_arms
 
-    return compare_arms(options, cli.command_text(NAME, arguments))
+    return compare_arms(options, options.line())
 
 
 if __name__ == "__main__":

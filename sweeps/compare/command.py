@@ -21,6 +21,7 @@ from sweeps.compare.document import (
     OF_CLASS,
     OF_RUN,
     SURVIVORS,
+    CommonSetting,
     Compared,
     default_metrics,
     to_document,
@@ -28,7 +29,13 @@ from sweeps.compare.document import (
 from sweeps.compare.judge import check_block
 from sweeps.compare.report import EnoughSeeds
 from sweeps.compare.result import setting_of, write_result
-from sweeps.compare.study import coefficient_section, draws_of, findings_of, write_reports
+from sweeps.compare.study import (
+    CoefficientDraws,
+    coefficient_section,
+    draws_of,
+    findings_of,
+    write_reports,
+)
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.options import (
     FOLDER,
@@ -37,17 +44,14 @@ from sweeps.runs.options import (
 )
 from sweeps.runs.requests import requests_of, workload_of_arms
 from sweeps.search.objectives import Valuation
-from sweeps.strategies.arms import arms_of, router_arms
+from sweeps.strategies.arms import Arm, arms_of, router_arms
 from sweeps.strategies.file import load_strategy
 from sweeps.tracks.criteria import success_metrics
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from sweeps.compare.__main__ import CompareOptions
-    from sweeps.compare.document import CommonSetting
-    from sweeps.compare.study import CoefficientDraws
     from sweeps.runs.measured import KeptRuns
-    from sweeps.strategies.arms import Arm
     from sweeps.strategies.parts import SuccessCriterion
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.run_summary import GOOD, REJECTED, RequestFigures
+from blis_jax.metrics.run_summary import GOOD, REJECTED, RequestFigures, RunSummary
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL, LATENCIES
 from blis_jax.statistics import intervals, paired
@@ -25,7 +25,6 @@ from blis_jax.statistics.paired import OF_POOLED, Difference, joint_words
 from sweeps.runs.measured import metric_values, num_values, pair_of
 
 if TYPE_CHECKING:
-    from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.traces.source import TraceSource
     from sweeps.compare.document import CommonSetting
 

@@ -16,12 +16,11 @@ from blis_jax.reports.answers import in_words
 from blis_jax.reports.findings import Quantity, Row, Sentence, Table
 from blis_jax.reports.study import words_of
 from blis_jax.reports.words import joined, metric_name, number, table_title
-from blis_jax.statistics.paired import BETTER, WORSE
+from blis_jax.statistics.paired import BETTER, WORSE, Difference
 from sweeps.compare.report import quantity
 from sweeps.runs.measured import same_lives
 
 if TYPE_CHECKING:
-    from blis_jax.statistics.paired import Difference
     from sweeps.compare.document import Compared
     from sweeps.compare.judge import Judge
 

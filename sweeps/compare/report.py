@@ -29,11 +29,10 @@ from blis_jax.statistics.sequential import (
     look_until_end,
     rule_words,
 )
-from sweeps.runs.measured import pair_of
+from sweeps.runs.measured import KeptRuns, pair_of
 
 if TYPE_CHECKING:
     from sweeps.compare.document import CommonSetting
-    from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
 

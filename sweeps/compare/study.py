@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.calibrate.posterior import load
+from blis_jax.calibrate.posterior import Posterior, load
 from blis_jax.commands.options.outputs import OutputPaths, write_pages
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import finite
@@ -39,18 +39,16 @@ from blis_jax.statistics.intervals import Estimate, percentile_ends
 from sweeps.compare import ranking
 from sweeps.compare import report as words
 from sweeps.compare.report import stopping_lines
-from sweeps.runs.measured import metric_values
+from sweeps.runs.measured import KeptRuns, metric_values
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.calibrate.posterior import Posterior
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
     from sweeps.compare.__main__ import CoefficientOptions
     from sweeps.runs.experiment import Experiment
-    from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -74,13 +73,9 @@ class CurveOptions(
     arms: tuple[str, ...] = words("ARM", f"clusters to draw (default: {USUAL_ARM})")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@CurveOptions.as_main
+def main(options: CurveOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _curve, arguments)
-
-
-def _curve(arguments: Sequence[str] | None) -> int:
-    options = CurveOptions.read(arguments)
     check_statistics(options.confidence)
     paths = outputs_of(options, f"{FOLDER}/curve.json", beside=(".jsonl",))
     if any(rate <= 0 for rate in options.rate):
@@ -88,7 +83,7 @@ def _curve(arguments: Sequence[str] | None) -> int:
     prepare_backend(use_cache=not options.no_cache)
     from sweeps.curve.command import drawn
 
-    return drawn(options, paths, NUM_SEEDS, NUM_REQUESTS, cli.command_text(NAME, arguments))
+    return drawn(options, paths, NUM_SEEDS, NUM_REQUESTS, options.line())
 
 
 if __name__ == "__main__":

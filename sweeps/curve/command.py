@@ -22,12 +22,11 @@ from sweeps.runs.axes import at_each_place
 from sweeps.runs.measured import versions
 from sweeps.runs.options import USUAL_ARM
 from sweeps.runs.requests import check_count, check_seeds, workload_content, workload_from
-from sweeps.strategies.arms import arms_of, as_served
+from sweeps.strategies.arms import Arm, arms_of, as_served
 
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.curve.__main__ import CurveOptions
-    from sweeps.strategies.arms import Arm
 
 
 # --- the document ---------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -107,18 +106,14 @@ class DatasetOptions(
     output: str | None = option(str, None, "PATH", "store, .zarr (default: out/STRATEGY.zarr)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@DatasetOptions.as_main
+def main(options: DatasetOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _dataset, arguments)
-
-
-def _dataset(arguments: Sequence[str] | None) -> int:
-    options = DatasetOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.dataset.command import fill_dataset
 
-    return fill_dataset(options, cli.command_text(NAME, arguments))
+    return fill_dataset(options, options.line())
 
 
 if __name__ == "__main__":

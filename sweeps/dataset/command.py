@@ -32,21 +32,26 @@ from blis_jax.runs.driver import Runner
 from surrogate.columns import to_json
 from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
 from surrogate.levels.model import COVARIATES, covariates
-from sweeps.dataset.axes import BY_NAME, check_axes, config_at, read_axes, workload_at
+from sweeps.dataset.axes import (
+    BY_NAME,
+    DescriptorAxis,
+    check_axes,
+    config_at,
+    read_axes,
+    workload_at,
+)
 from sweeps.dataset.plan import DatasetPlan, DatasetSizes, make_plan
 from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import FOLDER
 from sweeps.runs.requests import StudyRequests, check_seeds, workload_for
-from sweeps.strategies.arms import arm_of
+from sweeps.strategies.arms import Arm, arm_of
 from sweeps.strategies.space import space_of
 
 if TYPE_CHECKING:
     from blis_jax.runs.runs import Row
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.dataset.__main__ import DatasetOptions
-    from sweeps.dataset.axes import DescriptorAxis
-    from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
@@ -73,13 +72,9 @@ class EvolveCheckOptions(
     """Options of the command."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@EvolveCheckOptions.as_main
+def main(options: EvolveCheckOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _check, arguments)
-
-
-def _check(arguments: Sequence[str] | None) -> int:
-    options = EvolveCheckOptions.read(arguments)
     if options.program is None or options.task is None:
         raise ConfigError("a program and a task are needed; write PROGRAM TASK.yaml")
     check_statistics(options.confidence, options.bootstrap)
@@ -89,7 +84,7 @@ def _check(arguments: Sequence[str] | None) -> int:
     from sweeps.evolve.checking import checked
 
     usual = range(FIRST_SEED, FIRST_SEED + NUM_SEEDS)
-    return checked(options, paths, usual, cli.command_text(NAME, arguments))
+    return checked(options, paths, usual, options.line())
 
 
 if __name__ == "__main__":

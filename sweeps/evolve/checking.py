@@ -16,7 +16,7 @@ from blis_jax.reports.words import cluster_line, joined, metric_name
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import WORSE
 from sweeps.compare.judge import interval_sentence
-from sweeps.evolve.programs import read_program, router_of
+from sweeps.evolve.programs import EvolvedRouter, read_program, router_of
 from sweeps.evolve.score import ClassChange, GuardVerdict, changes, gain, guarded, reached
 from sweeps.evolve.task import Task, load_task, plain_task
 from sweeps.evolve.task_runs import TaskRuns
@@ -26,7 +26,6 @@ from sweeps.runs.requests import check_count
 if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.evolve.check import EvolveCheckOptions
-    from sweeps.evolve.programs import EvolvedRouter
 
 FORMAT = 1
 MOST_SAID = 4  # classes that got worse

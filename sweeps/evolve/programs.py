@@ -14,11 +14,10 @@ from blis_jax.files.input_files import is_file, place_of, read_text
 from blis_jax.policies import registry
 from sweeps.evolve.reader import policy_of
 from sweeps.evolve.source import START, read
-from sweeps.evolve.task import SCORED
+from sweeps.evolve.task import SCORED, Task
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from sweeps.evolve.task import Task
 
 DECORATOR = "routing_policy"
 USUAL_NAME = "route"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
@@ -50,13 +49,9 @@ class ReadOptions(
     """Options of the command."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@ReadOptions.as_main
+def main(options: ReadOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _read, arguments)
-
-
-def _read(arguments: Sequence[str] | None) -> int:
-    options = ReadOptions.read(arguments)
     if options.program is None:
         raise ConfigError("no program is given; write the path of a routing.go")
     program = read(options.program)

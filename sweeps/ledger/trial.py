@@ -21,7 +21,7 @@ from blis_jax.files.atomic_write import version_of
 from blis_jax.files.content import digest
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.metric import name_in
-from blis_jax.metrics.run_summary import Tails, kept_tails, lives_of
+from blis_jax.metrics.run_summary import RunSummary, Tails, kept_tails, lives_of
 from blis_jax.metrics.scalars import pooled_latency
 from blis_jax.metrics.summaries import ALL, select
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
@@ -39,7 +39,6 @@ from sweeps.strategies.moved import changed
 from sweeps.tracks.problem import workload_named
 
 if TYPE_CHECKING:
-    from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
 
 STRATEGY, BASELINE, REFERENCE = "strategy", "baseline", "reference"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
 from blis_jax.commands.options import AllSwitch, CommandOptions, PlainSwitches, option, switch
 from blis_jax.commands.options.seed_options import DrawnOptions, seeds_option
 from sweeps.principles import USUAL_OUTPUT
@@ -71,13 +69,9 @@ class PrinciplesOptions(
     output: str | None = option(str, None, "PATH", f"result, .json (default: {USUAL_OUTPUT})")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@PrinciplesOptions.as_main
+def main(options: PrinciplesOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _principles, arguments)
-
-
-def _principles(arguments: Sequence[str] | None) -> int:
-    options = PrinciplesOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.principles.command import check_principles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,7 @@ from sweeps.principles.rules.facts import AGAINST, Case, Touch, facts_of
 from sweeps.principles.verdicts import PrinciplesRecord, code_hash, identity
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import strategies_of, workload_for
-from sweeps.strategies.arms import arm_of
-
-if TYPE_CHECKING:
-    from sweeps.strategies.arms import Arm
+from sweeps.strategies.arms import Arm, arm_of
 
 NAME = "sweeps.principles"
 USUAL_SEEDS = (42, 43, 44)

@@ -16,7 +16,7 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Sentence
 from sweeps.principles import USUAL_OUTPUT
 from sweeps.principles.advice import advise
-from sweeps.principles.catalogue import chosen, load_catalogue
+from sweeps.principles.catalogue import Catalogue, Entry, chosen, load_catalogue
 from sweeps.principles.lab import Lab
 from sweeps.principles.verdicts import (
     PrinciplesRecord,
@@ -30,7 +30,6 @@ from sweeps.runs.requests import check_seeds
 
 if TYPE_CHECKING:
     from sweeps.principles.__main__ import PrinciplesOptions
-    from sweeps.principles.catalogue import Catalogue, Entry
 
 
 WORDS = ("statement", "evidence", "seen", "remark", "falsified_if")

@@ -21,13 +21,11 @@ from blis_jax.statistics.intervals import Estimate, estimate
 from blis_jax.statistics.paired import difference
 from sweeps.claims.judge import ClaimReading
 from sweeps.principles.catalogue import PrincipleClaim
-from sweeps.principles.lab import metric_of
+from sweeps.principles.lab import Lab, metric_of
 from sweeps.principles.probes import PROBES, spread_ratio
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-    from sweeps.principles.lab import Lab
 
 Runs = Mapping[str, tuple[RunSummary, ...]]  # by arm
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blis_jax.files.atomic_write import plain
 from blis_jax.files.chain import Journal
@@ -38,12 +38,17 @@ from sweeps.principles.catalogue import (
     PrincipleClaim,
     content_of,
 )
-from sweeps.principles.lab import arm_of, check_fair, metric_of, pooled_figures, reported_names
+from sweeps.principles.lab import (
+    Lab,
+    LabArm,
+    arm_of,
+    check_fair,
+    metric_of,
+    pooled_figures,
+    reported_names,
+)
 from sweeps.principles.statistics import Bound, compute
 from sweeps.strategies.moved import arguments
-
-if TYPE_CHECKING:
-    from sweeps.principles.lab import Lab, LabArm
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, PlainSwitches, option, words
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 
@@ -69,13 +67,9 @@ class ReviewOptions(
     seeds: str | None = seeds_option("default: the first candidate's")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@ReviewOptions.as_main
+def main(options: ReviewOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _review, arguments)
-
-
-def _review(arguments: Sequence[str] | None) -> int:
-    options = ReviewOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.review.judges import review_candidates

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.router import weights_of
 from blis_jax.errors import ConfigError
-from blis_jax.metrics.run_summary import share_differing
+from blis_jax.metrics.run_summary import RunSummary, share_differing
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.words import OPINIONS, PASS
 from sweeps.runs.requests import strategies_of, workload_for
@@ -23,7 +23,6 @@ from sweeps.strategies.moved import values_for_hash
 from sweeps.strategies.space import SCORERS, Dimension, Space, space_of
 
 if TYPE_CHECKING:
-    from blis_jax.metrics.run_summary import RunSummary
     from sweeps.review.routing import RunDecisions
 
 LEAST, MOST = 2, 3

@@ -16,7 +16,7 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer, Findings, Remarks
 from sweeps.principles.lab import figures_of, reported_names
-from sweeps.review.candidates import Candidate, Exhibit, Judge, candidates_of
+from sweeps.review.candidates import Candidate, Exhibit, Judge, Opinion, candidates_of
 from sweeps.review.classes import INERT, PROXY, STARVATION
 from sweeps.review.consensus import check_record, read_reviews, to_record, write_template
 from sweeps.review.numbers import BOUNDS, STABILITY
@@ -28,7 +28,6 @@ from sweeps.search.objectives import Valuation
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
     from sweeps.review.__main__ import ReviewOptions
-    from sweeps.review.candidates import Opinion
 
 JUDGES = {
     judge.name: judge

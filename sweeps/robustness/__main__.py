@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -183,13 +182,9 @@ class RobustnessOptions(
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@RobustnessOptions.as_main
+def main(options: RobustnessOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _robustness, arguments)
-
-
-def _robustness(arguments: Sequence[str] | None) -> int:
-    options = RobustnessOptions.read(arguments)
     paths = outputs.outputs_of(options, DEFAULT_OUTPUT, (".zarr",), (".json", ".csv"))
     differences = None
     if options.differences is not None:
@@ -201,7 +196,7 @@ def _robustness(arguments: Sequence[str] | None) -> int:
 
     from sweeps.robustness.command import map_regimes
 
-    return map_regimes(options, paths, differences, cli.command_text(NAME, arguments))
+    return map_regimes(options, paths, differences, options.line())
 
 
 if __name__ == "__main__":

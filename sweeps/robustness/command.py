@@ -24,13 +24,15 @@ from sweeps.claims.grammar import our_name, parse_constraint
 from sweeps.robustness import cells
 from sweeps.robustness.output import report
 from sweeps.robustness.output.document import findings_of, provenance_of, title_of, to_document
-from sweeps.robustness.output.figure import read_view
-from sweeps.robustness.parts import run_map
+from sweeps.robustness.output.figure import MapView, read_view
+from sweeps.robustness.parts import MapTiming, run_map
 from sweeps.robustness.plan import (
     CONSTRAINTS,
     PUBLISHED_DURATION_S,
     Extent,
+    MapPlan,
     Question,
+    Shape,
     TraceShape,
     load_shape,
     make_plan,
@@ -49,9 +51,6 @@ if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.statistics.sequential import StoppingRule
     from sweeps.robustness.__main__ import RobustnessOptions
-    from sweeps.robustness.output.figure import MapView
-    from sweeps.robustness.parts import MapTiming
-    from sweeps.robustness.plan import MapPlan, Shape
 
 
 def map_regimes(

@@ -28,10 +28,7 @@ from sweeps.runs.drawn import MOST_BLOCKS, DrawnRows, part_runner
 if TYPE_CHECKING:
     import xarray as xr
 
-    from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.workload.source import RequestSource
-    from sweeps.robustness.cells import Place
-    from sweeps.robustness.plan import MapPlan
 
 
 MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead

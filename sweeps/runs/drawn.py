@@ -20,13 +20,12 @@ from blis_jax.runs.runs import Row
 from blis_jax.traces.closed_loop import closed_loop_of_rows, loop_rows
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.reference import draw
-from blis_jax.workload.source import until_horizon
+from blis_jax.workload.source import RequestSource, until_horizon
 from blis_jax.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.records.record import RunRecord
-    from blis_jax.workload.source import RequestSource
     from blis_jax.workload.table import RequestTable
 
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.claims.grammar import reported_names
 from sweeps.runs.experiment import Experiment, targets_of
 from sweeps.runs.options import FOLDER
-from sweeps.runs.requests import requests_of, workload_content, workload_for
-from sweeps.search.engines import make, recommended
+from sweeps.runs.requests import StudyRequests, requests_of, workload_content, workload_for
+from sweeps.search.engines import Engine, make, recommended
 from sweeps.search.loop import (
     ExperimentOnLoads,
     SearchRecord,
@@ -39,7 +39,7 @@ from sweeps.search.loop import (
 )
 from sweeps.search.objectives import AT, Valuation, hypervolume, nondominated, reference_point
 from sweeps.search.report import findings_of
-from sweeps.strategies.file import load_strategy, with_instances
+from sweeps.strategies.file import Strategy, load_strategy, with_instances
 from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Space, space_of
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.optimize import OptimizeOptions
-    from sweeps.runs.requests import StudyRequests
-    from sweeps.search.engines import Engine
-    from sweeps.strategies.file import Strategy
 
 
 # --- the document: the reference's result schema, and behind it everything that was measured -------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -103,13 +102,9 @@ class SensitivityOptions(
     seeds: str | None = seeds_option(f"default: {NUM_SEEDS}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SensitivityOptions.as_main
+def main(options: SensitivityOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _study, arguments)
-
-
-def _study(arguments: Sequence[str] | None) -> int:
-    options = SensitivityOptions.read(arguments)
     prepare_backend(use_cache=not options.no_cache)
 
     from sweeps.sensitivity.command import study_parameters

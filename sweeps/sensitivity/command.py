@@ -25,14 +25,15 @@ from blis_jax.reports.words import cluster_line
 from blis_jax.results.dataset import Provenance, save
 from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import check_statistics
-from sweeps.runs.requests import requests_of, workload_for
+from sweeps.runs.requests import StudyRequests, requests_of, workload_for
 from sweeps.search.objectives import Valuation
-from sweeps.sensitivity.effects import regions_of
+from sweeps.sensitivity.effects import Region, regions_of
 from sweeps.sensitivity.indices import Resampling
 from sweeps.sensitivity.model import (
     POINTS_PER_PART,
     SIMULATOR,
     SURROGATE,
+    MeanPredictor,
     Predicted,
     Simulated,
     Sizes,
@@ -41,17 +42,13 @@ from sweeps.sensitivity.model import (
 from sweeps.sensitivity.report import findings_of, plan_words
 from sweeps.sensitivity.store import to_dataset
 from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
-from sweeps.strategies.space import space_of
+from sweeps.strategies.space import Space, space_of
 from sweeps.sweep.execution import device_text
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
-    from sweeps.runs.requests import StudyRequests
     from sweeps.sensitivity.__main__ import SensitivityOptions
-    from sweeps.sensitivity.effects import Region
-    from sweeps.sensitivity.model import MeanPredictor
     from sweeps.strategies.file import Strategy
-    from sweeps.strategies.space import Space
 
 
 LEAST_SEEDS = 4

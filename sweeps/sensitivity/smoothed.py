@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
     from sweeps.gradient import GradientOptions
-    from sweeps.runs.experiment import Experiment
 
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from typing import ClassVar
 
 from blis_jax.backend import prepare_backend
@@ -148,13 +147,9 @@ class SweepOptions(
     usual_output: ClassVar[str] = DEFAULT_OUTPUT
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@SweepOptions.as_main
+def main(options: SweepOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _sweep, arguments)
-
-
-def _sweep(arguments: Sequence[str] | None) -> int:
-    options = SweepOptions.read(arguments)
     rule = stopping_flags.rule_of(options, options.seeds, options.trace)
 
     from sweeps.sweep.plan import outputs_of_sweep, plan_of
@@ -167,7 +162,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
 
     from sweeps.sweep.execution import sweep_and_report
 
-    return sweep_and_report(options, plan, rule, paths, cli.command_text(NAME, arguments))
+    return sweep_and_report(options, plan, rule, paths, options.line())
 
 
 def _choose_device(device: str | None) -> None:

@@ -46,12 +46,9 @@ from sweeps.sweep.report import PointMetric, pairs_of, to_document
 from sweeps.sweep.study import Swept, study_of, write_reports
 
 if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.reports.pictures import Picture
-    from blis_jax.statistics.sequential import StoppingRule
     from sweeps.sweep.command import SweepOptions
-    from sweeps.sweep.plan import SweepPlan
 
 CHECKPOINT_S = 30.0  # least time between two saves of partial results
 CHECKPOINT_SHARE = 20.0  # and at least so many times as long as a save takes

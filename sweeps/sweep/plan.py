@@ -34,7 +34,6 @@ from sweeps.strategies.file import Strategy
 from sweeps.strategies.moved import replaced, values_for_hash
 
 if TYPE_CHECKING:
-    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.options.outputs import OutputPaths
     from blis_jax.statistics.sequential import StoppingRule
     from sweeps.sweep.command import SweepOptions

@@ -7,13 +7,22 @@ bases. A field is None, False or () where its option was not given and has no de
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, dataclass_transform
 
+from blis_jax.commands.cli import command_text, run_command
 from blis_jax.commands.parser import Flag, Parser
 from blis_jax.commands.shared_options import BY_NAME
+
+
+class CommandMain(Protocol):
+    """The `main` of a command's module."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command on the words of a command line, that of this process if None; return its exit code."""
 
 
 class _Switch(NamedTuple):
@@ -86,6 +95,7 @@ class CommandOptions:
     description: ClassVar[str] = ""
     examples: ClassVar[str] = ""
     usage: ClassVar[str | None] = None
+    said: ClassVar[Sequence[str]] = ()  # the words that an instance was read from
 
     def __init_subclass__(
         cls,
@@ -147,7 +157,24 @@ class CommandOptions:
         Raises:
             ConfigError: an option is unknown, is given in two ways, or has no such value.
         """
-        return cls.of(cls.parser().given(sys.argv[1:] if arguments is None else arguments))
+        said = sys.argv[1:] if arguments is None else arguments
+        options = cls.of(cls.parser().given(said))
+        object.__setattr__(options, "said", tuple(said))
+        return options
+
+    @classmethod
+    def as_main(cls, body: Callable[[Self], int]) -> CommandMain:
+        """Make a command of what it does with its options: it reads them, and returns the exit code."""
+
+        @functools.wraps(body)
+        def command(arguments: Sequence[str] | None = None) -> int:
+            return run_command(cls.command, lambda words: body(cls.read(words)), arguments)
+
+        return command
+
+    def line(self) -> str:
+        """Return the command line to type for the same result, to be kept with it."""
+        return command_text(self.command, self.said)
 
     @classmethod
     def of(cls, named: Mapping[str, Any]) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
@@ -53,13 +52,9 @@ class RunPredictOptions(
     log: str = option(cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
-    return cli.run_command(NAME, _command, arguments)
-
-
-def _command(arguments: Sequence[str] | None) -> int:
-    options = RunPredictOptions.read(arguments)
+@RunPredictOptions.as_main
+def main(options: RunPredictOptions) -> int:
+    """Run the command; return its exit code."""
     if options.runs is None:
         raise ConfigError("RUNS.csv is missing; give a file of runs, see --help")
     source = Path(options.runs)

@@ -24,7 +24,7 @@ from blis_jax.latency.deployment import (
 )
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import ServedNumbers, vector
-from blis_jax.records.record import Status
+from blis_jax.records.record import RunRecord, Status
 from blis_jax.runs.closed_loop import follow
 from blis_jax.runs.many_runs import simulate
 from blis_jax.runs.options import Options, default_form
@@ -35,8 +35,6 @@ from papers.real_servers.predict.segments import LoopInstance, Request, run_loop
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
-
-    from blis_jax.records.record import RunRecord
 
 
 BLOCK_TOKENS = 16

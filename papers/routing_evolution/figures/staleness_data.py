@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blis_jax import ClusterConfig, figures_of, run_grid
-from blis_jax.commands import cli
 from blis_jax.commands.cli import whole
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.files.atomic_write import replacing
@@ -136,13 +135,10 @@ class StalenessOptions(
     seeds: int = option(whole, len(SEEDS), "N", "seeds of each cell")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@StalenessOptions.as_main
+def main(options: StalenessOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(NAME, _run, arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    table = measured(cells(), range(1, 1 + StalenessOptions.read(arguments).seeds))
+    table = measured(cells(), range(1, 1 + options.seeds))
     with replacing(DATA) as path:
         table.to_csv(path, index=False)
     print(f"Written: {DATA}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from blis_jax.commands import cli
@@ -38,13 +37,9 @@ class RobustnessDataOptions(
     data: str | None = option(str, None, "FOLDER", "where to write (default: here)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@RobustnessDataOptions.as_main
+def main(options: RobustnessDataOptions) -> int:
     """Run the command; return its exit code."""
-    return cli.run_command(RobustnessDataOptions.command, _write, arguments)
-
-
-def _write(arguments: Sequence[str] | None) -> int:
-    options = RobustnessDataOptions.read(arguments)
     path = Path(options.cells or "")
     if not path.is_file():
         raise ConfigError(f"{path} is no file; give the .csv that sweeps.robustness writes")

@@ -29,7 +29,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.words import target_line
 from sweeps.compare.ablation import report as words
-from sweeps.compare.ablation.components import components_of, config_at, masks_of, on
+from sweeps.compare.ablation.components import Component, components_of, config_at, masks_of, on
 from sweeps.compare.ablation.document import (
     ADDED,
     LEFT_OUT,
@@ -40,7 +40,7 @@ from sweeps.compare.ablation.document import (
     default_metrics,
     to_document,
 )
-from sweeps.compare.document import part_table
+from sweeps.compare.document import CommonSetting, part_table
 from sweeps.compare.report import token_rate_lines
 from sweeps.compare.result import setting_of, write_result
 from sweeps.compare.study import (
@@ -52,17 +52,13 @@ from sweeps.compare.study import (
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.options import FOLDER, NUM_SEEDS
 from sweeps.runs.requests import requests_of, workload_of_arms
-from sweeps.strategies.arms import arms_of
+from sweeps.strategies.arms import Arm, arms_of
 
 if TYPE_CHECKING:
     from blis_jax.files.chain import Journal
     from blis_jax.metrics.run_summary import RunSummary
     from blis_jax.records.record import RunRecord
     from sweeps.ablate import AblateOptions
-    from sweeps.compare.ablation.components import Component
-    from sweeps.compare.document import CommonSetting
-    from sweeps.runs.experiment import Experiment
-    from sweeps.strategies.arms import Arm
 
 
 Document = Mapping[str, Any]

@@ -11,12 +11,11 @@ from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, 
 from blis_jax.reports.words import cluster_line, metric_words
 from blis_jax.statistics.paired import Difference
 from blis_jax.statistics.sequential import MISSED
-from sweeps.compare.document import setting_json
+from sweeps.compare.document import CommonSetting, setting_json
 from sweeps.compare.report import quantity
 from sweeps.runs.measured import versions
 
 if TYPE_CHECKING:
-    from sweeps.compare.document import CommonSetting
     from sweeps.compare.selection.stage import FinalAnswer, FinalQuestion
     from sweeps.strategies.arms import Arm
 

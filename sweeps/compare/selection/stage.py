@@ -36,22 +36,20 @@ from sweeps.claims.grammar import SHARE, Claim, our_name, parse_constraint
 from sweeps.compare.result import setting_of
 from sweeps.compare.selection.report import document_of, findings_of
 from sweeps.runs.experiment import Experiment
-from sweeps.runs.measured import metric_values, pair_of
+from sweeps.runs.measured import KeptRuns, metric_values, pair_of
 from sweeps.runs.options import (
     FOLDER,
     NUM_SEEDS,
     ComparisonOptions,
 )
 from sweeps.runs.requests import requests_of, workload_of_arms
-from sweeps.strategies.arms import arms_of
+from sweeps.strategies.arms import Arm, arms_of
 from sweeps.strategies.file import list_library
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from sweeps.runs.measured import KeptRuns
     from sweeps.select import SelectOptions
-    from sweeps.strategies.arms import Arm
 
 
 STEP = 10  # least number of seeds from one look to the next, and a tenth of those so far
