@@ -14,7 +14,7 @@ from typing import Any
 from sweeps.promote.configs.arms import config_files
 from sweeps.promote.documents.bundle import bundle_files
 from sweeps.promote.documents.pages import document_files
-from sweeps.promote.evidence.parts import Parts
+from sweeps.promote.evidence.parts import EvidenceParts
 from sweeps.promote.evidence.verdicts import evidence_files
 from sweeps.promote.golang.plugins import plugins_of
 from sweeps.promote.hypotheses.document import hypotheses_path
@@ -70,7 +70,7 @@ class StageWork:
     promotion: Promotion
     files: Files  # of all earlier stages, behind the last gate findings and decisions too
     options: Mapping[str, Any] = field(default_factory=dict)
-    parts: Parts = field(default_factory=Parts)
+    parts: EvidenceParts = field(default_factory=EvidenceParts)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from blis_jax.files.chain import Journal
 from blis_jax.progress import Phase, phase
 
 
-class Parts:
+class EvidenceParts:
     """Make parts by name, or take them from the journal; say how many of them are done."""
 
     def __init__(self, shown: Phase | None = None, journal: Journal | None = None) -> None:
@@ -49,10 +49,10 @@ class Parts:
 @contextmanager
 def journaled(
     command: str, what: str, path: Path, content: Mapping[str, Any], is_resumed: bool
-) -> Iterator[Parts]:
+) -> Iterator[EvidenceParts]:
     """Keep parts in a journal while the block lasts; remove it when all are done."""
     journal = Journal(path, "evidence", content)
     with cli.resumable(command, path), journal.held(is_resumed):
         with phase(what) as shown:
-            yield Parts(shown, journal)
+            yield EvidenceParts(shown, journal)
         path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, di
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.claims.grammar import our_name
 from sweeps.promote.evidence.concerns import Concern, concerns
-from sweeps.promote.evidence.parts import Parts
+from sweeps.promote.evidence.parts import EvidenceParts
 from sweeps.promote.evidence.scenes import workload_of_promotion
 from sweeps.promote.promotion import Promotion
 from sweeps.promote.store import render
@@ -98,7 +98,7 @@ def survival_of(
     num_requests: int | None = None,
     runs: SeedRuns | None = None,
     only: Sequence[str] = (),
-    parts: Parts | None = None,
+    parts: EvidenceParts | None = None,
 ) -> Survival:
     """Run baseline and strategy with every concern that the engine can have.
 
@@ -148,11 +148,11 @@ class SeedRuns:
     """Hold metrics of configurations on workloads over common seeds; each configuration is run once."""
 
     def __init__(
-        self, seeds: Sequence[int], names: Sequence[str], parts: Parts | None = None
+        self, seeds: Sequence[int], names: Sequence[str], parts: EvidenceParts | None = None
     ) -> None:
         """Keep seeds, and the names of the metrics of all tables that are made of the runs."""
         self.seeds, self.names = tuple(seeds), tuple(names)
-        self.parts = parts or Parts()
+        self.parts = parts or EvidenceParts()
         self.experiments: dict[str, Experiment] = {}
         self.done: dict[tuple[str, str], dict[str, Values]] = {}
 
@@ -186,7 +186,7 @@ def survivals_of(
     seeds: Sequence[int],
     num_requests: int | None = None,
     only: Sequence[str] = (),
-    parts: Parts | None = None,
+    parts: EvidenceParts | None = None,
 ) -> Survivals:
     """Return the table of every strategy, and of every later one against the first; each run is made once.
 
@@ -293,11 +293,11 @@ def write_page(
     num_requests: int | None,
     command: str,
     only: Sequence[str] = (),
-    parts: Parts | None = None,
+    parts: EvidenceParts | None = None,
 ) -> None:
     """Write the table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
     if len(promotions) == 1:
-        (parts := parts or Parts()).expect(len(simulated_concerns(only)), "concerns")
+        (parts := parts or EvidenceParts()).expect(len(simulated_concerns(only)), "concerns")
         table = survival_of(promotions[0], seeds, num_requests, only=only, parts=parts).plain()
     else:
         table = survivals_of(promotions, seeds, num_requests, only, parts).plain()

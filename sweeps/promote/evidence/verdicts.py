@@ -15,7 +15,7 @@ from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
 from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
-from sweeps.promote.evidence.parts import Parts
+from sweeps.promote.evidence.parts import EvidenceParts
 from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.scenes import scene_of
@@ -37,7 +37,7 @@ _DIGITS = 6
 
 
 def evidence_files(
-    promotion: Promotion, files: Files, options: Mapping[str, Any], parts: Parts
+    promotion: Promotion, files: Files, options: Mapping[str, Any], parts: EvidenceParts
 ) -> dict[str, str]:
     """Return reports, verdicts and the table of what the gain survives.
 
@@ -102,7 +102,7 @@ def _simulated(
     hypotheses: Sequence[TransferHypothesis],
     options: Mapping[str, Any],
     identity: str,
-    parts: Parts,
+    parts: EvidenceParts,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the reports of all scenes, and why a scene has none."""
 

@@ -14,7 +14,7 @@ from blis_jax.files.chain import Journal
 from blis_jax.progress import Board, Phase
 from sweeps.promote.__main__ import main
 from sweeps.promote.evidence import survival
-from sweeps.promote.evidence.parts import Parts, journaled
+from sweeps.promote.evidence.parts import EvidenceParts, journaled
 
 GIVEN = ["iter13_class_lead@found", "--seeds", "3", "--num-requests", "40"]
 FEW = ["--concerns", "mixed-gpus,prefix-block-64"]
@@ -50,7 +50,7 @@ def test_steps_are_counted_and_those_of_the_journal_say_nothing_of_the_pace() ->
     now = 0.0
     board = Board(lambda: now)
     shown = Phase(board, "stage validate", None, "runs")
-    parts = Parts(shown)
+    parts = EvidenceParts(shown)
     parts.kept["a"] = 1
     parts.expect(4, "scenes")
     with parts.step("a"):
