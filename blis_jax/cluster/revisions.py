@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.registry import SIZED
@@ -125,3 +126,15 @@ def check(config: ClusterConfig) -> None:
             f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics, roofline or "
             "blackbox"
         )
+
+
+def served(config: ClusterConfig, is_real: bool) -> ClusterConfig:
+    """Return a configuration without BLIS's defects where it stands for real servers and does not say `corrected`.
+
+    `is_real` says that requests or step times were measured. A cluster with roles or hand-overs, which BLIS of
+    February does not have, stands for real servers, too.
+    """
+    is_said = "corrected" in config.given or config.is_august
+    has_roles = any(group.role != "both" for group in config.instances)
+    is_real = is_real or has_roles or config.hand_over_policy != NONE
+    return config.replace(corrected=True) if is_real and not is_said else config

@@ -8,10 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import read_json, shipped
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DTYPE_BYTES |= dict.fromkeys(("int8", "uint8", "fp8", "int4", "nf4"), 1)
@@ -267,6 +272,27 @@ def model_description(name: str, config_file: str = "") -> ModelDescription:
             f"model {name!r} has no shipped description (shipped: {', '.join(shipped)}){hint}"
         )
     return describe(shipped[key], name)
+
+
+def beyond_context(
+    name: str,
+    config_file: str,
+    input_len: Int[np.ndarray, " request"],
+    output_len: Int[np.ndarray, " request"],
+) -> str | None:
+    """Return a sentence on requests longer than a model's context; None where there are none, or it is unknown."""
+    try:
+        longest = model_description(name, config_file).max_model_len
+    except ConfigError:
+        return None
+    tokens = np.asarray(input_len, np.int64) + np.asarray(output_len, np.int64)
+    count = int(np.count_nonzero(tokens > longest)) if longest else 0
+    if not count:
+        return None
+    return (
+        f"{count:,} of {len(tokens):,} requests have more tokens, prompt and output together, than the {longest:,} of "
+        f"the context of {name}: a server refuses them or cuts them short, here they run whole; take them out"
+    )
 
 
 def is_shipped(name: str) -> bool:

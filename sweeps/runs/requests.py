@@ -17,6 +17,7 @@ from blis_jax.commands.options.seed_options import SeedOptions
 from blis_jax.commands.options.trace_flags import StudyTrace
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError, closest
+from blis_jax.latency.model_description import beyond_context
 from blis_jax.metrics.measure import Measure
 from blis_jax.traces.source import STREAM, USUAL_SEEDS, TraceSource
 from blis_jax.workload.spec import (
@@ -180,9 +181,22 @@ def requests_of(
     seeds, stream = runs_of(options, command, trace, configs, usual, rule)
     if trace is not None:
         assert isinstance(options, StudyTrace)
+        _note_context(options, command, trace, configs)
         return StudyRequests(trace, seeds, stream, options.trace or "")
     spec, name = workload()
     return StudyRequests(spec, seeds, stream, name)
+
+
+def _note_context(
+    options: SeedOptions, command: str, trace: TraceSource, configs: Sequence[ClusterConfig]
+) -> None:
+    """Say which models have no room for some requests; August's revision drops and cuts these."""
+    models = {(each.model, each.model_config) for each in configs if not each.is_august}
+    rows = trace.trace.rows
+    for name, file in sorted(models):
+        remark = beyond_context(name, file, rows.input_len, rows.output_len)
+        if remark is not None and not _is_quiet(options):
+            cli.say(command, f"note: {remark}")
 
 
 def trace_of(

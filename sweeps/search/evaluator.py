@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.revisions import served
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.options import trace_flags
 from blis_jax.errors import ConfigError
@@ -31,7 +32,7 @@ from sweeps.search.request_schema import VERSION, Answer, Request, parse_request
 from sweeps.strategies.arms import arm_of, configured
 from sweeps.strategies.file import Strategy, list_library, load_strategy, parse_strategy
 from sweeps.strategies.moved import arguments
-from sweeps.strategies.space import Space, served, space_of
+from sweeps.strategies.space import Space, space_of
 
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec

@@ -19,6 +19,7 @@ from typing import Any
 
 from blis_jax.calibrate.posterior import Posterior, load
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
+from blis_jax.cluster.revisions import served
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
@@ -46,7 +47,7 @@ from sweeps.strategies.moved import (
     today,
     values_for_hash,
 )
-from sweeps.strategies.space import SCORERS, Space, served, space_of
+from sweeps.strategies.space import SCORERS, Space, space_of
 
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
 

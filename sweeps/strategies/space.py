@@ -11,8 +11,8 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.named_policies import located, number_of
+from blis_jax.cluster.revisions import served
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
-from blis_jax.core.kinds import NONE
 from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
 from blis_jax.policies.numbers import Number
@@ -167,18 +167,6 @@ def space_of(strategy: Strategy) -> Space:
 
 
 # --- the mechanism --------------------------------------------------------------------------------
-
-
-def served(config: ClusterConfig, is_real: bool) -> ClusterConfig:
-    """Return a configuration without BLIS's defects where it stands for real servers and does not say `corrected`.
-
-    `is_real` says that requests or step times were measured. A cluster with roles or hand-overs, which BLIS of
-    February does not have, stands for real servers, too.
-    """
-    is_said = "corrected" in config.given or config.is_august
-    has_roles = any(group.role != "both" for group in config.instances)
-    is_real = is_real or has_roles or config.hand_over_policy != NONE
-    return config.replace(corrected=True) if is_real and not is_said else config
 
 
 def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:

@@ -114,7 +114,8 @@ def test_bad_input_ends_in_one_sentence(tmp_path, capsys, arguments, words):
 def test_the_references_option_names_read_its_csv(capsys):
     path = str(EXAMPLES / "blis.csv")
     document = results(capsys, "--workload", "traces", "--workload-traces-filepath", path)
-    again = results(capsys, "--trace", path, "--trace-format", "blis-csv")
+    exact = ("--corrected", "false")
+    again = results(capsys, "--trace", path, "--trace-format", "blis-csv", *exact)
     assert document["requests"] == again["requests"]
     assert document["provenance"] == again["provenance"]
 
@@ -126,5 +127,33 @@ def test_requests_of_a_trace_are_given_up_at_their_deadlines(capsys):
     document = results(capsys, "--trace", "late.csv", "--profile", "blis-2026-08")
     assert document["timed_out_requests"] == 8 and document["completed_requests"] == 0
     assert document["vllm_estimated_duration_s"] == 0.114638
-    assert run.main([*BASE, "--trace", "late.csv"]) == 0
+    assert run.main([*BASE, "--trace", "late.csv", "--corrected", "false"]) == 0
     assert "the deadlines of late.csv have no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [131_072 - 20, 131_072 - 19])
+def test_requests_beyond_the_context_of_the_model_are_told(tmp_path, capsys, length):
+    text = f"arrived_at,num_prefill_tokens,num_decode_tokens\n0,{length},20\n1,100,20\n"
+    (tmp_path / "t.csv").write_text(text)
+    model = ["--model", "meta-llama/llama-3.1-8b-instruct", "--total-kv-blocks", "20000"]
+    assert run.main([*model, "--trace", str(tmp_path / "t.csv")]) == 0
+    told = "1 of 2 requests have more tokens, prompt and output together, than the 131,072"
+    assert (told in capsys.readouterr().err) == (length + 20 > 131_072)
+
+
+def test_a_trace_stands_for_real_servers(capsys):
+    """BLIS of February counts the last gap of an answer twice; a trace is run so only where its profile is named."""
+    Path("t.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,3\n")
+    one_step = {}
+    for name, chosen in {
+        "": [],
+        "corrected": ["--corrected", "true"],
+        "exact": ["--corrected", "false"],
+    }.items():
+        (request,) = results(capsys, "--trace", "t.csv", *chosen)["requests"]
+        one_step[name] = request["e2e_ms"] - request["ttft_ms"]
+    assert one_step[""] == one_step["corrected"]
+    assert one_step["exact"] == pytest.approx(1.5 * one_step[""], rel=0.01)  # three gaps for two
+    assert run.main([*BASE, "--trace", "t.csv", "--profile", "blis-2026-02", "--overwrite"]) == 0
+    said = capsys.readouterr().err
+    assert "TPOT is 50 % too long" in said and "with defects" in said
