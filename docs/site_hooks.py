@@ -1,6 +1,10 @@
-"""What the build of the site adds: pictures of `papers/`, wide pages, and a check that nothing is fetched."""
+"""What the build of the site adds: pictures of `papers/`, links to the glossary, wide pages.
+
+It also warns of what a page would fetch from a network.
+"""
 
 import logging
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,42 @@ FOUND_BY = {
     "reference/settings.md": ["max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size"],
 }  # fmt: skip
 
+# Words that are explained where they are first used, by the place that explains them.
+GLOSSARY = "concepts/cluster.md"
+EXPLAINED = {
+    **dict.fromkeys(["TTFT", "TPOT", "ITL", "E2E", "goodput"], "what-is-measured-of-a-request"),
+    **dict.fromkeys(["token budget", "queue depth", "effective load"], "words"),
+    **dict.fromkeys(["SLO class", "prefill", "decode", "preempted"], "the-way-of-a-request"),
+}
+NO_PROSE = re.compile(
+    r"^```.*?^```$|^(?:#|\||<| {4})[^\n]*$|`[^`\n]*`|!?\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])?|<[^>\n]+>",
+    re.M | re.S,
+)
+
+
+def with_glossary(markdown: str, page: str) -> str:
+    """Link the first use in prose of each word that the glossary explains."""
+    if page == GLOSSARY:
+        return markdown
+    place = os.path.relpath(GLOSSARY, os.path.dirname(page) or ".")
+    left = dict(EXPLAINED)
+
+    def linked(prose: str) -> str:
+        if not left:
+            return prose
+        words = re.compile(rf"(?<![\w/-])({'|'.join(left)})(?![\w/-])")
+        return words.sub(once, prose)
+
+    def once(found: re.Match[str]) -> str:
+        anchor = left.pop(found[1], None)
+        return found[1] if anchor is None else f"[{found[1]}]({place}#{anchor})"
+
+    parts, end = [], 0
+    for other in NO_PROSE.finditer(markdown):
+        parts += [linked(markdown[end : other.start()]), other[0]]
+        end = other.end()
+    return "".join([*parts, linked(markdown[end:])])
+
 
 def on_config(config: Any) -> Any:
     """Add the pages to the navigation that may be there or not."""
@@ -56,13 +96,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Give pages with wide tables the room of the table of contents, and each page its weight in the search."""
+    """Give wide pages the room of the table of contents; give each its weight in the search, and links to the glossary."""
     folder = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": BOOSTS.get(folder, 1)}
     page.meta["tags"] = FOUND_BY.get(page.file.src_uri, [])
     if page.file.src_uri in config.extra["wide_pages"]:
         page.meta["hide"] = ["toc"]
-    return markdown
+    return with_glossary(markdown, page.file.src_uri)
 
 
 def on_post_build(config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -162,3 +163,18 @@ def test_a_command_that_makes_a_table_exists(page: Path) -> None:
         else:
             assert (first, rest[0]) == ("python", "-m"), command
             assert _is_there(rest[1].split(".")), command
+
+
+def test_the_first_use_of_a_word_links_to_the_glossary() -> None:
+    """In prose alone: code, headings, tables and links stay as they are."""
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    other = "# TTFT\n\n```\nTTFT\n```\n\n| TTFT |\n|---|\n\n[the\nTTFT](a.md), `TTFT`, "
+    said = hooks.with_glossary(f"{other}the TTFT P99, TTFT again.\n", "how-to/a.md")
+    link = "[TTFT](../concepts/cluster.md#what-is-measured-of-a-request)"
+    assert said == f"{other}the {link} P99, TTFT again.\n"
+    assert hooks.with_glossary("TTFT", hooks.GLOSSARY) == "TTFT"
+    headings = re.findall(r"^## (.+)$", (DOCS / hooks.GLOSSARY).read_text(encoding="utf-8"), re.M)
+    assert set(hooks.EXPLAINED.values()) <= {one.lower().replace(" ", "-") for one in headings}

@@ -37,6 +37,15 @@ _STRATEGIES = """
 """
 
 
+_FOLDED = """\
+<details markdown><summary>options of blis-jax {name}</summary>
+
+{rows}
+
+</details>
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return cli.print_page(NAME, _DESCRIPTION, page, arguments)
@@ -53,7 +62,8 @@ def page() -> str:
     ]
     text = _HEAD + "\n".join(rows) + "\n" + _STRATEGIES
     for name, parser in made.items():
-        text += f"\n### `blis-jax {name}`\n\n" + "\n".join(_own_rows(parser)) + "\n"
+        rows = "\n".join(_own_rows(parser))
+        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=rows)}"
     return text
 
 
@@ -73,7 +83,7 @@ def _shared_row(one: Shared) -> str:
         f"{_code(other)} in {', '.join(commands)}, where {reason}"
         for (other, reason), commands in reasons.items()
     ]
-    return f"| `--{one.name}` | {also} | {one.meaning} | {'; '.join([default, *others])} |"
+    return f"| `--{one.name}` | {also} | {one.meaning} | {'; '.join(filter(None, [default, *others]))} |"
 
 
 def _code(value: object) -> str:
