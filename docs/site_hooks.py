@@ -96,7 +96,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Give wide pages the room of the table of contents; give each its weight in the search, and links to the glossary."""
+    """Give wide pages the room of the table of contents, and each page its weight in the search and links to words."""
     folder = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": BOOSTS.get(folder, 1)}
     page.meta["tags"] = FOUND_BY.get(page.file.src_uri, [])

@@ -62,8 +62,8 @@ def page() -> str:
     ]
     text = _HEAD + "\n".join(rows) + "\n" + _STRATEGIES
     for name, parser in made.items():
-        rows = "\n".join(_own_rows(parser))
-        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=rows)}"
+        own = "\n".join(_own_rows(parser))
+        text += f"\n### `blis-jax {name}`\n\n{_FOLDED.format(name=name, rows=own)}"
     return text
 
 
