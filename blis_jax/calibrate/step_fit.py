@@ -29,12 +29,13 @@ SLOW, FIRST = 2.0, 3  # times the law, among so many first steps of a kind: warm
 LEAST_STEPS = 20  # of a deployment
 DRAWS, STRETCHES = 20, 20
 DRAW_ROUNDS = 10
-SCALES = (
-    "",
-    " ÷ TP",
-    " where DP is above 1",
-    " · log2 DP",
-)  # of a term over the deployments of a model
+# how a term goes over the deployments of a model: what a step or its graph costs at all, and what tokens cost
+OF_STEPS = (
+    "µs per step", "µs per row of a captured decode graph, 0 to 1", "µs per step with a prompt",
+    "µs per step outside captured graphs",
+)  # fmt: skip
+SCALES_OF_STEPS = ("1", "1 ÷ TP", "DP above 1", "log2 of the GPUs where DP is above 1")
+SCALES = ("1", "1 ÷ TP", "1 ÷ GPUs", "0")
 WINDOW = 8  # steps in a row, whose sum is right where single steps are booked on their neighbours
 
 
@@ -142,16 +143,19 @@ def _held_out(steps: EngineSteps, held: Bool[np.ndarray, " step"]) -> np.ndarray
 # --- samples --------------------------------------------------------------------------------------
 
 
-def samples_of(steps: EngineSteps) -> tuple[StepSamples, Bool[np.ndarray, " step"]]:
+def samples_of(
+    steps: EngineSteps, matrix: Float[np.ndarray, "step term"] | None = None
+) -> tuple[StepSamples, Bool[np.ndarray, " step"]]:
     """Return what the law is fitted to, and which steps are booked on the step before them.
 
     With asynchronous scheduling the time of a step may be booked on its neighbour. A step with a prompt that took less
     than the same batch without it is such a one: it goes with the step before it, as the sum of both, or is left out
     where that is not in the file. In an engine that does so often, steps in a row with prompts go together with
-    the step before them.
+    the step before them. `matrix` are terms of another law.
     """
-    matrix, us = term_matrix(steps.sums), 1e3 * steps.ms
-    is_booked = _booked(steps, matrix)
+    terms, us = term_matrix(steps.sums), 1e3 * steps.ms
+    is_booked = _booked(steps, terms)
+    matrix = terms if matrix is None else matrix
     joins, is_left_out = _joined(steps, is_booked)
     window = np.cumsum(~joins) - 1
     size = np.bincount(window)
@@ -306,9 +310,14 @@ def window_error(steps: EngineSteps, predicted_ms: np.ndarray) -> float:
 # --- across the deployments of a model ------------------------------------------------------------
 
 
-def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, " scale"]:
-    """Return how the terms of a model go with TP and DP."""
-    return np.array([1.0, 1.0 / engine.tp, float(engine.dp > 1), math.log2(engine.dp)])
+def scales_of(engine: MeasuredEngine) -> Float[np.ndarray, "scale term"]:
+    """Return how terms go with TP and DP: ranks that wait for each other make steps longer, not tokens."""
+    gpus, has_ranks = engine.tp * engine.dp, float(engine.dp > 1)
+    of_steps = np.array([1.0, 1.0 / engine.tp, has_ranks, has_ranks * math.log2(gpus)])
+    of_tokens = np.array([1.0, 1.0 / engine.tp, 1.0 / gpus, 0.0])
+    is_of_steps = np.array([name in OF_STEPS for name in TERMS])
+    found: np.ndarray = np.where(is_of_steps, of_steps[:, None], of_tokens[:, None])
+    return found
 
 
 def fit_across(runs: Sequence[EngineSteps]) -> Float[np.ndarray, "scale term"] | None:
@@ -329,7 +338,7 @@ def beta_across(
     across: Float[np.ndarray, "scale term"], engine: MeasuredEngine
 ) -> Float[np.ndarray, " term"]:
     """Return the coefficients of one deployment from those across a model."""
-    found: np.ndarray = scales_of(engine) @ across
+    found: np.ndarray = np.sum(scales_of(engine) * across, axis=0)
     return found
 
 

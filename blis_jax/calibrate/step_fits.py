@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_jax.calibrate.step_fit import (
     SCALES,
+    SCALES_OF_STEPS,
     DeploymentFit,
     Errors,
     beta_across,
@@ -126,7 +127,7 @@ class StepFits:
         across = {model: _short(law) for model, law in self.across.items()}
         content = {
             "terms": list(TERMS),
-            "scales": list(SCALES),
+            "scales": [*SCALES_OF_STEPS, *SCALES],
             "deployments": fits,
             "across": across,
         }
@@ -146,7 +147,7 @@ class StepFits:
             content = {
                 name: document[name] for name in ("terms", "scales", "deployments", "across")
             }
-            if content["terms"] != list(TERMS) or content["scales"] != list(SCALES):
+            if content["terms"] != list(TERMS) or content["scales"] != [*SCALES_OF_STEPS, *SCALES]:
                 raise ConfigError(f"{where} is of a version with other terms; calibrate again")
             if document["hash"] != _hash(content):
                 raise ValueError("hash")

@@ -202,10 +202,11 @@ SERVED: Mapping[str, str] = {  # models of the file: shipped descriptions
     "llama-2-70b": "meta-llama/llama-3.1-70b-instruct",  # differs in vocabulary and context alone
     "llama-2-70b-hf": "meta-llama/llama-3.1-70b-instruct",
     "codellama-34b": "codellama/codellama-34b-instruct-hf",
+    "Qwen/Qwen3-32B": "qwen/qwen3-32b",
 }
 
 
-def predicted_us(steps: MeasuredSteps, name: str) -> np.ndarray | None:
+def predicted_us(steps: MeasuredSteps, name: str, gpu: str = GPU) -> np.ndarray | None:
     """Return the model's time of every step, whole µs; None for a served model without a description.
 
     The file knows no requests one by one: each has the mean context of its batch, and prompts share the new tokens.
@@ -215,7 +216,7 @@ def predicted_us(steps: MeasuredSteps, name: str) -> np.ndarray | None:
     sizes = find(name).sizes
     assert sizes is not None and name in SIZED
     served = Deployment(
-        model_description(SERVED[steps.model]), gpu_description(GPU), tp=steps.tp, dp=1
+        model_description(SERVED[steps.model]), gpu_description(gpu), tp=steps.tp, dp=1
     )
     vector = np.array(sizes.vector(sizes.beta, served))
     with jax.enable_x64(True):

@@ -18,6 +18,7 @@ from papers.step_law.law import (
     predicted_us,
     read_steps,
 )
+from tests.calibrate.made_engine import made_steps as engine_steps
 from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_steps.parquet"
@@ -111,6 +112,24 @@ def test_the_command_prints_all_tables(tmp_path, capsys):
     assert "| codellama-34b, TP 2, general | roofline |" in printed
     (line,) = [line for line in printed.splitlines() if "requests in prefill | 4" in line]
     assert "] * |" in line  # the interval of the term that is there does not hold 0
+
+
+def test_engines_are_held_out_and_their_tables_are_printed(tmp_path, capsys):
+    """A law with regimes beats a straight line where there are some, also on a TP that was not fitted."""
+    path = tmp_path / "engines.csv"
+    tables = [engine_steps(400, tp=tp, seed=tp) for tp in (1, 2, 4)]
+    pd.concat(tables).to_csv(path, index=False)
+    assert paper.main(["--engines", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "in 3 of 3 deployments" in " ".join(printed.split())
+    rows = [line.split(" | ") for line in printed.splitlines() if line.startswith("| TP ")]
+    assert [row[1] for row in rows] == ["made-tp1", "made-tp2", "made-tp4"]
+    law, line = (
+        [float(one) for one in rows[1][place].strip(" |").split(" / ")] for place in (2, 3)
+    )
+    assert max(law) < 3 and all(mine < other for mine, other in zip(law, line, strict=True))
+    assert paper.main(["--engines", str(path), "--steps", str(path)]) == 2
+    assert "--steps has no meaning beside --engines" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

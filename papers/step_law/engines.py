@@ -1,0 +1,203 @@
+"""The step law on deployments of today's models: errors on steps and on deployments held out, beside other laws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.calibrate.step_fit import (
+    DeploymentFit,
+    beta_across,
+    errors_by_phase,
+    fit_across,
+    fit_deployment,
+    fitted,
+    law_us,
+    samples_of,
+)
+from blis_jax.latency.registry import SIZED
+from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
+from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
+
+DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
+GPU = "B300"  # named in the collection for one of the models
+
+
+class TriedEngine(NamedTuple):
+    """A deployment, its fit, and what other laws say of each step, ms, without having seen it."""
+
+    steps: EngineSteps
+    fit: DeploymentFit
+    straight: tuple[
+        np.ndarray, np.ndarray
+    ]  # every second step held out; the second half from the first
+    sized: dict[str, np.ndarray]  # laws from sizes, with nothing fitted
+
+
+def tried(path: Path) -> list[TriedEngine]:
+    """Fit every deployment of a file, and ask the other laws."""
+    return [
+        TriedEngine(steps, fit_deployment(steps), _straight(steps), _from_sizes(steps))
+        for steps in read_steps(path, {}).runs
+    ]
+
+
+def _straight(steps: EngineSteps) -> tuple[np.ndarray, np.ndarray]:
+    odd, half = np.arange(len(steps)) % 2 == 1, np.arange(len(steps)) >= len(steps) // 2
+    every = np.empty(len(steps))
+    for held in (odd, ~odd):
+        every[held] = _line(steps.part(~held), steps.part(held))
+    return every, _line(steps.part(~half), steps.part(half))
+
+
+def _line(seen: EngineSteps, asked: EngineSteps) -> np.ndarray:
+    """Fit a constant, prompt tokens and requests in decode as robustly as the law, and predict, ms."""
+
+    def columns(steps: EngineSteps) -> np.ndarray:
+        return np.column_stack([np.ones(len(steps)), steps.sums.prompt_tokens, steps.sums.decodes])
+
+    samples, _ = samples_of(seen, columns(seen))
+    return columns(asked) @ fitted(samples) / 1e3
+
+
+def _from_sizes(steps: EngineSteps) -> dict[str, np.ndarray]:
+    """Return what laws from sizes say, ms, where the model has a description."""
+    sums, nothing = steps.sums, np.zeros(len(steps))
+    as_batches = MeasuredSteps(
+        steps.run, steps.engine.model, "", steps.engine.tp, len(steps), 0, 1e3 * steps.ms, nothing,
+        new_tokens=sums.prompt_tokens, prefills=sums.prompts, decodes=sums.decodes, finished=nothing,
+        context=sums.context + sums.cached_tokens + sums.prompt_tokens,
+    )  # fmt: skip
+    if steps.engine.model not in SERVED:
+        return {}
+    found = {name: predicted_us(as_batches, name, GPU) for name in SIZED}
+    return {name: times / 1e3 for name, times in found.items() if times is not None}
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
+    """Return the tables of the page, and what they are made of."""
+    runs = tried(path)
+    return [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)], runs
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}" if math.isfinite(value) else "–"
+
+
+def _three(errors: dict[str, float]) -> str:
+    return " / ".join(_percent(errors.get(name, math.nan)) for name in PHASES)
+
+
+def _medians(steps: EngineSteps, ms: np.ndarray) -> str:
+    return _three({name: one.median for name, one in errors_by_phase(steps, ms).items()})
+
+
+def _measured(runs: Sequence[TriedEngine]) -> str:
+    head = ["deployment", "steps", "warm-up", "slow", "booked on the step before"]
+    rows = [
+        [
+            one.fit.run,
+            *(
+                str(n)
+                for n in (
+                    one.fit.num_steps,
+                    one.fit.num_warm_up,
+                    one.fit.num_slow,
+                    one.fit.num_booked,
+                )
+            ),
+        ]
+        for one in runs
+    ]
+    return "What was measured:\n\n" + _table(head, rows)
+
+
+def _held_out(runs: Sequence[TriedEngine]) -> str:
+    head = [
+        "deployment",
+        "step law",
+        "straight line",
+        *SIZED,
+        "repeats differ by",
+        "mixed steps",
+        "sums with prompts",
+    ]
+    rows = []
+    for one in runs:
+        errors = one.fit.every_second
+        rows.append(
+            [
+                one.fit.run,
+                _three({name: errors[name].median for name in PHASES}),
+                _medians(one.steps, one.straight[0]),
+                *(
+                    _medians(one.steps, one.sized[name]) if name in one.sized else ""
+                    for name in SIZED
+                ),
+                _three({name: errors[name].repeats for name in PHASES}),
+                str(errors["mixed"].steps),
+                _percent(one.fit.windows),
+            ]
+        )
+    return "Every second step held out, median error in decode / prefill / mixed, %:\n\n" + _table(
+        head, rows
+    )
+
+
+def _second_half(runs: Sequence[TriedEngine]) -> str:
+    head = ["deployment", "step law", "straight line"]
+    rows = []
+    for one in runs:
+        late = np.arange(len(one.steps)) >= len(one.steps) // 2
+        straight = errors_by_phase(one.steps.part(late), one.straight[1])["decode"].median
+        rows.append(
+            [one.fit.run, _percent(one.fit.second_half["decode"].median), _percent(straight)]
+        )
+    return "The second half from the first, median error of decode steps, %:\n\n" + _table(
+        head, rows
+    )
+
+
+def _across(runs: Sequence[TriedEngine]) -> str:
+    head = ["held out", "deployment", "step law", "straight line"]
+    rows: list[list[str]] = []
+    kinds: tuple[tuple[str, Callable[[EngineSteps], int]], ...] = (
+        ("TP", lambda steps: steps.engine.tp),
+        ("EP", lambda steps: steps.engine.ep),
+    )
+    for model in dict.fromkeys(one.steps.engine.model for one in runs):
+        of_model = [one for one in runs if one.steps.engine.model == model]
+        for kind, number in kinds:
+            values = sorted({number(one.steps) for one in of_model})
+            for value in values if len(values) > 1 else []:
+                held = [one for one in of_model if number(one.steps) == value]
+                rest = [one for one in of_model if number(one.steps) != value]
+                rows += _without(f"{kind} {value}", held, rest)
+    words = "Fitted to the other deployments of the model, median error in decode / prefill / mixed, %:\n\n"
+    return words + _table(head, rows)
+
+
+def _without(
+    label: str, held: Sequence[TriedEngine], rest: Sequence[TriedEngine]
+) -> list[list[str]]:
+    across = fit_across([one.steps for one in rest])
+    nearest = rest[0]
+    rows = []
+    for one in held:
+        beta = nearest.fit.beta if across is None else beta_across(across, one.steps.engine)
+        law = law_us(beta, one.steps.sums) / 1e3
+        line = np.mean([_line(other.steps, one.steps) for other in rest], axis=0)
+        rows.append([label, one.fit.run, _medians(one.steps, law), _medians(one.steps, line)])
+    return rows
