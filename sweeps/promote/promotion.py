@@ -40,6 +40,11 @@ BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
 ARMS = (BASELINE, CONTROL, TREATMENT)
 
 
+def file_named(files: Files, name: str) -> str | None:
+    """Return the path of the first file that ends with a name, such as `arms/baseline/FILE`; None if there is none."""
+    return next((path for path in sorted(files) if f"/{path}".endswith(f"/{name}")), None)
+
+
 @dataclass(frozen=True)
 class Promotion:
     """Hold a strategy, what it is compared with, and the version of llm-d that it is written for."""

@@ -17,7 +17,7 @@ from blis_jax.workload.spec import WorkloadSpec, parse_spec
 from sweeps.claims.grammar import CHANGE, Claim, beyond
 from sweeps.claims.words import CATEGORIES, DETERMINISTIC, TYPES_OF, VERIFICATION
 from sweeps.promote.evidence.reports import CLASSES
-from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files
+from sweeps.promote.promotion import ARMS, BASELINE, CONTROL, TREATMENT, Files, file_named
 from sweeps.promote.store import checked, data_file
 from sweeps.strategies.parts import ClosedPart
 
@@ -177,10 +177,10 @@ class HypothesisDocument(ClosedPart):
 
 def hypotheses_path(files: Files) -> str:
     """Return the path of the hypotheses among files."""
-    for path in files:
-        if path.rpartition("/")[2] == HYPOTHESES:
-            return path
-    raise ConfigError(f"there is no {HYPOTHESES}; run the stage hypothesise")
+    path = file_named(files, HYPOTHESES)
+    if path is None:
+        raise ConfigError(f"there is no {HYPOTHESES}; run the stage hypothesise")
+    return path
 
 
 def hypotheses_of(files: Files) -> tuple[TransferHypothesis, ...]:

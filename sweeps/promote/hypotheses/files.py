@@ -24,6 +24,7 @@ from sweeps.promote.promotion import (
     Files,
     Finding,
     Promotion,
+    file_named,
 )
 from sweeps.promote.store import render, yaml_text
 from sweeps.strategies.parts import ClosedPart
@@ -78,7 +79,7 @@ def document_of(
 
 
 def _dictionary(maps: Files) -> dict[str, Any]:
-    path = next((path for path in sorted(maps) if path.rpartition("/")[2] == DICTIONARY), None)
+    path = file_named(maps, DICTIONARY)
     if path is None:
         raise ConfigError(f"there is no {DICTIONARY}; run the stage maps")
     found = dict(read_mapping(maps[path], path))
@@ -97,7 +98,7 @@ def origin_findings(
     promotion: Promotion, files: Files, ledger: Path | None = None
 ) -> Iterator[Finding]:
     """Yield hypotheses that are not what ledger, Map C and inventory make them, and a page that is not theirs."""
-    path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)
+    path = file_named(files, HYPOTHESES)
     if path is None:
         return
     try:
@@ -144,7 +145,7 @@ def _misplaced(made: TransferHypothesis, there: TransferHypothesis) -> list[str]
 
 def coverage_findings(files: Files) -> Iterator[Finding]:
     """Yield what is wrong with, or missing in, `hypotheses.yaml`; nothing where there is no such file."""
-    path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)
+    path = file_named(files, HYPOTHESES)
     if path is None:
         return
     try:
@@ -162,7 +163,7 @@ def coverage_findings(files: Files) -> Iterator[Finding]:
 
 def _of_dictionary(files: Files) -> Iterator[str]:
     """Yield origins that the dictionary asks for: rows of Map C, signals that are read and less fresh there."""
-    path = next((one for one in sorted(files) if one.rpartition("/")[2] == DICTIONARY), None)
+    path = file_named(files, DICTIONARY)
     dictionary = read_yaml(files[path], path) if path else {}
     for row in dictionary.get("map_c", ()):
         yield f"Map C: {row['id']}"

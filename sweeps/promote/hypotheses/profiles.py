@@ -27,6 +27,7 @@ from sweeps.promote.promotion import (
     TREATMENT,
     Files,
     Finding,
+    file_named,
 )
 from sweeps.promote.store import render, yaml_text
 
@@ -338,8 +339,7 @@ _FORMS: dict[str, Callable[[TransferHypothesis], dict[str, Any]]] = {
 
 def mechanism_findings(files: Files) -> Iterator[Finding]:
     """Yield hypotheses whose mechanism needs what their own profile or picker does not send."""
-    path = next((one for one in sorted(files) if one.rpartition("/")[2] == HYPOTHESES), None)
-    flags = next((one for one in files if one.endswith(f"arms/{TREATMENT}/{FLAGS}")), None)
+    path, flags = file_named(files, HYPOTHESES), file_named(files, f"arms/{TREATMENT}/{FLAGS}")
     if path is None or flags is None:
         return
     policy = read_mapping(files[flags], flags).get("scheduling-policy")

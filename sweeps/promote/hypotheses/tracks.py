@@ -24,7 +24,6 @@ from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, Conf
 from sweeps.promote.hypotheses.document import (
     GOODPUT,
     BaselineScenario,
-    ExpectedChange,
     MetricPath,
     OfferedTraffic,
     OperatingPoint,
@@ -129,36 +128,27 @@ def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[Tra
 
 def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
     metric, words = known_metric(claim.metric)
-    traffic = maker.traffic(claim.spec, claim.workload, claim.rate)
     verb = {"lower": "lowers", "higher": "raises", "same": "keeps"}[claim.direction]
     notes = (claim.note,) if claim.note else ()
-    return TransferHypothesis(
-        id=f"A-{claim.name}",
-        track="A",
+    return _made(
+        maker,
+        f"A-{claim.name}",
         statement=(
             f"Under workload {claim.workload}, {maker.promotion.name} {verb} the {words} against "
             f"{maker.promotion.baseline.name}"
             + (f": {claim.statement}" if claim.statement else ".")
         ),
-        family=claim.family,
-        vvuq=claim.vvuq,
-        type=claim.type,
         metric=metric,
-        expected=ExpectedChange(
-            direction=claim.direction,  # type: ignore[arg-type]
-            magnitude_sim=claim.magnitude
-            if isinstance(claim.magnitude, str)
-            else dict(claim.magnitude),
-            tolerance=claim.tolerance,
-        ),
-        scene=f"workload-{claim.workload}" + (f"-at-{claim.rate:g}" if claim.rate else ""),
-        workload=traffic,
-        operating_point=maker.point(claim.spec, traffic.rate),
-        profile=_profile(maker, metric, traffic),
-        preconditions=(_EQUAL_LOAD, _REACHED, _NO_FAILURES, _CALIBRATED, *notes),
+        kind=(claim.family, claim.type, claim.vvuq),
+        direction=claim.direction,
         mechanism=claim.mechanism,
         diagnostic=claim.diagnostic,
         origin=claim.origin,
+        on=(claim.spec, maker.traffic(claim.spec, claim.workload, claim.rate)),
+        magnitude=claim.magnitude,
+        tolerance=claim.tolerance,
+        scene=f"workload-{claim.workload}" + (f"-at-{claim.rate:g}" if claim.rate else ""),
+        preconditions=(_EQUAL_LOAD, _REACHED, _NO_FAILURES, _CALIBRATED, *notes),
     )
 
 
@@ -166,7 +156,7 @@ def _of_objective(maker: TrackMaker) -> TransferHypothesis:
     metric, words = maker.objective()
     strategy = maker.promotion.arm.strategy
     description = strategy.description if strategy is not None else ""
-    return _own(
+    return _made(
         maker,
         "A-objective",
         statement=(
@@ -184,7 +174,7 @@ def _of_objective(maker: TrackMaker) -> TransferHypothesis:
 
 def _control(maker: TrackMaker) -> TransferHypothesis:
     metric, words = known_metric("ttft_mean_ms")
-    return _own(
+    return _made(
         maker,
         "A-control",
         statement=(
@@ -201,7 +191,7 @@ def _control(maker: TrackMaker) -> TransferHypothesis:
     )
 
 
-def _own(
+def _made(
     maker: TrackMaker,
     name: str,
     *,
@@ -212,11 +202,19 @@ def _own(
     mechanism: str,
     diagnostic: str,
     origin: str,
+    on: tuple[WorkloadSpec, OfferedTraffic] | None = None,
+    magnitude: Any = NOT_MEASURED,
+    tolerance: float = SAME_PERCENT,
+    at: tuple[Any, ...] = (),
     **changes: Any,
 ) -> TransferHypothesis:
-    """Return a hypothesis on the strategy's own workload."""
-    traffic = maker.own_traffic
+    """Return a hypothesis on a workload with its traffic, the strategy's own if none is given.
+
+    `kind` is family, type and category; `at` the seeds and fills by which the operating point is measured.
+    """
+    spec, traffic = on or (maker.spec, maker.own_traffic)
     family, type_, vvuq = kind
+    expected = {"direction": direction, "magnitude_sim": magnitude, "tolerance": tolerance}
     values: dict[str, Any] = {
         "id": name,
         "track": name[0],
@@ -225,14 +223,10 @@ def _own(
         "vvuq": vvuq,
         "type": type_,
         "metric": metric,
-        "expected": ExpectedChange(
-            direction=direction,  # type: ignore[arg-type]
-            magnitude_sim=NOT_MEASURED,
-            tolerance=SAME_PERCENT,
-        ),
-        "scene": f"workload-{maker.workload_name}".replace(" ", "-"),
+        "expected": expected,
+        "scene": f"workload-{traffic.name}".replace(" ", "-"),
         "workload": traffic,
-        "operating_point": maker.point(maker.spec, traffic.rate),
+        "operating_point": maker.point(spec, traffic.rate, *at),
         "profile": _profile(maker, metric, traffic),
         "preconditions": (_EQUAL_LOAD, _REACHED, _NO_FAILURES, _CALIBRATED),
         "mechanism": mechanism,
@@ -272,7 +266,7 @@ def _of_gap(maker: TrackMaker, gap: GapRow) -> TransferHypothesis:
         "metric": words,
     }
     choice = _choice_of(gap, _profile(maker, metric, maker.own_traffic))
-    return _own(
+    return _made(
         maker,
         f"B-{gap.id}",
         statement=gap.statement.format(**names),
@@ -320,7 +314,7 @@ def _of_freshness(
         else ProfileChoice(reason=_ALWAYS)
     )
     origin = f"Map B: {signal.name}" + (f"; Map C: {related.id}" if related is not None else "")
-    return _own(
+    return _made(
         maker,
         f"B-fresh-{signal.name.replace('_', '-')}",
         statement=(
@@ -362,35 +356,29 @@ def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
 def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypothesis:
     pinned = inventory()
     spec = scenario_workload(scenario.workload)
-    traffic = maker.traffic(spec, scenario.workload, None)
     instead = (scenario.instead,) if scenario.instead else ()
-    return TransferHypothesis(
-        id=f"C-{scenario.name.replace('/', '-')}",
-        track="C",
+    return _made(
+        maker,
+        f"C-{scenario.name.replace('/', '-')}",
         statement=(
             f"In the baseline scenario {scenario.name}, {maker.promotion.name} keeps the mean time to completion of "
             f"{maker.promotion.baseline.name} within {SAME_PERCENT:g} %."
         ),
-        family=CROSS_POLICY,
-        vvuq=UQ,
-        type=EQUIVALENCE,
         metric=MetricPath(
             path=f"{AGGREGATE}.latency.request_latency", statistic="mean", unit="ms", better="lower"
         ),
-        expected=ExpectedChange(
-            direction="same", magnitude_sim=NOT_MEASURED, tolerance=SAME_PERCENT
-        ),
-        scene=f"workload-{scenario.workload}",
-        workload=traffic,
-        operating_point=maker.point(spec, traffic.rate, SEEDS[:1], 2),
-        profile=ProfileChoice(
-            reason=f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
-        ),
-        preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead),
+        kind=(CROSS_POLICY, EQUIVALENCE, UQ),
+        direction="same",
         mechanism="the scenario has no classes and little load, so nothing that the strategy changes comes to bear",
         diagnostic=(
             "If this fails, the change is not safe as a default: find the knob that did it in the ablation arms, and "
             "keep the change to pools that ask for it."
         ),
         origin=f"{pinned.repository}@{pinned.commit[:12]} {pinned.folder}/{scenario.name}.yaml",
+        on=(spec, maker.traffic(spec, scenario.workload, None)),
+        at=(SEEDS[:1], 2),
+        profile=ProfileChoice(
+            reason=f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
+        ),
+        preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead),
     )

@@ -20,7 +20,7 @@ from sweeps.promote.checks.documents import CONFIG, OVERLAY
 from sweeps.promote.configs.engine import class_shares
 from sweeps.promote.hypotheses.document import OfferedTraffic
 from sweeps.promote.maps.rows import objective_name
-from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, TREATMENT, Files
+from sweeps.promote.promotion import BASELINE, ENGINE_PRIORITY, TREATMENT, Files, file_named
 from sweeps.runs.experiment import Experiment
 
 
@@ -123,7 +123,7 @@ def _objectives(files: Files) -> dict[str, int]:
     """Return priorities of the objectives in the treatment arm, which are the baseline's where it changes none."""
     found: dict[str, int] = {}
     for arm in (BASELINE, TREATMENT):
-        path = next((one for one in sorted(files) if one.endswith(f"arms/{arm}/{OVERLAY}")), None)
+        path = file_named(files, f"arms/{arm}/{OVERLAY}")
         overlay = read_yaml(files[path], path) if path else {}
         rows = overlay.get("router", {}).get("inferenceObjectives")
         found |= {str(row["name"]): int(row["priority"]) for row in rows or ()}
@@ -137,7 +137,7 @@ def needs_classes(files: Files) -> bool:
 
 def writes_priority(files: Files, arm: str) -> bool:
     """Return whether the picker of an arm writes the engine's priority into requests."""
-    path = next((one for one in sorted(files) if one.endswith(f"arms/{arm}/{CONFIG}")), None)
+    path = file_named(files, f"arms/{arm}/{CONFIG}")
     plugins = (read_yaml(files[path], path) or {}).get("plugins", ()) if path else ()
     return any(one["type"] == ENGINE_PRIORITY and one.get("parameters") for one in plugins)
 
