@@ -26,7 +26,7 @@ from papers.corrected.profiles import (
     judged_profiles,
     without_defects,
 )
-from papers.pages import answer, csv_of, write_text
+from papers.pages import answer, csv_of, row_line, table_lines, write_text
 from papers.record.claims import SHARES, metric_label
 from papers.record.runs import PaperRuns, SettingSample
 from papers.routing_evolution.record import RECORD as ROUTING
@@ -142,11 +142,11 @@ def _counted(claims: Sequence[Row]) -> list[str]:
     """Return how many conclusions and numbers of each track have which verdict."""
     columns = [(name, kind) for name in TRACKS for kind in (CONCLUSION, NUMBER)]
     heads = [f"{TRACKS[name]}, {kind}s" for name, kind in columns]
-    lines = [_line(["verdict", *heads]), _rule(1 + len(heads))]
+    lines = table_lines(["verdict", *heads], ())
     for verdict in VERDICTS:
         counts = [_counts(claims, *column)[verdict] for column in columns]
         if any(counts):
-            lines.append(_line([verdict, *map(str, counts)]))
+            lines.append(row_line([verdict, *map(str, counts)]))
     equal = sum(row["shift"] == "none" for row in claims)
     able = sum(bool(row["shift"]) for row in claims)
     return [
@@ -175,12 +175,12 @@ def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
         words = f"**{number}. {_sentence(claim['claim'])}** ({TRACKS[track]}, iteration {row}: {claim['verdict']}.)"
         lines += [*_wrapped(f"{words} {_moved(claim, setting)}"), ""]
         lines += [*_wrapped(reasons[setting]), ""]
-        lines += [_line(["profile, requests", "TTFT", *PARTS]), _rule(2 + len(PARTS))]
+        lines += table_lines(["profile, requests", "TTFT", *PARTS], ())
         for part in parts:
             if (part["track"], part["row"], part["setting"]) == (track, row, setting):
                 who = "all" if part["requests"] == "all" else "slowest 5 %"
                 values = [part[name] for name in ("TTFT", *PARTS)]
-                lines.append(_line([f"{part['profile']}, {who}", *values]))
+                lines.append(row_line([f"{part['profile']}, {who}", *values]))
         lines.append("")
     return lines
 
@@ -209,19 +209,18 @@ def _tables(claims: Sequence[Row]) -> list[str]:
     lines = ["## Every conclusion", ""]
     lines += [*_wrapped(_TABLE_WORDS), ""]
     for name in TRACKS:
-        lines += [f"### {_sentence(TRACKS[name])[:-1]}", "", _line(_SHOWN), _rule(len(_SHOWN))]
+        listed = [row for row in claims if _is_listed(row, name)]
+        lines += [f"### {_sentence(TRACKS[name])[:-1]}", ""]
         lines += [
-            _line([_minus(row[key]) for key in _SHOWN]) for row in claims if _is_listed(row, name)
+            *table_lines(_SHOWN, ([_minus(row[key]) for key in _SHOWN] for row in listed)),
+            "",
         ]
-        lines.append("")
     moved = [row for row in claims if row["kind"] == NUMBER and _is_wide(row) and row["exact"]]
     lines += ["## Numbers of single settings that the defects move", ""]
     lines += [*_wrapped(_NUMBER_WORDS.format(len(moved))), ""]
     columns = ("track", *_SHOWN)
-    lines += [_line(columns), _rule(len(columns))]
-    for row in moved:
-        lines.append(_line([TRACKS[row["track"]], *(_minus(row[key]) for key in _SHOWN)]))
-    return [*lines, ""]
+    cells = ([TRACKS[row["track"]], *(_minus(row[key]) for key in _SHOWN)] for row in moved)
+    return [*lines, *table_lines(columns, cells), ""]
 
 
 _TABLE_WORDS = (
@@ -256,14 +255,6 @@ def _minus(text: str) -> str:
     """Return a negative number with a minus instead of a hyphen; table separators stay text."""
     is_signed = text.startswith("-") and text[1:2].isdigit()
     return text.replace("|", "\\|").replace("-", MINUS, int(is_signed))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _rule(count: int) -> str:
-    return f"|{'---|' * count}"
 
 
 CLAIMS_FILE, PARTS_FILE = "claims.csv", "ttft_parts.csv"

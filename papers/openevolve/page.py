@@ -23,7 +23,7 @@ from papers.openevolve.experiments import (
     ArmsOnWorkload,
     published,
 )
-from papers.pages import answer
+from papers.pages import answer, table_lines
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pair_of
 
@@ -360,5 +360,4 @@ def _cell(row: Mapping[str, str] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), ""])
+    return "\n".join([*table_lines(head, rows), ""])

@@ -15,7 +15,7 @@ import yaml
 from blis_jax.latency.served_physics import BETA, COEFFICIENTS
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.pages import write_between_markers
+from papers.pages import table_lines, write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
 from papers.real_servers.clusters import ClusterRun, ClusterStudy, of_side, read_clusters, study
 from papers.real_servers.designs import (
@@ -168,7 +168,7 @@ def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
         "interval, ± %",
         "holds",
     ]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     half, held = half_widths(errors), checks(errors)
     for kind, words in KIND_WORDS.items():
         of_kind = [error for error in errors if error.kind == kind]
@@ -207,7 +207,7 @@ def rank_table(found: ClusterStudy) -> str:
         "decided, %",
         "of these right, %",
     ]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     by_name = {run.name: run for run in found.runs}
     layout_of = {run.name: run.layout for run in found.runs}
     errors = found.errors["one layout"]
@@ -268,7 +268,7 @@ def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
 def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
     """Make the table of median and worst errors of whole runs by simulator, and whether the bars are met."""
     head = ["predicted by", "runs", *(WORDS[name] for name in BARS)]
-    lines = [head, ["---"] * len(head), ["bar", "", *(f"{bar:g}" for bar in BARS.values())]]
+    lines = [head, ["bar", "", *(f"{bar:g}" for bar in BARS.values())]]
     for name, errors in rows:
         whole = [error for error in errors if error.stage is None]
         number = len({error.run for error in whole})
@@ -293,7 +293,6 @@ def _cell(errors: Sequence[Error], bar: float) -> str:
 def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
     """Make the table of the runs that are predicted worst, by design."""
     lines = [["left out", "run", "figure", "error, %"]]
-    lines.append(["---"] * len(lines[0]))
     for design, errors in by_design.items():
         for name in BARS:
             worst = max(
@@ -308,7 +307,7 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
 def coefficient_table(learned: Learned) -> str:
     """Make the table of the coefficients fitted to all runs, beside those before any run."""
     assert learned.beta is not None
-    lines = [["coefficient", "before any run", "fitted"], ["---"] * 3]
+    lines = [["coefficient", "before any run", "fitted"]]
     for words, before, value in zip(COEFFICIENTS[:-1], BETA, learned.beta, strict=False):
         lines.append([words, f"{before:g}", f"{value:.3g}" if value > ABSENT else "left out"])
     for name, pace in learned.pace.items():
@@ -320,5 +319,5 @@ def coefficient_table(learned: Learned) -> str:
     return _markdown(lines)
 
 
-def _markdown(lines: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(table_lines(lines[0], lines[1:]))

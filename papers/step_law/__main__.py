@@ -14,6 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
+from papers.pages import table_lines
 from papers.step_law import engines
 from papers.step_law.law import (
     TERMS,
@@ -124,8 +125,7 @@ def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(table_lines(head, rows))
 
 
 def _title(run: MeasuredSteps) -> str:

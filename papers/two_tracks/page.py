@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from papers.pages import answer
+from papers.pages import answer, row_line, table_lines
 
 Row = Mapping[str, str]
 Tables = Mapping[str, Sequence[Row]]
@@ -102,13 +102,13 @@ def _rows(tables: Tables) -> list[str]:
         "missed targets, points [95 %, all]",
         "rejected: compound, found",
     )
-    lines = [_line(heads), _rule(len(heads))]
+    lines = table_lines(heads, ())
     for name in dict.fromkeys(row["row"] for row in tables["iterations"]):
         of = {row["metric"]: row for row in tables["iterations"] if row["row"] == name}
         worst, missed, rejected = (of[key] for key in ("worst_ttft_p99_ms", *_SHARES))
         shares = [_percent(rejected[key]) for key in ("reference mean", "mean")]
         lines.append(
-            _line(
+            row_line(
                 (
                     name,
                     f"`{worst['strategy']}`",
@@ -152,12 +152,12 @@ def _searches(rows: Iterable[Row]) -> list[str]:
         "found",
     )
     keys = ("row", "workload", "calls", "best call", "objective", "best score", "parameters")
-    return [_line(heads), _rule(len(heads)), *(_line([row[key] for key in keys]) for row in rows)]
+    return table_lines(heads, ([row[key] for key in keys] for row in rows))
 
 
 def _parts(rows: Iterable[Row]) -> list[str]:
     heads = ("row", "component", "", "worst TTFT P99 [95 %, all]", "rejected, points [95 %, all]")
-    lines = [_line(heads), _rule(len(heads))]
+    lines = table_lines(heads, ())
     by_part: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in rows:
         by_part.setdefault((row["row"], row["component"], row["kind"]), {})[row["metric"]] = row
@@ -165,7 +165,7 @@ def _parts(rows: Iterable[Row]) -> list[str]:
         if not any(row["verdict"] in CLEAR for row in of.values()):
             continue
         cells = [_judged(of.get("worst_ttft_p99_ms"), False), _judged(of.get("reject_rate"), True)]
-        lines.append(_line([name, component, kind, *cells]))
+        lines.append(row_line([name, component, kind, *cells]))
     return lines
 
 
@@ -197,7 +197,7 @@ def _joint(rows: Sequence[Row]) -> list[str]:
             "rejected",
             "decode tokens/s",
         )
-        lines += [_line(heads), _rule(len(heads))]
+        lines += table_lines(heads, ())
         for row in here:
             is_base = not row["objective change"]
             change = {
@@ -209,7 +209,7 @@ def _joint(rows: Sequence[Row]) -> list[str]:
             shares = [f"{100 * float(row[name]):.1f} %" for name in (*_SHARES, "missed_budgets")]
             missed, rejected, budgets = shares
             lines.append(
-                _line(
+                row_line(
                     (
                         row["arm"],
                         _mean(row, objective),
@@ -249,11 +249,7 @@ _CHECK = {
 
 def _regimes(rows: Iterable[Row], columns: Mapping[str, str]) -> list[str]:
     heads = tuple(columns.values())
-    return [
-        _line(heads),
-        _rule(len(heads)),
-        *(_line([row[key] for key in columns]) for row in rows),
-    ]
+    return table_lines(heads, ([row[key] for key in columns] for row in rows))
 
 
 def _mean(row: Row, metric: str) -> str:
@@ -276,11 +272,3 @@ def _signed(text: str) -> str:
     value = float(text)
     words = f"{value:+,.0f}" if abs(value) >= 100 else f"{round(value, 1) + 0.0:+.1f}"
     return "0.0" if words == "+0.0" else words.replace("-", MINUS)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _rule(count: int) -> str:
-    return f"|{'---|' * count}"

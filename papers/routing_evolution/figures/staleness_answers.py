@@ -15,6 +15,7 @@ from blis_jax.commands import cli
 from blis_jax.lazy import pandas as pd
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
+from papers.pages import row_line, table_lines
 from papers.routing_evolution.figures.staleness_data import (
     ALL,
     DATA,
@@ -124,32 +125,30 @@ def tables(table: pd.DataFrame) -> str:
     one signal alone.
     """
     comparison, all_lines = compared(table), pooled(table)
-    ages = [_row(["age", "lines clearly worse", "all lines together"]), _row(["---"] * 3)]
+    ages = table_lines(["age", "lines clearly worse", "all lines together"], ())
     for age, change in all_lines.items():
         verdicts = comparison.loc[comparison["age_ms"] == age, "verdict"]
         ages.append(
-            _row([f"{age} ms", f"{sum(verdicts == WORSE)} of {len(verdicts)}", _percent(change)])
+            row_line(
+                [f"{age} ms", f"{sum(verdicts == WORSE)} of {len(verdicts)}", _percent(change)]
+            )
         )
     first = first_losses(comparison).set_index(["strategy", "counts_in_flight", "rate"])
     head = [f"{rate}/s, {words}" for words in IN_FLIGHT.values() for rate in RATES]
-    rows = [_row(["strategy", *head]), _row(["---"] * (1 + len(head)))]
+    rows = table_lines(["strategy", *head], ())
     for name in dict.fromkeys(first.index.get_level_values(0)):
         begins = [first["first_ms"][name, counts, rate] for counts in IN_FLIGHT for rate in RATES]
-        rows.append(_row([WORDS[name], *(f"{age:g} ms" for age in begins)]))
-    signals = [_row(["old signal", *(f"{rate}/s" for rate in RATES)]), _row(["---"] * 4)]
+        rows.append(row_line([WORDS[name], *(f"{age:g} ms" for age in begins)]))
+    signals = table_lines(["old signal", *(f"{rate}/s" for rate in RATES)], ())
     changes_of = {(name, rate): change for name, rate, change in one_signal_old(table)}
     for name in [*SIGNALS, ALL]:
         changes = [changes_of[name, rate].simultaneous_percent for rate in RATES]
-        signals.append(_row([name, *map(_percent, changes)]))
+        signals.append(row_line([name, *map(_percent, changes)]))
     return "\n\n".join("\n".join(lines) for lines in (ages, rows, signals))
 
 
 def _percent(change: Estimate) -> str:
     return f"{change.mean:+.1f} % [{change.low:+.1f}, {change.high:+.1f}]"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
