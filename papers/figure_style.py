@@ -34,6 +34,7 @@ __all__ = [
     "POLICY_COLOURS",
     "SKY",
     "area_handle",
+    "at_load",
     "class_handles",
     "class_style",
     "figure",
@@ -42,6 +43,7 @@ __all__ = [
     "plain_log",
     "policy_handles",
     "save",
+    "size_axes",
 ]
 
 POLICY_COLOURS: Mapping[str, str] = {
@@ -71,6 +73,20 @@ def policy_handles(policies: Sequence[str], **style: Any) -> list[Any]:
         line_handle(POLICY_WORDS[name], color=POLICY_COLOURS[name], **({"linewidth": 2.2} | style))
         for name in policies
     ]
+
+
+def at_load(table: Any, load: str) -> Any:
+    """Return the rows whose x is `LOAD SIZE` with this load, with the size as x."""
+    parts = table["x"].str.split(" ", expand=True)
+    return table.assign(x=parts[1])[parts[0] == load]
+
+
+def size_axes(above: Any, below: Any, most: float) -> None:
+    """Give two panels, above each other, an axis of cluster sizes; changes in % below reach up to `most`."""
+    above.set_xscale("log", base=2)
+    above.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
+    above.set_ylim(bottom=0)
+    below.set_ylim(-100, most)
 
 
 def line(panel: Any, rows: Any, color: str, **settings: Any) -> Any:

@@ -61,6 +61,11 @@ def table_lines(head: Sequence[str], rows: Iterable[Iterable[object]]) -> list[s
     return [row_line(head), f"|{'---|' * len(head)}", *map(row_line, rows)]
 
 
+def table_text(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(table_lines(head, rows))
+
+
 def csv_of(rows: Sequence[Mapping[str, str]], columns: Sequence[str] = ()) -> str:
     """Return rows as CSV; the columns are those of the first row if none are named."""
     text = io.StringIO()

@@ -15,7 +15,7 @@ import yaml
 from blis_jax.latency.served_physics import BETA, COEFFICIENTS
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.pages import table_lines, write_between_markers
+from papers.pages import table_text, write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
 from papers.real_servers.clusters import ClusterRun, ClusterStudy, of_side, read_clusters, study
 from papers.real_servers.designs import (
@@ -184,7 +184,7 @@ def kind_table(errors: Sequence[Error], title: str = "the row is") -> str:
         if number := sum(one.figures for one in every):
             share = sum(one.figures * one.held for one in every) / number
             rows.append([words, "all of these", str(number), "", "", "", "", _percent(share)])
-    return _markdown(rows)
+    return table_text(rows[0], rows[1:])
 
 
 def llmd_tables(study: ClusterStudy) -> str:
@@ -230,7 +230,7 @@ def rank_table(found: ClusterStudy) -> str:
                 ]
                 order = agreement(mine, layout_of, half[name])
                 rows.append([str(concurrency), f"{order.layouts}, {words}", name, *_shares(order)])
-    return _markdown(rows)
+    return table_text(rows[0], rows[1:])
 
 
 def num_gpus(run: ClusterRun) -> int:
@@ -277,7 +277,7 @@ def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:
             for figure, bar in BARS.items()
         ]
         lines.append([name, str(number), *cells])
-    return _markdown(lines)
+    return table_text(lines[0], lines[1:])
 
 
 def _cell(errors: Sequence[Error], bar: float) -> str:
@@ -301,7 +301,7 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
             )
             off = 100 * (worst.predicted / worst.measured - 1)
             lines.append([design, worst.run, WORDS[name], f"{off:+.0f}".replace("-", "−")])
-    return _markdown(lines)
+    return table_text(lines[0], lines[1:])
 
 
 def coefficient_table(learned: Learned) -> str:
@@ -316,8 +316,4 @@ def coefficient_table(learned: Learned) -> str:
     lines.append(["first token, ms at the client", "3", f"{client.first_token_ms:.3g}"])
     lines.append(["first token, steps more", "1", f"{client.first_token_steps:.3g}"])
     lines.append(["share of the tokens asked for", "", f"{client.token_share:.3f}"])
-    return _markdown(lines)
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(table_lines(lines[0], lines[1:]))
+    return table_text(lines[0], lines[1:])

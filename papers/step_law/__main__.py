@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import SIZED
 from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
-from papers.pages import table_lines
+from papers.pages import table_text
 from papers.step_law import engines
 from papers.step_law.law import (
     TERMS,
@@ -124,10 +124,6 @@ def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
     return found
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(table_lines(head, rows))
-
-
 def _title(run: MeasuredSteps) -> str:
     return f"{run.model}, TP {run.tp}, {run.workload}"
 
@@ -143,7 +139,7 @@ def _periods(runs: Sequence[MeasuredSteps]) -> str:
         medians = [np.median(run.duration_us), np.median(run.period_us)]
         medians += [100 * has_prompt.mean(), np.median(run.new_tokens[has_prompt])]
         rows.append([_title(run), *(str(one) for one in counts), *(f"{m:.0f}" for m in medians)])
-    return "What was measured:\n\n" + _table(head, rows)
+    return "What was measured:\n\n" + table_text(head, rows)
 
 
 def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]]) -> str:
@@ -166,7 +162,7 @@ def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]])
     words = (
         "Errors out of sample, and how a term changes them [95 % for all intervals together]:\n\n"
     )
-    return words + _table(head, rows)
+    return words + table_text(head, rows)
 
 
 def _change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> str:
@@ -185,7 +181,7 @@ def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLa
         for place, (term, column) in enumerate(TERMS.items()):
             values = [f"{one:+.0f}".replace("-", "−") for one in by_quarters(column(run), residual)]
             rows.append([_title(run) if place == 0 else "", term, *values])
-    return "Mean residual of the base law, measured less fitted, µs:\n\n" + _table(head, rows)
+    return "Mean residual of the base law, measured less fitted, µs:\n\n" + table_text(head, rows)
 
 
 def _sized(runs: Sequence[MeasuredSteps]) -> str:
@@ -201,7 +197,7 @@ def _sized(runs: Sequence[MeasuredSteps]) -> str:
             rest = np.abs(over - over.mean()).mean()
             bias = f"{100 * over.mean() / run.period_us.mean():+.1f}".replace("-", "−")
             rows.append([_title(run), name, f"{np.abs(over).mean():.0f}", bias, f"{rest:.0f}"])
-    return "Laws from sizes, nothing fitted:\n\n" + _table(head, rows)
+    return "Laws from sizes, nothing fitted:\n\n" + table_text(head, rows)
 
 
 if __name__ == "__main__":

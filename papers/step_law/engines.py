@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from blis_jax.calibrate.step_fit import (
 )
 from blis_jax.latency.registry import SIZED
 from blis_jax.traces.measured.steps import PHASES, EngineSteps, read_steps
+from papers.pages import table_text
 from papers.step_law.law import SERVED, MeasuredSteps, predicted_us
 
 DECODE_BAR, PREFILL_BAR = 0.01, 0.08  # median errors with every second step held out
@@ -87,11 +88,6 @@ def tables(path: Path) -> tuple[list[str], list[TriedEngine]]:
     return [_measured(runs), _held_out(runs), _second_half(runs), _across(runs)], runs
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else "–"
 
@@ -121,7 +117,7 @@ def _measured(runs: Sequence[TriedEngine]) -> str:
         ]
         for one in runs
     ]
-    return "What was measured:\n\n" + _table(head, rows)
+    return "What was measured:\n\n" + table_text(head, rows)
 
 
 def _held_out(runs: Sequence[TriedEngine]) -> str:
@@ -151,8 +147,9 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
                 _percent(one.fit.windows),
             ]
         )
-    return "Every second step held out, median error in decode / prefill / mixed, %:\n\n" + _table(
-        head, rows
+    return (
+        "Every second step held out, median error in decode / prefill / mixed, %:\n\n"
+        + table_text(head, rows)
     )
 
 
@@ -165,7 +162,7 @@ def _second_half(runs: Sequence[TriedEngine]) -> str:
         rows.append(
             [one.fit.run, _percent(one.fit.second_half["decode"].median), _percent(straight)]
         )
-    return "The second half from the first, median error of decode steps, %:\n\n" + _table(
+    return "The second half from the first, median error of decode steps, %:\n\n" + table_text(
         head, rows
     )
 
@@ -186,7 +183,7 @@ def _across(runs: Sequence[TriedEngine]) -> str:
                 rest = [one for one in of_model if number(one.steps) != value]
                 rows += _without(f"{kind} {value}", held, rest)
     words = "Fitted to the other deployments of the model, median error in decode / prefill / mixed, %:\n\n"
-    return words + _table(head, rows)
+    return words + table_text(head, rows)
 
 
 def _without(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -185,6 +185,20 @@ class Unit:
     scene: Scene | None  # None: they cannot be predicted
     cells: tuple[AskedCell, ...] = ()
     problem: str = ""  # why, one sentence
+
+
+def unit_for_each(
+    rows: Sequence[Row], scene_of: Callable[[Row], Scene], figures: Mapping[str, str]
+) -> list[Unit]:
+    """Return one simulation for each row; `figures` are the columns that it fills, with what stands in them."""
+    units = []
+    for place, row in enumerate(rows):
+        try:
+            cells = tuple(AskedCell(place, column, name) for column, name in figures.items())
+            units.append(Unit((place,), scene_of(row), cells))
+        except ConfigError as error:
+            units.append(Unit((place,), None, problem=str(error)))
+    return units
 
 
 class Collection(Protocol):

@@ -46,7 +46,7 @@ def draw(data: Path, path: Path) -> None:
     num_seeds = int(table["num_seeds"].max())
     with style.figure(4.6, 2, 2, sharex=True, sharey="row") as (figure, panels):
         for column, (load, words) in enumerate(LOADS.items()):
-            _draw_column(panels[:, column], _at_load(table, load))
+            _draw_column(panels[:, column], style.at_load(table, load))
             panels[0][column].set_title(words)
             panels[1][column].set_xlabel("instances")
         sizes, gains = list(PUBLISHED), list(PUBLISHED.values())
@@ -71,21 +71,12 @@ def draw(data: Path, path: Path) -> None:
         style.save(figure, path, title, caption, handles)
 
 
-def _at_load(table: Any, load: str) -> Any:
-    """Return the rows of one load, with the size as x."""
-    parts = table["x"].str.split(" ", expand=True)
-    return table.assign(x=parts[1])[parts[0] == load]
-
-
 def _draw_column(panels: Any, table: Any) -> None:
     for policy, colour in COLOURS.items():
         style.line(panels[0], chosen(table, policy=policy, metric=TAIL), colour)
     changes = chosen(table, policy=COMPOUND, metric=f"{TAIL}_change_percent")
     style.line(panels[1], changes, COLOURS[COMPOUND])
-    panels[0].set_xscale("log", base=2)
-    panels[0].set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
-    panels[0].set_ylim(bottom=0)
-    panels[1].set_ylim(-100, 0)
+    style.size_axes(panels[0], panels[1], 0)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def draw(data: Path, path: Path) -> None:
     num_seeds = int(table["num_seeds"].max())
     with style.figure(5.2, 2, 2, sharex=True, sharey="row") as (figure, panels):
         for column, (load, words) in enumerate(LOADS.items()):
-            of_load = _at_load(table, load)
+            of_load = style.at_load(table, load)
             _draw_column(panels[:, column], of_load)
             panels[0][column].set_title(words)
             panels[1][column].set_xlabel("instances")
@@ -59,12 +59,6 @@ def draw(data: Path, path: Path) -> None:
         style.save(figure, path, title, caption, legend, legend_columns=1)
 
 
-def _at_load(table: Any, load: str) -> Any:
-    """Return the rows of one load, with the size as x."""
-    parts = table["x"].str.split(" ", expand=True)
-    return table.assign(x=parts[1])[parts[0] == load]
-
-
 def _draw_column(panels: Any, table: Any) -> None:
     for policy in POLICIES:
         colour = style.POLICY_COLOURS[policy]
@@ -76,10 +70,7 @@ def _draw_column(panels: Any, table: Any) -> None:
         if len(changes):
             style.line(panels[1], changes, colour)
     panels[1].axhline(0, color=style.POLICY_COLOURS["baseline"])
-    panels[0].set_xscale("log", base=2)
-    panels[0].set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
-    panels[0].set_ylim(bottom=0)
-    panels[1].set_ylim(-100, 10)
+    style.size_axes(panels[0], panels[1], 10)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
 from papers.real_servers.predict.scene import (
-    AskedCell,
     ClosedLoad,
     RealServer,
     Row,
     Scene,
     Unit,
     gpu_name,
+    unit_for_each,
     whole,
 )
 
@@ -38,14 +38,7 @@ KV_BYTES = 1.0  # these servers keep the KV cache in FP8, but for weights of 16 
 
 def units(rows: Sequence[Row]) -> list[Unit]:
     """Return one simulation for each row."""
-    asked = []
-    for place, row in enumerate(rows):
-        try:
-            cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
-            asked.append(Unit((place,), scene_of(row), cells))
-        except ConfigError as error:
-            asked.append(Unit((place,), None, problem=str(error)))
-    return asked
+    return unit_for_each(rows, scene_of, FIGURES)
 
 
 def scene_of(row: Row) -> Scene:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from blis_jax.errors import ConfigError
 from blis_jax.latency.model_description import shipped_models
 from papers.real_servers.predict.scene import (
-    AskedCell,
     ClosedLoad,
     RealServer,
     Row,
@@ -16,6 +15,7 @@ from papers.real_servers.predict.scene import (
     ServerPool,
     Unit,
     gpu_name,
+    unit_for_each,
     whole,
 )
 
@@ -32,16 +32,7 @@ _POOLS = re.compile(r"\d+: (\d{1,4})P-TP(\d{1,4}) (\d{1,4})D-TP(\d{1,4})")
 
 def units(rows: Sequence[Row]) -> list[Unit]:
     """Return one simulation for each row."""
-    asked = []
-    for place, row in enumerate(rows):
-        try:
-            scene = scene_of(row)
-        except ConfigError as error:
-            asked.append(Unit((place,), None, problem=str(error)))
-            continue
-        cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
-        asked.append(Unit((place,), scene, cells))
-    return asked
+    return unit_for_each(rows, scene_of, FIGURES)
 
 
 def scene_of(row: Row) -> Scene:
