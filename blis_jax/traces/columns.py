@@ -82,7 +82,7 @@ def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]
     """Return a parser of whole numbers within bounds, also when written with a fraction of zero."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-        numbers = _as_numbers(values, _THOUSANDS)
+        numbers = _as_numbers(values)
         is_good = (numbers >= low) & (numbers <= high) & (numbers == np.floor(numbers))
         return np.where(is_good, numbers, low).astype(np.int64), is_good
 
@@ -93,23 +93,23 @@ def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.nda
     """Return numbers within bounds."""
 
     def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-        found = _as_numbers(values, _DECIMAL_COMMA).astype(np.float64)
+        found = _as_numbers(values).astype(np.float64)
         is_good = (found >= low) & (found <= high)
         return np.where(is_good, found, low), is_good
 
     return parse
 
 
-# Texts among the cells of a column: 1,024 is a number of tokens; 0,35 a time, but 12,350 may be either.
-_THOUSANDS = (r"^(\d{1,3}),(\d{3})(?:,(\d{3}))?$", r"\1\2\3")
-_DECIMAL_COMMA = (r"^(-?0|-?\d+(?=,\d{1,2}$|,\d{4,}$)),(\d+)$", r"\1.\2")
+_THOUSANDS = (
+    r"^(-?\d{1,3}),(\d{3})(?:,(\d{3}))?(\.\d*)?$"  # 1,024 among the cells of a column of texts
+)
 
 
-def _as_numbers(values: pandas.Series, comma: tuple[str, str]) -> np.ndarray:
-    """Return numbers as they are, NaN for what is none; integers stay integers, `comma` says what one means."""
+def _as_numbers(values: pandas.Series) -> np.ndarray:
+    """Return numbers as they are, NaN for what is none; integers stay integers."""
     if values.dtype.kind in "iuf":
         return values.to_numpy()
-    texts = values.astype(str).str.strip().str.replace(*comma, regex=True)
+    texts = values.astype(str).str.strip().str.replace(_THOUSANDS, r"\1\2\3\4", regex=True)
     return pandas.to_numeric(texts, errors="coerce").to_numpy(np.float64)
 
 

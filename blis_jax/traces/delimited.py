@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -86,7 +86,7 @@ def read_columns(
     try:
         return read_frames(_frames(path, header, places, columns), columns, places, reading, checks)
     except Irregular:
-        frames = _frames_by_line(path, header, places)
+        frames = _frames_by_line(path, header, places, columns)
         usual_limit = csv.field_size_limit(LONGEST_FIELD)
         try:
             return read_frames(frames, columns, places, reading, checks)
@@ -123,12 +123,28 @@ def _frames(
             with pandas.read_csv(_Widened(file, extra + 1, header.separator), **settings) as chunks:
                 for chunk in chunks:
                     cells = chunk.rename(columns={extra: EXTRA})
+                    cells = _with_points(cells, header.separator, texts)
                     lines = line + np.arange(len(chunk))
                     is_ours = int(line == header.line)
                     yield Frame(cells[is_ours:].reset_index(drop=True), lines[is_ours:])
                     line += len(chunk)
         except pandas.errors.ParserError:
             raise Irregular from None
+
+
+def _with_points(
+    cells: pandas.DataFrame, separator: str, texts: Collection[int]
+) -> pandas.DataFrame:
+    """Return the cells with points for decimal commas, which pandas leaves in a column that has a text."""
+    for name in cells if separator == ";" else ():
+        if name != EXTRA and name not in texts and cells[name].dtype.kind == "O":
+            changed = (
+                cells[name]
+                .astype("string")
+                .str.replace(r"^\s*(-?\d+),(\d+)\s*$", r"\1.\2", regex=True)
+            )
+            cells[name] = changed.astype(object).where(changed.notna(), None)
+    return cells
 
 
 class _Widened:
@@ -150,7 +166,9 @@ class _Widened:
         return iter(self.file)
 
 
-def _frames_by_line(path: Path, header: Header, places: Mapping[str, int]) -> Iterator[Frame]:
+def _frames_by_line(
+    path: Path, header: Header, places: Mapping[str, int], columns: Mapping[str, Column]
+) -> Iterator[Frame]:
     """Chunks line by line, so that an odd quote or field count spoils only its own line."""
     extra = len(header.names)
     used = sorted(set(places.values()))
@@ -162,7 +180,8 @@ def _frames_by_line(path: Path, header: Header, places: Mapping[str, int]) -> It
                 place: [_field(row, place) for row in cells] for place in used
             }
             table[EXTRA] = [",".join(row[extra:]) or None for row in cells]
-            frame = pandas.DataFrame(table, dtype=object)
+            texts = {places[key] for key in places if columns[key].is_text}
+            frame = _with_points(pandas.DataFrame(table, dtype=object), header.separator, texts)
             yield Frame(frame, np.array([number for number, _ in batch]))
 
 

@@ -264,6 +264,11 @@ def _nothing_usable(path: Path, name: str, reading: Reading) -> ConfigError:
     first = (
         f" ({report.first_bad[0].place}: {report.first_bad[0].reason})" if report.num_bad else ""
     )
+    failed = next((note for note in report.notes if "failed requests" in note), None)
+    if failed is not None:
+        return ConfigError(
+            f"{path}, read as {name}, has no request that was answered{first}: {failed}"
+        )
     if not report.num_bad and not report.notes:
         return ConfigError(
             f"{path}, read as {name}, has no request; give a trace with one per line"

@@ -16,6 +16,7 @@ TIME_UNITS = (*UNITS_US, AUTO)
 # Traces of services hold some requests a second; these limits lie far outside.
 MOST_PER_S, MOST_TOKENS_PER_S = 500.0, 1e6
 MOST_OF_FRACTIONS_PER_S = 20.0  # where times in ms or below have fractions
+QUICK_PER_S, QUICK_S, FEWEST_QUICK = 100.0, 10.0, 20  # so fast, and over within so many seconds
 LEAST_PER_S, FEWEST_SLOW = 5e-3, 10  # so slow, and so many requests
 FEWEST_NAMED = 10  # whose column says µs: a few may come so fast
 USUAL_PER_S = 3.0  # the unit whose rate lies nearest to it is proposed
@@ -102,7 +103,11 @@ def why_odd(rows: TraceRows, unit: str, fewest_slow: int = FEWEST_SLOW) -> str |
     is_too_slow = pace.rate < LEAST_PER_S and len(rows) >= fewest_slow
     has_fractions = UNITS_US[unit] > 1 and bool(np.any(rows.arrival_us % UNITS_US[unit]))
     is_fast = unit != "s" and has_fractions and pace.rate > MOST_OF_FRACTIONS_PER_S
+    is_short = pace.rate > QUICK_PER_S and len(rows) < QUICK_PER_S * QUICK_S
+    is_quick = unit == "ms" and is_short and len(rows) >= FEWEST_QUICK
     words = f"{_number(pace.rate)} requests/s and {_number(pace.tokens_per_s)} tokens/s"
+    if is_quick and not is_fast:
+        return f"{words}, and all of it within {_number(len(rows) / pace.rate)} s"
     if is_too_fast or is_too_slow or is_fast:
         return f"{words}, with fractions of {unit}" if is_fast else words
     if _unix_unit(rows, unit) is not None:

@@ -41,9 +41,24 @@ def parse_spec(
     try:
         return _with_clients(kind.model_validate(data))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {sentence(error, kind.law_types)}") from None
+        words = sentence(error, kind.law_types)
+        if kind is not RevisedWorkload and _is_revised(data):
+            words = (
+                f"{words}; BLIS of August 2026 knows it: `run --profile blis-2026-08 --workload-spec FILE` simulates "
+                "the file, studies such as compare do not"
+            )
+        raise ConfigError(f"{source}: {words}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _is_revised(data: Any) -> bool:
+    """Return whether the rules of August take a content."""
+    try:
+        RevisedWorkload.model_validate(data)
+    except (ValidationError, ConfigError):
+        return False
+    return True
 
 
 def _spec_class(revision: str) -> type[WorkloadSpec]:

@@ -313,6 +313,28 @@ def test_what_rows_cannot_mean_is_told(tmp_path):
     )
 
 
+def test_a_bad_cell_leaves_the_decimal_commas_of_others(tmp_path):
+    rows = "0,5;100;20\nx;100;20\n2,125;1000;20\n"
+    trace = read_text(tmp_path, "arrival_s;input_tokens;output_tokens\n" + rows)
+    assert trace.rows.arrival_us.tolist() == [500_000, 2_125_000]
+    assert trace.report.first_bad == [
+        ("line 3", "arrival_s is x, not a number of seconds from 0 on")
+    ]
+
+
+@pytest.mark.parametrize(("gap", "is_odd"), [(3, True), (50, False)])
+def test_whole_seconds_read_as_ms_are_doubted(tmp_path, gap, is_odd):
+    lines = ({"timestamp": gap * k, "input_length": 2000, "output_length": 100} for k in range(200))
+    notes = read_text(tmp_path, "".join(json.dumps(line) + "\n" for line in lines)).report.notes
+    assert any("if they are s, give --time-unit s" in note for note in notes) == is_odd
+
+
+def test_a_trace_of_failures_alone_is_called_so(tmp_path):
+    text = "Timestamp,Model,Request tokens,Response tokens\n5,a,10,0\n45,a,100,0\n"
+    with pytest.raises(ConfigError, match="has no request that was answered: 2 failed requests"):
+        read_text(tmp_path, text)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
 def test_a_trace_may_be_packed_whatever_its_name(tmp_path, encoding, pack):

@@ -377,3 +377,24 @@ def test_settings_without_effect_are_named():
     assert "clients[1].lifecycle has no effect on multi-turn sessions" in ineffective_settings(
         first
     )
+
+
+def test_a_file_of_august_is_called_so_where_februarys_is_wanted() -> None:
+    text = """
+version: "2"
+seed: 1
+category: language
+num_requests: 6
+clients:
+  - id: users
+    concurrency: 2
+    input_distribution: {type: constant, params: {value: 50}}
+    output_distribution: {type: constant, params: {value: 4}}
+"""
+    with pytest.raises(
+        ConfigError, match=r"concurrency: unknown key.*BLIS of August 2026 knows it"
+    ):
+        parse_spec(text)
+    with pytest.raises(ConfigError) as caught:
+        parse_spec(text.replace("concurrency", "concurency"))
+    assert "August" not in str(caught.value)

@@ -109,6 +109,8 @@ def _add_aiperf(sent: Sent, record: object, where: str) -> None:
     if at(record, "metadata", "benchmark_phase") not in ("profiling", None):
         ttft = math.nan
         sent.num_warm_up += 1
+    turn = number(at(record, "metadata", "turn_index"), f"{where} turn_index")
+    sent.num_later_turns += turn > 0
     sent.add(start / 1e9, (inputs, outputs), ttft / 1e3, total / 1e3)
 
 

@@ -72,7 +72,8 @@ def _read_lists(document: object, source: str, tool: str) -> list[Benchmark]:
 def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Benchmark:
     of = numbers_of(result, f"{source}:")
     rate = result.get("request_rate")
-    rate_per_s = math.inf if rate in (None, "inf") else of("request_rate")
+    is_at_once = rate is None or str(rate).lower() in ("inf", "infinity")
+    rate_per_s = math.inf if is_at_once else of("request_rate")
     limit = of("max_concurrency")
     is_limited = math.isfinite(limit)
     pace = "all at once" if math.isinf(rate_per_s) else f"{rate_per_s:g}/s"
@@ -80,8 +81,13 @@ def _lists_benchmark(result: Mapping[str, Any], source: str, tool: str) -> Bench
         pace = f"{pace}, at most {limit:.0f} open"
     settings = ServerSettings(model=result.get("model_id"))
     notes = [closed_loop(limit)] if is_limited else []
-    is_at_once = math.isinf(rate_per_s) and not is_limited and not result.get("ramp_up_strategy")
-    if is_at_once and isinstance(result.get("ttfts"), list):
+    is_ramp = bool(result.get("ramp_up_strategy"))
+    if (
+        math.isinf(rate_per_s)
+        and not is_limited
+        and not is_ramp
+        and isinstance(result.get("ttfts"), list)
+    ):
         result = {"start_times": [0.0] * len(result["ttfts"]), **result}
     lacking = [name for name in _LISTS if not isinstance(result.get(name), list)]
     ttfts, errors = result.get("ttfts"), result.get("errors")
@@ -166,6 +172,8 @@ def _lists_summary(
         lambda name, statistic: of(f"{statistic}_{name}_ms"),
     )
     num_failed = of("failed")
+    if math.isnan(num_failed):
+        num_failed = max(of("num_prompts") - of("completed"), 0.0)
     return Summary(
         tool, figures, words, load, settings, 0.0 if math.isnan(num_failed) else num_failed
     )

@@ -73,6 +73,7 @@ def read_latencies(path: Path) -> MeasuredRun:
     values = (rows.arrival_us / 1e6, rows.input_len, rows.output_len, *latencies)
     for start, inputs, outputs, ttft, e2e in zip(*(each.tolist() for each in values), strict=True):
         sent.add(start, (inputs, outputs), ttft, e2e)
+    sent.num_later_turns = int(np.count_nonzero(rows.round_index))
     of_times = (note.partition("; --time-unit")[0] for note in reading.report.notes)
     return sent.run(str(path), ServerSettings(), [*of_times, *notes])
 

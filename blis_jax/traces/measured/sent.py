@@ -138,6 +138,7 @@ class Sent:
     e2e_s: list[float] = field(default_factory=list)  # from sent to the last token
     num_failed: int = 0
     num_without_lengths: int = 0
+    num_later_turns: int = 0  # of conversations
     num_with_media: int = 0  # whose prompts have images, sound or video
     num_contradictory: int = 0  # whose first token comes after the last
     num_warm_up: int = 0
@@ -221,6 +222,11 @@ class Sent:
             remarks.append(
                 f"{repeated} requests are equal to another one in their time of sending, lengths and latencies: if the "
                 "file was joined with itself, take them out"
+            )
+        if self.num_later_turns:
+            remarks.append(
+                f"{self.num_later_turns} requests are later turns of conversations, sent after the answer before: the "
+                "server may have had the beginning of their prompts in its cache, the fit computes all of them"
             )
         if self.num_with_media:
             remarks.append(

@@ -398,6 +398,26 @@ def test_figures_that_contradict_each_other_are_told(tmp_path: Path):
     )
 
 
+def test_requests_that_a_summary_does_not_count_have_failed(tmp_path: Path):
+    changes = {"num_prompts": 30, "completed": 24, "request_rate": "Infinity"}
+    document = json.loads(changed(tmp_path, "vllm_serve.json", **changes).read_text())
+    document.pop("failed", None)
+    found = read_result(written(tmp_path, document))
+    assert found.num_failed == 6 and found.load.rate_per_s == math.inf
+    assert found.remarks[0] == "6 of 30 requests have failed: the figures are of the others"
+
+
+def test_later_turns_of_conversations_are_told(tmp_path: Path):
+    records = [
+        json.loads(line) for line in (FILES / "aiperf_records.jsonl").read_text().splitlines()
+    ]
+    for place, record in enumerate(records):
+        record["metadata"]["turn_index"] = place % 2
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    notes = read_measured(tmp_path / "records.jsonl").notes
+    assert any("requests are later turns of conversations" in note for note in notes)
+
+
 def test_a_ramp_is_not_all_at_once(tmp_path: Path):
     path = changed(
         tmp_path, "vllm_serve_detailed.json", request_rate="inf", ramp_up_strategy="linear"
