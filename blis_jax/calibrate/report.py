@@ -260,7 +260,7 @@ def _chunks(measured: Summary) -> list[str]:
     """Return a remark where the stated TPOT is not that of the other means: some clients divide by chunks."""
     ttft, tpot, e2e = (measured.figures.get((name, "mean"), math.nan) for name in LATENCIES)
     expected = (e2e - ttft) / (measured.load.output_tokens - 1.0)
-    if not abs(tpot / expected - 1.0) > MOST_APART:
+    if not expected > 0 or not abs(tpot / expected - 1.0) > MOST_APART:
         return []
     return [
         f"the stated mean TPOT is {tpot:.1f} ms, but (E2E − TTFT) ÷ (output tokens − 1) of the means is "

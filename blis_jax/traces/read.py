@@ -33,6 +33,7 @@ from blis_jax.traces.rows import (
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000
 PARQUET_MARK = b"PAR1"
+MANY_SINGLE = 0.05  # of the requests, which have one output token
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,10 @@ def _unsaid(rows: TraceRows, wanted: TraceOptions, report: Report) -> list[str]:
     if num_silent := int(np.count_nonzero(rows.output_len == 0)):
         notes.append(
             f"{num_silent} requests have no output token: they end with their prompt, and their TTFT counts"
+        )
+    if (num_single := int(np.count_nonzero(rows.output_len == 1))) >= MANY_SINGLE * len(rows):
+        notes.append(
+            f"{num_single} requests have one output token, so no gap between tokens: in TPOT they count as 0"
         )
     num_short, num_later = options.short_turns(rows)
     if 2 * num_short > num_later and wanted.prefix_model != "deltas":

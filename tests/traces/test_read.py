@@ -329,6 +329,13 @@ def test_whole_seconds_read_as_ms_are_doubted(tmp_path, gap, is_odd):
     assert any("if they are s, give --time-unit s" in note for note in notes) == is_odd
 
 
+@pytest.mark.parametrize(("num_single", "is_told"), [(1, True), (0, False)])
+def test_requests_without_a_gap_between_tokens_are_told(tmp_path, num_single, is_told):
+    rows = "".join(f"{k},100,{1 if k < num_single else 9}\n" for k in range(10))
+    notes = read_text(tmp_path, "arrival_s,input_tokens,output_tokens\n" + rows).report.notes
+    assert any("in TPOT they count as 0" in note for note in notes) == is_told
+
+
 def test_a_trace_of_failures_alone_is_called_so(tmp_path):
     text = "Timestamp,Model,Request tokens,Response tokens\n5,a,10,0\n45,a,100,0\n"
     with pytest.raises(ConfigError, match="has no request that was answered: 2 failed requests"):

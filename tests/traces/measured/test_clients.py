@@ -418,6 +418,18 @@ def test_later_turns_of_conversations_are_told(tmp_path: Path):
     assert any("requests are later turns of conversations" in note for note in notes)
 
 
+def test_contradictory_means_do_not_accuse_the_chunks(tmp_path: Path, capsys) -> None:
+    document = json.loads((FILES / "inference_perf_summary.json").read_text())
+    document["successes"]["latency"]["time_to_first_token"]["mean"] = 38.9
+    (tmp_path / "run.json").write_text(
+        json.dumps({"requests": [{"ttft_ms": 30.0, "e2e_ms": 90.0, "num_decode_tokens": 5}]})
+    )
+    command = [str(written(tmp_path, document)), "--predicted", str(tmp_path / "run.json")]
+    assert main([*command, "--output", str(tmp_path / "out.json")]) == 0
+    said = capsys.readouterr().err
+    assert "do not trust either" in said and "trust E2E and TTFT" not in said
+
+
 def test_a_ramp_is_not_all_at_once(tmp_path: Path):
     path = changed(
         tmp_path, "vllm_serve_detailed.json", request_rate="inf", ramp_up_strategy="linear"
