@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ from matplotlib import colormaps, rc_context
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.pictures import (
@@ -55,10 +58,22 @@ LEAST_OCTAVES, MOST_CHANGES = (
 )  # below them no halves and doubles, but so many steps of round numbers
 
 
+DATA = "Data"  # the text of a PNG that has what is drawn
+
+
 def save(picture: Picture, path: Path) -> None:
-    """Write a PNG, whole or not at all."""
+    """Write a PNG, whole or not at all; it carries its data as JSON, so that a later run can be compared with it."""
+    info = PngInfo()
+    info.add_itxt(DATA, json.dumps(picture.to_json()), zip=True)
     with drawn(picture) as made, replacing(path) as written:
-        made.savefig(written, dpi=DPI, format="png")
+        made.savefig(written, dpi=DPI, format="png", pil_kwargs={"pnginfo": info})
+
+
+def data_of(path: Path) -> Any:
+    """Return what a PNG that `save` wrote draws, as `Picture.to_json` has it; None if it carries none."""
+    with Image.open(path) as image:
+        text = getattr(image, "text", {}).get(DATA)
+    return None if text is None else json.loads(text)
 
 
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
