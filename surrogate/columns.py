@@ -133,7 +133,7 @@ def regions_of(
     columns: Sequence[InputColumn], main: int, inputs: np.ndarray, mean: np.ndarray
 ) -> Regions:
     """Choose the regions by what is predicted of points that fill the space."""
-    off = [np.nan if one.unlimited_at is None else one.unlimited_at for one in columns]
+    off = [np.nan if column.unlimited_at is None else column.unlimited_at for column in columns]
     off_at = np.array(off, np.float32)
     is_off = (inputs == off_at).any(axis=1)
     return Regions(main, float(np.quantile(mean[~is_off, main], SHARE)), off_at)

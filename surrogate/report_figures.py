@@ -144,7 +144,9 @@ def _draw_quantiles(
 
 def _name_axis(panel: Axes, column: InputColumn) -> None:
     if column.kind == "categorical":
-        panel.set_xticks(range(len(column.categories)), [str(one) for one in column.categories])
+        panel.set_xticks(
+            range(len(column.categories)), [str(category) for category in column.categories]
+        )
     elif column.is_log:
         panel.set_xscale("log")
     else:

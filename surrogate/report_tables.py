@@ -111,7 +111,7 @@ def write_report(
     main_output: str,
     sizes: Sequence[int] = (),
     curve_steps: int | None = None,
-    own: OwnData | None = None,
+    own_data: OwnData | None = None,
 ) -> None:
     """Write tables, figures and report.md into a folder."""
     scores = evaluate(surrogate, data)
@@ -139,8 +139,8 @@ def write_report(
         work.clear()
         figure.draw_curve(folder / "learning_curve.png", curve, shown, main_output)
     further = region_lines(regions_table(surrogate, data, 0.9))
-    if own is not None:
-        of_seeds = any_seeds_table(surrogate, own, 0.9)
+    if own_data is not None:
+        of_seeds = any_seeds_table(surrogate, own_data, 0.9)
         write_table(of_seeds, folder / "any_seeds.csv")
         further += ["", *any_seeds_lines(of_seeds)]
     report = _markdown(surrogate, data, scores, tables[0.9], main_output, further, bool(sizes))

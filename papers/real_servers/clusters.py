@@ -77,7 +77,7 @@ def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
             layout_key(scene),
             scene,
             cells[scene],
-            {name: math.exp(np.mean([one[name] for one in logs])) for name in logs[0]},
+            {name: math.exp(np.mean([log[name] for log in logs])) for name in logs[0]},
         )
         for scene, logs in values.items()
     ]
@@ -215,9 +215,9 @@ def _placed(
         for run, kind in zip(runs, _kinds(runs, labels), strict=True)
     }
     return [
-        one._replace(kind=kind, group=group)
-        for one in errors
-        for kind, group in (place_of[one.run],)
+        error._replace(kind=kind, group=group)
+        for error in errors
+        for kind, group in (place_of[error.run],)
     ]
 
 

@@ -244,7 +244,7 @@ def agreement(
     low, high = np.percentile(shares, [2.5, 97.5])
     decided = [is_right for is_right, is_decided in sides.values() if is_decided]
     return LayoutAgreement(
-        len({layout_of[one.run] for one in errors}),
+        len({layout_of[error.run] for error in errors}),
         len(sides),
         float(np.mean([is_right for is_right, _ in sides.values()])),
         float(low),

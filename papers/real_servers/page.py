@@ -222,11 +222,11 @@ def rank_table(found: ClusterStudy) -> str:
         for concurrency in sorted({run.concurrency for run in found.runs}):
             for name in RANKED:
                 mine = [
-                    one
-                    for one in errors
-                    if one.figure == name
-                    and by_name[one.run].concurrency == concurrency
-                    and (chosen is None or num_gpus(by_name[one.run]) == chosen)
+                    error
+                    for error in errors
+                    if error.figure == name
+                    and by_name[error.run].concurrency == concurrency
+                    and (chosen is None or num_gpus(by_name[error.run]) == chosen)
                 ]
                 order = agreement(mine, layout_of, half[name])
                 rows.append([str(concurrency), f"{order.layouts}, {words}", name, *_shares(order)])

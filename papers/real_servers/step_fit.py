@@ -186,7 +186,7 @@ class StepLaw:
 
     def __init__(self, steps: Sequence[MeanStep]) -> None:
         self.steps = tuple(steps)
-        self.gpus = sorted({one.deployment.gpu.name for one in steps} - {REFERENCE_GPU})
+        self.gpus = sorted({step.deployment.gpu.name for step in steps} - {REFERENCE_GPU})
         law = _law(self.steps, self.gpus)
         self._predict, self._slopes = jax.jit(law), jax.jit(jax.jacfwd(law))
 

@@ -161,9 +161,18 @@ def place_of(name: str) -> tuple[str, float | str]:
         return policy, x
 
 
-def row_of(policy: str, x: float | str, slo_class: str, metric: str, found: Estimate) -> Row:
+def row_of(policy: str, x: float | str, slo_class: str, metric: str, estimated: Estimate) -> Row:
     """Return one line of the data."""
-    return policy, x, slo_class, metric, found.mean, found.low, found.high, found.num_seeds
+    return (
+        policy,
+        x,
+        slo_class,
+        metric,
+        estimated.mean,
+        estimated.low,
+        estimated.high,
+        estimated.num_seeds,
+    )
 
 
 def split_metric(metric: str) -> tuple[str, str]:

@@ -110,12 +110,12 @@ def interval(runs: ClaimRuns) -> Estimate:
     return change if runs.claim.is_change else _moved(change, 0.01, 1.0)
 
 
-def _moved(found: Estimate, scale: float, offset: float) -> Estimate:
+def _moved(estimated: Estimate, scale: float, offset: float) -> Estimate:
     return Estimate(
-        scale * found.mean + offset,
-        scale * found.low + offset,
-        scale * found.high + offset,
-        found.num_seeds,
+        scale * estimated.mean + offset,
+        scale * estimated.low + offset,
+        scale * estimated.high + offset,
+        estimated.num_seeds,
     )
 
 

@@ -95,11 +95,11 @@ def main(options: StepLawOptions) -> int:
 def _engines(path: Path) -> int:
     """Print the tables of the step law on today's engines."""
     tables, runs = engines.tables(path)
-    fits = [one.fit for one in runs]
+    fits = [run.fit for run in runs]
     good = sum(
-        one.every_second["decode"].median <= engines.DECODE_BAR
-        and one.every_second["prefill"].median <= engines.PREFILL_BAR
-        for one in fits
+        fit.every_second["decode"].median <= engines.DECODE_BAR
+        and fit.every_second["prefill"].median <= engines.PREFILL_BAR
+        for fit in fits
     )
     render.show_answer(
         Answer.of(
@@ -107,7 +107,7 @@ def _engines(path: Path) -> int:
             f"with every second step held out it is within 1 % of decode steps and 8 % of prefill steps in {good} of "
             f"{len(fits)} deployments.",
             "medians of absolute errors on steps that the fit had not seen; the tables have the rest.",
-            f"nothing was simulated: {sum(one.num_steps for one in fits)} measured steps.",
+            f"nothing was simulated: {sum(fit.num_steps for fit in fits)} measured steps.",
             "the last table says what a fit to other deployments is worth.",
         ),
         *tables,
@@ -138,7 +138,9 @@ def _periods(runs: Sequence[MeasuredSteps]) -> str:
         counts = (run.num_recorded, len(run.period_us), run.num_left_out)
         medians = [np.median(run.duration_us), np.median(run.period_us)]
         medians += [100 * has_prompt.mean(), np.median(run.new_tokens[has_prompt])]
-        rows.append([_title(run), *(str(one) for one in counts), *(f"{m:.0f}" for m in medians)])
+        rows.append(
+            [_title(run), *(str(count) for count in counts), *(f"{m:.0f}" for m in medians)]
+        )
     return "What was measured:\n\n" + table_text(head, rows)
 
 
@@ -151,7 +153,7 @@ def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]])
     for run in runs:
         found = laws[run.name]
         base, whole = found["base"], found["all"]
-        units = ", ".join(f"{one:.3g}" for one in base.coefficients)
+        units = ", ".join(f"{coefficient:.3g}" for coefficient in base.coefficients)
         rows.append([_title(run), "base", units, f"{base.errors_us.mean():.0f}", "", ""])
         for term in TERMS:
             added, left = found[f"with {term}"], found[f"without {term}"]

@@ -104,18 +104,18 @@ def _measured(runs: Sequence[TriedEngine]) -> str:
     head = ["deployment", "steps", "warm-up", "slow", "booked on the step before"]
     rows = [
         [
-            one.fit.run,
+            run.fit.run,
             *(
                 str(n)
                 for n in (
-                    one.fit.num_steps,
-                    one.fit.num_warm_up,
-                    one.fit.num_slow,
-                    one.fit.num_booked,
+                    run.fit.num_steps,
+                    run.fit.num_warm_up,
+                    run.fit.num_slow,
+                    run.fit.num_booked,
                 )
             ),
         ]
-        for one in runs
+        for run in runs
     ]
     return "What was measured:\n\n" + table_text(head, rows)
 
@@ -131,20 +131,20 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
         "sums with prompts",
     ]
     rows = []
-    for one in runs:
-        errors = one.fit.every_second
+    for run in runs:
+        errors = run.fit.every_second
         rows.append(
             [
-                one.fit.run,
+                run.fit.run,
                 _three({name: errors[name].median for name in PHASES}),
-                _medians(one.steps, one.straight[0]),
+                _medians(run.steps, run.straight[0]),
                 *(
-                    _medians(one.steps, one.sized[name]) if name in one.sized else ""
+                    _medians(run.steps, run.sized[name]) if name in run.sized else ""
                     for name in SIZED
                 ),
                 _three({name: errors[name].repeats for name in PHASES}),
                 str(errors["mixed"].steps),
-                _percent(one.fit.windows),
+                _percent(run.fit.windows),
             ]
         )
     return (
@@ -156,11 +156,11 @@ def _held_out(runs: Sequence[TriedEngine]) -> str:
 def _second_half(runs: Sequence[TriedEngine]) -> str:
     head = ["deployment", "step law", "straight line"]
     rows = []
-    for one in runs:
-        late = np.arange(len(one.steps)) >= len(one.steps) // 2
-        straight = errors_by_phase(one.steps.part(late), one.straight[1])["decode"].median
+    for run in runs:
+        late = np.arange(len(run.steps)) >= len(run.steps) // 2
+        straight = errors_by_phase(run.steps.part(late), run.straight[1])["decode"].median
         rows.append(
-            [one.fit.run, _percent(one.fit.second_half["decode"].median), _percent(straight)]
+            [run.fit.run, _percent(run.fit.second_half["decode"].median), _percent(straight)]
         )
     return "The second half from the first, median error of decode steps, %:\n\n" + table_text(
         head, rows
@@ -174,8 +174,8 @@ def _across(runs: Sequence[TriedEngine]) -> str:
         ("TP", lambda steps: steps.engine.tp),
         ("EP", lambda steps: steps.engine.ep),
     )
-    for model in dict.fromkeys(one.steps.engine.model for one in runs):
-        of_model = [one for one in runs if one.steps.engine.model == model]
+    for model in dict.fromkeys(run.steps.engine.model for run in runs):
+        of_model = [run for run in runs if run.steps.engine.model == model]
         for kind, number in kinds:
             values = sorted({number(one.steps) for one in of_model})
             for value in values if len(values) > 1 else []:

@@ -278,8 +278,8 @@ def check_disjoint(built: RobustnessMap, other: RobustnessMap) -> None:
         raise ConfigError("the two maps share seeds; make one of them with another --first-seed")
     names = [kind.name for kind in KINDS]
 
-    def places(one: RobustnessMap) -> set[tuple[Any, ...]]:
-        return {tuple(cell[name] for name in names) for cell in one.cells}
+    def places(robustness_map: RobustnessMap) -> set[tuple[Any, ...]]:
+        return {tuple(cell[name] for name in names) for cell in robustness_map.cells}
 
     if places(built) & places(other):
         raise ConfigError("the two maps share cells; make one of them with another --random-state")

@@ -51,7 +51,7 @@ def train(options: TrainOptions, values: Mapping[str, Any], path: Path) -> int:
 def _fitted(
     options: TrainOptions,
     data: Data,
-    own: OwnData | None,
+    own_data: OwnData | None,
     settings: Settings,
     num_points: int,
     keeper: StateKeeper,
@@ -79,9 +79,9 @@ def _fitted(
         surrogate = learn(
             data, settings, num_points, keeper.state_at, on_call, about, options.best_of
         )
-        if own is not None:
+        if own_data is not None:
             work.show(epochs_of(settings, num_points), "what seeds do")
-            surrogate = with_levels(surrogate, data, own)
+            surrogate = with_levels(surrogate, data, own_data)
     with cli.writing(path):
         surrogate.save(path)
     keeper.forget()

@@ -50,26 +50,26 @@ if TYPE_CHECKING:
     from surrogate.predictor import Surrogate
 
 
-def with_levels(surrogate: Surrogate, data: Data, own: OwnData) -> Surrogate:
+def with_levels(surrogate: Surrogate, data: Data, own_data: OwnData) -> Surrogate:
     """Return the same surrogate, which also predicts for seeds outside its pool."""
-    fitted = dataclasses.replace(surrogate, levels=_fitted(surrogate, data, own))
-    return dataclasses.replace(surrogate, levels=_calibrated(fitted, own))
+    fitted = dataclasses.replace(surrogate, levels=_fitted(surrogate, data, own_data))
+    return dataclasses.replace(surrogate, levels=_calibrated(fitted, own_data))
 
 
-def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
+def _fitted(surrogate: Surrogate, data: Data, own_data: OwnData) -> Levels:
     assert data.seeds is not None
     learned = surrogate.scales.is_learned
     pool = data.seeds.of(np.isin(data.seeds.seeds, data.pool))
     empty = np.zeros(0)
     blank = Levels(
-        pool.covariates.mean(axis=0), own.seeds.covariates.std(axis=0), empty, empty,
+        pool.covariates.mean(axis=0), own_data.seeds.covariates.std(axis=0), empty, empty,
         pool.baseline[:, learned].mean(axis=0), empty, {}, {}, empty, pool.name, data.workload,
         float(json.loads(data.workload)["aggregate_rate"]), data.stream,
-        own.seeds.baseline[:, learned].std(axis=0), empty, data.baseline, data.targets,
+        own_data.seeds.baseline[:, learned].std(axis=0), empty, data.baseline, data.targets,
     )  # fmt: skip
-    every = blank.standard(own.seeds.covariates)
-    simulated = blank.standard(own.seeds.covariates, own.seeds.baseline[:, learned])
-    parts, train = LevelParts(surrogate, own.train.inputs), own.train
+    every = blank.standard(own_data.seeds.covariates)
+    simulated = blank.standard(own_data.seeds.covariates, own_data.seeds.baseline[:, learned])
+    parts, train = LevelParts(surrogate, own_data.train.inputs), own_data.train
     count = train.at.shape[1]
     target = (train.runs[..., learned] - parts.mean[:, None]) / parts.run_sd[:, None]
     target = target.reshape(-1, target.shape[2])
@@ -80,7 +80,7 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     weights, left = regress(phi, every[at], target, at % FOLDS, point)
     beside, left_beside = regress(phi, simulated[at], target, at % FOLDS, point)
     used = np.unique(at)
-    of_baseline = own.seeds.baseline[used][:, learned] - blank.baseline_mean
+    of_baseline = own_data.seeds.baseline[used][:, learned] - blank.baseline_mean
     scale = np.maximum(of_baseline.std(axis=0), 1e-12)
     constant = np.ones((len(used), 1))
     bare, bare_left = regress(constant, every[used], of_baseline / scale, used % FOLDS)
@@ -115,15 +115,15 @@ def _noise(own: np.ndarray, baseline: np.ndarray) -> Noise:
     return Noise(*sds, both / np.maximum(sds[0] * sds[1], 1e-30))
 
 
-def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
+def _calibrated(surrogate: Surrogate, own_data: OwnData) -> Levels:
     """Return the levels with the scores of the calibration points, for means over 1, 2, 4, … of their seeds."""
-    levels, part = surrogate.levels, own.calibration
+    levels, part = surrogate.levels, own_data.calibration
     assert levels is not None
     parts = LevelParts(surrogate, part.inputs)
     scores_by_key = {}
     for mode in MODES:
         for rung in (rung for rung in RUNGS if rung <= part.at.shape[1]):
-            off = residuals(surrogate, parts, part, own, mode, rung)
+            off = residuals(surrogate, parts, part, own_data, mode, rung)
             for kind in KINDS if mode != SIMULATED else (LEVEL,):
                 sigma = levels.sigma(mode, kind, parts.fixed, parts.run_sd, rung)
                 scores_by_key[key(mode, kind, rung)] = scores(off[kind], sigma)
@@ -131,20 +131,20 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
 
 
 def residuals(
-    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
+    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own_data: OwnData, mode: str, rung: int
 ) -> dict[str, np.ndarray]:
     """Return how far means over the first `rung` seeds of each point are from predictions, `[point,
     output]`, by kind.
     """
-    simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, rung)
+    simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own_data, mode, rung)
     learned = surrogate.scales.is_learned
-    on_baseline = own.seeds.baseline[part.at[:, :rung]][..., learned].mean(axis=1)
+    on_baseline = own_data.seeds.baseline[part.at[:, :rung]][..., learned].mean(axis=1)
     level = simulated - mean
     return {KINDS[0]: level, DIFFERENCE: level - (on_baseline - baseline)}
 
 
 def on_own_seeds(
-    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own: OwnData, mode: str, rung: int
+    surrogate: Surrogate, parts: LevelParts, part: OwnPart, own_data: OwnData, mode: str, rung: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return simulated and predicted means over each point's first seeds, and what is known or
     predicted of the baseline.
@@ -155,10 +155,10 @@ def on_own_seeds(
     simulated = part.runs[:, :rung, learned].mean(axis=1)
     at, level, baseline = part.at[:, :rung], levels.typical, None
     if mode == GIVEN:
-        level = levels.standard(own.seeds.covariates)[at].mean(axis=1)
+        level = levels.standard(own_data.seeds.covariates)[at].mean(axis=1)
     elif mode == SIMULATED:
-        runs = own.seeds.baseline[:, learned]
-        level = levels.standard(own.seeds.covariates, runs)[at].mean(axis=1)
+        runs = own_data.seeds.baseline[:, learned]
+        level = levels.standard(own_data.seeds.covariates, runs)[at].mean(axis=1)
         baseline = runs[at].mean(axis=1)
     return simulated, *means(surrogate, parts, level, mode, baseline)
 
@@ -240,7 +240,7 @@ COUNTS = (32, 1)  # seeds of a mean
 NEAR = 0.04 + 1e-12  # of the confidence
 
 
-def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd.DataFrame:
+def any_seeds_table(surrogate: Surrogate, own_data: OwnData, confidence: float) -> pd.DataFrame:
     """Return coverage by output, kind of interval, knowledge of the seeds, their number and region.
 
     From a simulated baseline the difference is covered where the metric is, so it has no rows of its own.
@@ -248,15 +248,15 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
     `r2` is that of the means, `half_width` the median over points in the output's unit. The whole space
     is the points drawn all over it; those of the branch were added and stand apart.
     """
-    levels, part = levels_of(surrogate), own.test
+    levels, part = levels_of(surrogate), own_data.test
     parts = LevelParts(surrogate, part.inputs)
     learned = surrogate.scales.is_learned
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
     rows = []
     for mode in levels.modes:
         for count in (count for count in COUNTS if count <= part.at.shape[1]):
-            simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, count)
-            on_baseline = own.seeds.baseline[part.at[:, :count]][..., learned].mean(axis=1)
+            simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own_data, mode, count)
+            on_baseline = own_data.seeds.baseline[part.at[:, :count]][..., learned].mean(axis=1)
             targets = {LEVEL: simulated, DIFFERENCE: simulated - on_baseline}
             guesses = {LEVEL: mean, DIFFERENCE: mean - baseline}
             for kind in KINDS if mode != SIMULATED else (LEVEL,):
@@ -300,7 +300,7 @@ def share_cells(share: pd.Series, confidence: float = 0.9) -> str:
     return f"{share.min():.3f} to {share.max():.3f} | {share.median():.3f} | {int(is_near.sum())} of {len(share)}"
 
 
-def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
+def unexplained_table(surrogate: Surrogate, own_data: OwnData) -> pd.DataFrame:
     """Return the share of the variance over seeds that the covariates leave unexplained, by output.
 
     `at_baseline`: over seeds that nothing was fitted to; `at_points`: of single runs at the test points,
@@ -308,15 +308,15 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
     same where the baseline's run on the seed is known too.
     """
     levels, learned = levels_of(surrogate), surrogate.scales.is_learned
-    is_new = ~np.isin(np.arange(len(own.seeds.seeds)), own.train.at)
-    baseline = own.seeds.baseline[is_new][:, learned]
-    guess = levels.baseline_at(levels.standard(own.seeds.covariates[is_new]))
+    is_new = ~np.isin(np.arange(len(own_data.seeds.seeds)), own_data.train.at)
+    baseline = own_data.seeds.baseline[is_new][:, learned]
+    guess = levels.baseline_at(levels.standard(own_data.seeds.covariates[is_new]))
     spread = baseline.var(axis=0)
     left = np.square(baseline - guess).mean(axis=0) / np.where(spread > 0, spread, np.nan)
-    parts = LevelParts(surrogate, own.test.inputs)
+    parts = LevelParts(surrogate, own_data.test.inputs)
     squares = {}
     for mode in levels.modes:
-        simulated, mean, _ = on_own_seeds(surrogate, parts, own.test, own, mode, 1)
+        simulated, mean, _ = on_own_seeds(surrogate, parts, own_data.test, own_data, mode, 1)
         squares[mode] = np.square((simulated - mean) / parts.run_sd).mean(axis=0)
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
     columns = {
@@ -326,7 +326,7 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
     }
     if SIMULATED in squares:
         columns["beside_baseline"] = squares[SIMULATED] / squares[UNKNOWN]
-    return pd.DataFrame(columns | {"seeds": int(is_new.sum()), "points": len(own.test.inputs)})
+    return pd.DataFrame(columns | {"seeds": int(is_new.sum()), "points": len(own_data.test.inputs)})
 
 
 def common_seeds_table(

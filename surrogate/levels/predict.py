@@ -171,7 +171,9 @@ def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.n
     whole = np.zeros((len(values), len(surrogate.outputs)))
     whole[:, ~is_constant] = values
     if not name.startswith("difference"):
-        whole[:, is_constant] = [one.center for one in surrogate.scales.entries if one.is_constant]
+        whole[:, is_constant] = [
+            entry.center for entry in surrogate.scales.entries if entry.is_constant
+        ]
     return whole
 
 

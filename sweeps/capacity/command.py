@@ -297,7 +297,7 @@ def _found(question: _Question, runs: CountedRuns, arm: Arm, family: LayoutFamil
 def _written(
     question: _Question,
     runs: CountedRuns,
-    found: Sequence[Smallest],
+    answers: Sequence[Smallest],
     setting: Mapping[str, Any],
     paths: OutputPaths,
     options: CapacityOptions,
@@ -305,9 +305,9 @@ def _written(
 ) -> int:
     """Write the files, print the words, and return the exit code."""
     findings = findings_of(
-        found, question.targets, setting, question.has_prices, runs.num_runs, starting is not None
+        answers, question.targets, setting, question.has_prices, runs.num_runs, starting is not None
     )
-    best = cheapest(found)
+    best = cheapest(answers)
     lines, router = starting(best) if starting is not None and best is not None else ([], None)
     said = Remarks(tuple(lines), "How it is started", is_brief=True)
     findings = replace(findings, sections=(said, *findings.sections))
@@ -318,7 +318,7 @@ def _written(
     )
     kept = replace(findings, answer=replace(findings.answer, time=None))
     title = "The smallest cluster that meets the targets"
-    document = to_document(found, question.targets, setting, findings)
+    document = to_document(answers, question.targets, setting, findings)
     text = f"{render.markdown(kept, title)}\n`{setting['command']}`\n{picture}"
     files: outputs.Files = [
         (paths.result, lambda path: write_json(path, document)),

@@ -45,11 +45,11 @@ def candidates(strategy: str, model: str, gpu: str, asked: Collection[int] = ())
     )
 
 
-def how_to_start(found: Smallest) -> tuple[list[str], dict[str, Any] | None]:
+def how_to_start(smallest: Smallest) -> tuple[list[str], dict[str, Any] | None]:
     """Return sentences on how the cluster is started, and the configuration of llm-d's router; None if it has none."""
-    size = found.num_instances or 0
-    layout = found.family.of(size)
-    config, is_split = found.arm.config, len(layout.parts) > 1
+    size = smallest.num_instances or 0
+    layout = smallest.family.of(size)
+    config, is_split = smallest.arm.config, len(layout.parts) > 1
     roles = (
         ", ".join(f"{part.count} {part.role}" for part in layout.parts) if is_split else str(size)
     )
@@ -59,9 +59,9 @@ def how_to_start(found: Smallest) -> tuple[list[str], dict[str, Any] | None]:
         lines.append(f"Router: {known_as(config.routing_policy)}, as a plain load balancer has it.")
     else:
         scorers = ", ".join(
-            f"{one['pluginRef']} {one['weight']:g}"
-            for one in router["schedulingProfiles"][0]["plugins"]
-            if "weight" in one
+            f"{plugin['pluginRef']} {plugin['weight']:g}"
+            for plugin in router["schedulingProfiles"][0]["plugins"]
+            if "weight" in plugin
         )
         lines.append(f"llm-d's router: {scorers} (the .yaml beside the result).")
     if is_split:

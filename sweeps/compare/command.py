@@ -261,6 +261,8 @@ def _written(
         runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
         write_reports(document, runs, experiment, paths, command)
 
-    has_figures = any(one["difference"]["mean"] is not None for one in document["comparisons"])
+    has_figures = any(
+        comparison["difference"]["mean"] is not None for comparison in document["comparisons"]
+    )
     lacking = None if has_figures else "on no seed did both the reference and another arm finish"
     return write_result(document, paths, options, findings_of, write_pages, seconds, lacking)

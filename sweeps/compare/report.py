@@ -193,7 +193,11 @@ def acting_lines(document: Mapping[str, Any]) -> list[str]:
             f"{arm['name']}: undecided: {', '.join(names)}: {reason}"
             for reason, names in undecided.items()
         ]
-        active = [one["feature"] for one in arm["mechanisms"] if one["status"] == "active"]
+        active = [
+            mechanism["feature"]
+            for mechanism in arm["mechanisms"]
+            if mechanism["status"] == "active"
+        ]
         if active:
             lines.append(f"{arm['name']}: active: {', '.join(active)}")
     return lines

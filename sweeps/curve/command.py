@@ -56,12 +56,12 @@ def to_document(
         **setting,
         "arms": [
             {
-                "arm": one.arm.name,
-                "num_gpus": one.num_gpus,
-                "full_at": one.full.to_json(),
-                "points": [point.to_json() for point in one.points],
+                "arm": curve.arm.name,
+                "num_gpus": curve.num_gpus,
+                "full_at": curve.full.to_json(),
+                "points": [point.to_json() for point in curve.points],
             }
-            for one in curves
+            for curve in curves
         ],
         "front": [[one.arm.name, point.rate] for one, point in front(curves)],
         "answer": findings.answer.to_json(),
@@ -71,7 +71,7 @@ def to_document(
 def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_runs: int) -> Findings:
     """Return the answer, every point as a table, and the picture."""
     seeds, level = len(setting["seeds"]), f"{100 * setting['confidence']:g} %"
-    names = joined([one.arm.name for one in curves])
+    names = joined([curve.arm.name for curve in curves])
     names = names if len(curves) <= MOST_SAID else f"{len(curves)} clusters"
     return Findings(
         Answer(
@@ -87,8 +87,8 @@ def findings_of(curves: Sequence[RateCurve], setting: Mapping[str, Any], num_run
     )  # fmt: skip
 
 
-def _quantity(one: Estimate, by: float = 1.0, form: Any = "interval") -> Quantity:
-    return Quantity(one.mean * by, one.low * by, one.high * by, form=form)
+def _quantity(estimated: Estimate, by: float = 1.0, form: Any = "interval") -> Quantity:
+    return Quantity(estimated.mean * by, estimated.low * by, estimated.high * by, form=form)
 
 
 def _said(curve: RateCurve) -> Sentence:
@@ -120,10 +120,10 @@ def _front_said(curves: Sequence[RateCurve]) -> Iterator[Sentence]:
 
 
 def _warnings(curves: Sequence[RateCurve]) -> Iterator[str]:
-    for one in curves:
-        if one.is_short:
+    for curve in curves:
+        if curve.is_short:
             yield (
-                f"{one.arm.name}: requests are served for long against the time of the arrivals, so the cluster may "
+                f"{curve.arm.name}: requests are served for long against the time of the arrivals, so the cluster may "
                 "carry more than it shows: give more --num-requests."
             )
 

@@ -276,7 +276,10 @@ def of_result(ledger: Ledger, record: Record) -> Findings:
     if record.get("criteria_changed"):
         criteria.append("the track's criteria have changed since the hypothesis was written")
     where = f"record {record['number']}, {record['hash'][:12]}"
-    lines = [f"predicted {one['claim']}: {one['status']}; {one['reason']}" for one in predictions]
+    lines = [
+        f"predicted {prediction['claim']}: {prediction['status']}; {prediction['reason']}"
+        for prediction in predictions
+    ]
     seeds = Quantity.whole(len(record.get("seeds", ())))
     return Findings(
         Answer(

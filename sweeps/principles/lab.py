@@ -375,9 +375,9 @@ def _duration(arm: LabArm) -> Any:
     return round(arm.spec.num_requests / (arm.spec.aggregate_rate or 1.0), 9)
 
 
-def _demand(entry: Entry, one: LabArm, other: LabArm, is_equal: bool, what: str) -> None:
+def _demand(entry: Entry, arm: LabArm, other: LabArm, is_equal: bool, what: str) -> None:
     if not is_equal:
         raise ConfigError(
-            f"{entry.source}: {entry.id}: arms {one.name} and {other.name} are compared, but differ "
+            f"{entry.source}: {entry.id}: arms {arm.name} and {other.name} are compared, but differ "
             f"in {what}; give both the same"
         )

@@ -221,9 +221,9 @@ def _survival(words: list[str]) -> int:
     cli.check_writable(page)
     prepare_backend(use_cache=not asked.no_cache)
     names = [one.strip() for one in (asked.concerns or "").split(",") if one.strip()]
-    only = [concerns.concern_named(one).name for one in names]
+    only = [concerns.concern_named(name).name for name in names]
     target = asked.target or DEFAULT_TARGET
-    promotions = [make_promotion(one, asked.baseline, target) for one in asked.strategies]
+    promotions = [make_promotion(strategy, asked.baseline, target) for strategy in asked.strategies]
     seeds = seeds_of(asked, options.NUM_SURVIVAL_SEEDS)
     command = cli.command_text(f"{NAME} survival", words)
     content = {
@@ -235,7 +235,7 @@ def _survival(words: list[str]) -> int:
         survival.write_page(page, promotions, seeds, asked.num_requests, command, only, made)
     render.show_answer(
         Answer.of(
-            f"Do the gains of {', '.join(one.name for one in promotions)} survive on a cluster?",
+            f"Do the gains of {', '.join(promotion.name for promotion in promotions)} survive on a cluster?",
             f"Written: {page}",
             f"simulated alone, on {len(seeds)} seeds of every concern.",
             f"{len(promotions)} strategies; the page has the runs of each concern.",

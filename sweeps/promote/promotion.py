@@ -197,7 +197,9 @@ def place_of(promotion: Promotion, setting: str) -> str:
     if strategy is None:
         return f"strategy {promotion.given}"
     text = _text(strategy)
-    names = [one.name for one in space_of(strategy).dimensions if one.target == setting]
+    names = [
+        dimension.name for dimension in space_of(strategy).dimensions if dimension.target == setting
+    ]
     for word in (setting, *names, setting.rpartition(".")[2]):
         match = re.search(rf"(?m)^.*\b{re.escape(word)}\b\s*[:,}}].*$", text)
         if match:

@@ -159,14 +159,16 @@ def to_record(
     ]
     named: list[dict[str, Any]] = [
         {
-            "name": one.name,
-            "given": one.text,
-            "hash": one.hash,
-            "seeds": list(seeds.get(one.name, one.seeds)),
-            "score": (scores or {}).get(one.name),
-            "deviations": list(one.strategy.deviations) if one.strategy is not None else [],
+            "name": candidate.name,
+            "given": candidate.text,
+            "hash": candidate.hash,
+            "seeds": list(seeds.get(candidate.name, candidate.seeds)),
+            "score": (scores or {}).get(candidate.name),
+            "deviations": list(candidate.strategy.deviations)
+            if candidate.strategy is not None
+            else [],
         }
-        for one in candidates
+        for candidate in candidates
     ]
     return {
         "review": VERSION,
@@ -188,7 +190,7 @@ def _command(
     """Return what gives an opinion again; empty of imported ones."""
     if not opinion.is_reproducible:
         return ""
-    words = [one.text for one in candidates]
+    words = [candidate.text for candidate in candidates]
     words += ["--judges", opinion.judge, "--rng", stream]
     words += ["--seeds", seeds_text(seeds[opinion.candidate])]
     words += ["--num-requests", str(num_requests)] if num_requests is not None else []

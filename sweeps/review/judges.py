@@ -188,8 +188,8 @@ def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Fin
         else "read the reasons below, change a candidate, and judge it again.",
     )  # fmt: skip
     sections = [
-        Remarks(_opinions(record, one, outcomes[one["name"]]), one["name"], is_brief=True)
-        for one in entries
+        Remarks(_opinions(record, entry, outcomes[entry["name"]]), entry["name"], is_brief=True)
+        for entry in entries
     ]
     return Findings(answer, tuple(sections))
 

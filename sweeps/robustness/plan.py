@@ -190,7 +190,9 @@ class Question:
     @property
     def names(self) -> tuple[str, ...]:
         """Return every metric that is needed."""
-        return tuple(dict.fromkeys((self.objective, *(one.metric for one in self.constraints))))
+        return tuple(
+            dict.fromkeys((self.objective, *(constraint.metric for constraint in self.constraints)))
+        )
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _stopping(plan: MapPlan) -> dict[str, str]:
     if rule is None:
         return {}
     asked = {"objective": plan.question.objective, "confidence": plan.question.confidence}
-    constraints = [str(one) for one in plan.question.constraints]
+    constraints = [str(constraint) for constraint in plan.question.constraints]
     content = {**dataclasses.asdict(rule), **asked, "constraints": constraints}
     return {"stopping": json.dumps(content)}
 

@@ -117,7 +117,8 @@ def _check(answers: Sequence[Answer]) -> None:
 def _names(answers: Sequence[Answer]) -> list[str]:
     """Return an answer's id, else its strategy; numbered where several have the same."""
     wanted = [
-        str(one["id"] if one["id"] is not None else one["strategy"] or "arm") for one in answers
+        str(answer["id"] if answer["id"] is not None else answer["strategy"] or "arm")
+        for answer in answers
     ]
     return [
         name if wanted.count(name) == 1 else f"{name} #{place}" for place, name in enumerate(wanted)

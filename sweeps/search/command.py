@@ -190,22 +190,22 @@ def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
     }
 
 
-def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
+def _point(frame: SearchFrame, tried: Tried) -> dict[str, Any]:
     return {
-        "parameters": dict(zip(frame.space.names, one.point, strict=True)),
-        "score": one.worth.score,
-        "penalties": dict(one.worth.penalties),
-        "is_feasible": one.worth.is_feasible,
-        "failures": list(one.worth.failures),
-        **({"is_estimate": True} if _is_estimate(frame, one) else {}),
-        "outcomes": [run.outcome.name for run in one.runs],
-        "figures": by_class(figures(one.runs)),
+        "parameters": dict(zip(frame.space.names, tried.point, strict=True)),
+        "score": tried.worth.score,
+        "penalties": dict(tried.worth.penalties),
+        "is_feasible": tried.worth.is_feasible,
+        "failures": list(tried.worth.failures),
+        **({"is_estimate": True} if _is_estimate(frame, tried) else {}),
+        "outcomes": [run.outcome.name for run in tried.runs],
+        "figures": by_class(figures(tried.runs)),
     }
 
 
-def _is_estimate(frame: SearchFrame, one: Tried) -> bool:
+def _is_estimate(frame: SearchFrame, tried: Tried) -> bool:
     """Return whether the score stands for seeds that the point did not run on."""
-    return not one.worth.failures and len(one.runs) < len(frame.seeds)
+    return not tried.worth.failures and len(tried.runs) < len(frame.seeds)
 
 
 def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:

@@ -377,7 +377,7 @@ def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
     """Mean of each metric over the peers, on the seeds that all of them have: `[seed]`."""
     most = min(map(len, peers))
     return {
-        name: np.array([[run.metrics[name] for run in one[:most]] for one in peers]).mean(axis=0)
+        name: np.array([[run.metrics[name] for run in peer[:most]] for peer in peers]).mean(axis=0)
         for name in peers[0][0].metrics
     }
 

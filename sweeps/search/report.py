@@ -279,7 +279,7 @@ def _front_panel(document: Document) -> Panel:
         )
         style = Style(colour, "o", width=1.2, opacity=0.4)
         marks.append(Series(x, y, style, label if points else "", x_low, x_high, y_low, y_high))
-    first, second = (_axis_label(one) for one in document["objectives"][:2])
+    first, second = (_axis_label(objective) for objective in document["objectives"][:2])
     return Panel(marks, Axis(first), Axis(second))
 
 
@@ -331,16 +331,16 @@ def _caption(document: Document) -> str:
             "Above: how much of the final hypervolume the points found up to a call dominate. Below: "
             "the first two objectives; bars: standard error over the seeds. "
         )
-        more = [_axis_label(one) for one in document["objectives"][2:]]
+        more = [_axis_label(objective) for objective in document["objectives"][2:]]
         if more:
             text += f"The front counts further objectives that are not drawn: {', '.join(more)}. "
     else:
         text += "Lower scores are better; bars: standard error of the mean over the seeds. "
     if document["constraints"]:
         parts = [
-            f"{_axis_label(one)} {'at most' if one['direction'] == 'min' else 'at least'} "
-            f"{one['threshold']:g}"
-            for one in document["constraints"]
+            f"{_axis_label(constraint)} {'at most' if constraint['direction'] == 'min' else 'at least'} "
+            f"{constraint['threshold']:g}"
+            for constraint in document["constraints"]
         ]
         text += f"Constraints: {'; '.join(parts)}. "
     if document["failures"]:

@@ -284,7 +284,7 @@ def regions_of(text: str, dimensions: Sequence[Dimension]) -> tuple[Region, ...]
 
 def _box(text: str, dimensions: Sequence[Dimension]) -> Region:
     low, high = [0.0] * len(dimensions), [1.0] * len(dimensions)
-    names = [one.name for one in dimensions]
+    names = [dimension.name for dimension in dimensions]
     for part in text.split(","):
         name, equals, window = (piece.strip() for piece in part.partition("="))
         if not equals or ":" not in window:

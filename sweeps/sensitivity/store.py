@@ -156,9 +156,9 @@ def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
     _put(dataset, f"total_order_of_region_{model}", (*dims, "parameter", "figure"), totals, "1")
     _put(dataset, f"dummy_total_order_of_region_{model}", (*dims, "figure"), dummies, "1")
     dataset.coords["scale"] = list(SCALES)
-    dataset.coords[dims[1]] = [one.region.name for one in regions]
+    dataset.coords[dims[1]] = [region.region.name for region in regions]
     for end in ("low", "high"):
-        shares = [getattr(one.region, end) for one in regions]
+        shares = [getattr(region.region, end) for region in regions]
         _put(dataset, f"region_{end}_{model}", (dims[1], "parameter"), np.array(shares), "1")
 
 

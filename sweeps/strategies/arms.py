@@ -119,7 +119,7 @@ def on_server(arms: Iterable[Arm], fit: Posterior) -> tuple[Arm, ...]:
 def _on_server(arm: Arm, fit: Posterior) -> ClusterConfig:
     kept = set(arm.given)
     if arm.strategy is not None:
-        targets = (one.target for one in arm.strategy.parameters)
+        targets = (parameter.target for parameter in arm.strategy.parameters)
         kept |= {today(target) for target in targets if target is not None}
     if not arm.config.corrected:
         kept |= set(AS_VLLM)

@@ -108,7 +108,9 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strate
         problem = _unknown_key(error) or sentence(error)
         problem = re.sub(r"^parameters\[(\d+)\]", lambda found: paths[int(found[1])], problem)
         raise ConfigError(f"{source}: {problem}") from None
-    targets = dict.fromkeys(one.target for one in strategy.parameters if one.target is not None)
+    targets = dict.fromkeys(
+        parameter.target for parameter in strategy.parameters if parameter.target is not None
+    )
     tell_of({**targets, **strategy.mechanism}, f"{source}: ")
     return strategy
 

@@ -106,7 +106,7 @@ class Space:
     def settings(self) -> tuple[str, ...]:
         """Return the settings that the parameters and overrides change."""
         targets = [dimension.target.partition(".")[0] for dimension in self.dimensions]
-        overrides = (name for one in self.strategy.overrides for name in one.settings)
+        overrides = (name for override in self.strategy.overrides for name in override.settings)
         return (*targets, *map(today, overrides))
 
     @property

@@ -63,7 +63,7 @@ class RealServer:
         for name in ("tp", "num_instances", "max_num_running_reqs", "max_num_scheduled_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.pools and {one.role for one in self.pools} != {"prefill", "decode"}:
+        if self.pools and {pool.role for pool in self.pools} != {"prefill", "decode"}:
             raise ConfigError("pools must have the roles prefill and decode, both")
 
 
@@ -90,13 +90,13 @@ class StagedLoad:
 
     def __post_init__(self) -> None:
         _check_above_zero(
-            rate=min((one.rate for one in self.stages), default=0),
-            duration=min((one.duration_s for one in self.stages), default=0),
+            rate=min((stage.rate for stage in self.stages), default=0),
+            duration=min((stage.duration_s for stage in self.stages), default=0),
             users=self.num_users,
             prompt=self.prompt,
             output=self.output,
         )
-        _check_count(sum(int(one.rate * one.duration_s) for one in self.stages))
+        _check_count(sum(int(stage.rate * stage.duration_s) for stage in self.stages))
 
 
 @dataclass(frozen=True)

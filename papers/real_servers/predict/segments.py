@@ -102,10 +102,10 @@ class LoopInstance:
         self.first_step_us = float(first_us)
         self.growth_us = float(self.numbers.kv_us) * number
 
-    def _chunk(self, one: Request, room: int) -> int:
-        take = max(min(room, one.prompt - one.computed), 0)
+    def _chunk(self, request: Request, room: int) -> int:
+        take = max(min(room, request.prompt - request.computed), 0)
         if take:
-            self.chunks.append((one, take))
+            self.chunks.append((request, take))
         return take
 
     def _length(self) -> int:
@@ -134,11 +134,11 @@ class LoopInstance:
             one.computed = one.cached = 0
             self.waiting.appendleft(one)
 
-    def _decode(self, one: Request) -> None:
-        one.tokens = one.prompt - self.done
-        one.last_step = self.done + one.output
-        self.context += one.prompt
-        heapq.heappush(self.decodes, (one.last_step, one.turn, one))
+    def _decode(self, request: Request) -> None:
+        request.tokens = request.prompt - self.done
+        request.last_step = self.done + request.output
+        self.context += request.prompt
+        heapq.heappush(self.decodes, (request.last_step, request.turn, request))
 
     def end_us(self) -> float:
         """Return when the segment ends."""
@@ -210,11 +210,11 @@ def run_loop(
     Raises:
         ConfigError: a request does not fit into an instance.
     """
-    longest = max(one.prompt + one.output for one in requests)
-    if longest > min(one.memory for one in instances):
+    longest = max(request.prompt + request.output for request in requests)
+    if longest > min(instance.memory for instance in instances):
         raise ConfigError(
             f"a request of {longest} tokens does not fit into the KV memory of "
-            f"{min(one.memory for one in instances)} tokens; use more GPUs"
+            f"{min(instance.memory for instance in instances)} tokens; use more GPUs"
         )
     _Loop(list(instances), deque(requests), seed, entry_us).run(concurrency)
 
@@ -253,8 +253,8 @@ class _Loop:
             if self.number > MOST_EVENTS:
                 raise ConfigError("the load needs too many steps; use fewer requests")
 
-    def _left(self, one: Request, now: float) -> None:
-        one.end = now
+    def _left(self, request: Request, now: float) -> None:
+        request.end = now
         if self.coming:
             self._send(now)
 
@@ -266,10 +266,10 @@ class _Loop:
         else:
             self._route(one)
 
-    def _route(self, one: Request) -> None:
+    def _route(self, request: Request) -> None:
         number = len(self.instances)
         place = int(self.rng.integers(number)) if number > 1 else 0
-        self.instances[place].waiting.append(one)
+        self.instances[place].waiting.append(request)
         self.touched[place] = None
 
     def _settle(self, now: float) -> None:

@@ -101,7 +101,7 @@ def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig
 
 def _pools(server: RealServer) -> dict[str, Any]:
     """Groups with roles, and the policy that hands requests over; a transfer has the KV of all GPUs of an instance."""
-    alone = [replace(server, tp=one.tp, pools=()) for one in server.pools]
+    alone = [replace(server, tp=pool.tp, pools=()) for pool in server.pools]
     groups = [
         InstanceGroup(one.count, role=one.role, tp=one.tp, total_kv_blocks=kv_blocks_of(single))
         for one, single in zip(server.pools, alone, strict=True)
@@ -125,8 +125,8 @@ def _august_pools(server: RealServer) -> dict[str, Any]:
         "pd_transfer_base_latency": LINK_LATENCY_US / 1e3,
         "pd_transfer_bandwidth": LINK_GB_PER_S,
     }
-    for one in server.pools:
-        found |= {f"{one.role}_instances": one.count, f"{one.role}_tp": one.tp}
+    for pool in server.pools:
+        found |= {f"{pool.role}_instances": pool.count, f"{pool.role}_tp": pool.tp}
     return found
 
 
@@ -357,7 +357,7 @@ def _one_run(
 
 def _instances(server: RealServer, beta: tuple[float, ...]) -> list[LoopInstance]:
     """Return idle instances; those of pools serve whole requests too, as measured clusters with pools seem to do."""
-    groups = [(one.count, one.tp) for one in server.pools] or [(server.num_instances, server.tp)]
+    groups = [(pool.count, pool.tp) for pool in server.pools] or [(server.num_instances, server.tp)]
     return [
         LoopInstance(
             _numbers(replace(server, tp=tp, pools=()), beta),

@@ -242,10 +242,16 @@ def _caption(document: Mapping[str, Any]) -> str:
         f"{level} interval of each by itself; filled: not 0 after correction for all contributions "
         "(Holm); hollow: cannot be told from 0."
     )
-    inert = [one["name"] for one in document["components"] if one["status"] == "inert"]
+    inert = [
+        component["name"] for component in document["components"] if component["status"] == "inert"
+    ]
     if inert:
         text += f" In grey: inert, every request had the same life without it: {', '.join(inert)}."
-    failed = [one for one in document["combinations"] if one["failure"] or one["error"]]
+    failed = [
+        combination
+        for combination in document["combinations"]
+        if combination["failure"] or combination["error"]
+    ]
     if failed:
         text += f" {len(failed)} combinations failed on some {words_of(document).one}; what needs them leaves it out."
     return text

@@ -43,7 +43,7 @@ def document_of(
         "procedure": "Kim and Nelson (2001), fully sequential; constraints by Andradóttir and Kim (2010)",
         "metric": choice.metric,
         "indifference": choice.zone,
-        "constraints": [str(one) for one in choice.constraints],
+        "constraints": [str(constraint) for constraint in choice.constraints],
         "tolerance": choice.tolerance,
         "confidence": choice.confidence,
         "most_seeds": choice.most_seeds,

@@ -131,7 +131,10 @@ class FinalStage:
 
     def _slacks(self, runs: Sequence[tuple[RunSummary, ...]]) -> list[list[Slack]]:
         return [
-            [self._slack(one, of_arm, runs[0][: len(of_arm)]) for one in self.choice.constraints]
+            [
+                self._slack(constraint, of_arm, runs[0][: len(of_arm)])
+                for constraint in self.choice.constraints
+            ]
             for of_arm in runs
         ]
 
@@ -148,14 +151,14 @@ class FinalStage:
         scale = float(np.abs(np.nanmean(limit))) if len(limit) else 0.0
         return Slack(kept, self.choice.tolerance * scale)
 
-    def _chosen(self, found: WhatIsLeft, runs: Sequence[tuple[RunSummary, ...]]) -> FinalAnswer:
+    def _chosen(self, left: WhatIsLeft, runs: Sequence[tuple[RunSummary, ...]]) -> FinalAnswer:
         failed = [
             arm.name
             for arm, of_arm in zip(self.arms, runs, strict=True)
             if not all(run.is_whole for run in of_arm)
         ]
         return FinalAnswer(
-            found,
+            left,
             len(self.kept.seeds),
             tuple(map(len, runs)),
             tuple(float(metric_values(of_arm, self.choice.metric).mean()) for of_arm in runs),

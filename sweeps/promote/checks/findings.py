@@ -289,7 +289,11 @@ def _images(documents: Documents, own: set[str]) -> Iterator[Finding]:
     for document in documents.of(CONFIG):
         used = own & {str(plugin["type"]) for plugin in document.content["plugins"]}
         overlays = [one for one in documents.of(OVERLAY) if one.folder == document.folder]
-        if used and overlays and not any(_part(one, "router", "epp", "image") for one in overlays):
+        if (
+            used
+            and overlays
+            and not any(_part(overlay, "router", "epp", "image") for overlay in overlays)
+        ):
             message = f"the picker's image is the stock one, which has no {sorted(used)[0]}; set router.epp.image"
             yield _critical(document, "image-unset", message)
 

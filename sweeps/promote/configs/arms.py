@@ -189,7 +189,7 @@ def _arm(
         notes = [*notes, *more]
     flags = engine.flags_of_engine(promotion, config)
     own = {row["type"] for row in plugin_rows(generated)} & {
-        one["type"] for one in picker["plugins"]
+        plugin["type"] for plugin in picker["plugins"]
     }
     image = promotion.image if own else ""
     whole = overlay.overlay_of(config, picker, flags, priorities, target, image)

@@ -135,7 +135,7 @@ def _router_flags(
     config: ClusterConfig, picker: Mapping[str, Any], target: TargetTypes
 ) -> dict[str, str]:
     flags = {"v": "2"}
-    types = [target.plugins.get(one["type"]) for one in picker["plugins"]]
+    types = [target.plugins.get(plugin["type"]) for plugin in picker["plugins"]]
     if target.alpha_flag and any(one is not None and one.stability == "Alpha" for one in types):
         flags[target.alpha_flag] = "true"
     interval = max(config.snapshot_refresh_interval, config.load_refresh_interval)

@@ -88,7 +88,7 @@ class _Picker:
 
     def add(self, kind: str, parameters: Mapping[str, Any] | None = None, name: str = "") -> None:
         """Add a plugin, once; its name is its type unless another is given."""
-        if all((one.get("name") or one["type"]) != (name or kind) for one in self.plugins):
+        if all((plugin.get("name") or plugin["type"]) != (name or kind) for plugin in self.plugins):
             named = {"name": name} if name and name != kind else {}
             given = {"parameters": dict(parameters)} if parameters else {}
             self.plugins.append({**named, "type": kind, **given})
@@ -330,7 +330,7 @@ def sheds_by_detector(config: ClusterConfig, generated: Sequence[GeneratedPlugin
 def _with_queue(picker: _Picker, queue: RouterQueue | None, flow: dict[str, Any]) -> dict[str, Any]:
     if queue is None:
         return flow
-    picker.plugins[:] = [one for one in picker.plugins if one["type"] != DETECTOR]
+    picker.plugins[:] = [plugin for plugin in picker.plugins if plugin["type"] != DETECTOR]
     picker.add(*queue.detector)
     picker.add(queue.ordering, queue.parameters)
     picker.add(queue.fairness)
@@ -371,7 +371,7 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
 
 def _data_layer(picker: _Picker) -> dict[str, Any]:
     """Return where cache events go, beside the metrics that every picker scrapes."""
-    if all(one["type"] != PRECISE for one in picker.plugins):
+    if all(plugin["type"] != PRECISE for plugin in picker.plugins):
         return {}
     pairs = (("metrics-data-source", "core-metrics-extractor"), (EVENTS, PRECISE))
     for kind in pairs[0]:
@@ -391,7 +391,7 @@ def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
 
 def _profiles(picker: _Picker) -> list[dict[str, Any]]:
     """Return one profile, or one for each role where prompts move."""
-    if all(one["type"] != HANDLER for one in picker.plugins):
+    if all(plugin["type"] != HANDLER for plugin in picker.plugins):
         return [{"name": "default", "plugins": picker.steps}]
     rest = [dict(step) for step in picker.steps if step["pluginRef"] != "decode-filter"]
     return [

@@ -134,8 +134,8 @@ def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
 def report_sets(content: PromotionContent) -> dict[str, list[str]]:
     """Return the run ids that verdicts cite, each set once, by a short name: R1, R2, …"""
     found: dict[str, list[str]] = {}
-    for one in content.verdicts:
-        ids = list(one["run_ids"])
+    for verdict in content.verdicts:
+        ids = list(verdict["run_ids"])
         if ids and ids not in found.values():
             found[f"R{len(found) + 1}"] = ids
     return found
@@ -147,7 +147,7 @@ def _set_name(verdict: Verdict, sets: Mapping[str, list[str]]) -> str:
 
 def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]]) -> str:
     counts = content.counts()
-    confirmed = [one for one in content.verdicts if one["verdict"] == CONFIRMED]
+    confirmed = [verdict for verdict in content.verdicts if verdict["verdict"] == CONFIRMED]
     by_track = ", ".join(
         f"{row[CONFIRMED]} of {row['total']} of track {row['track']} ({row['about']}; {row['different']} different "
         f"{'simulations' if content.evidence == 'simulated' else 'sets of runs'})"
@@ -163,7 +163,7 @@ def _body(content: PromotionContent, branch: Files, sets: Mapping[str, list[str]
         num_confirmed=len(confirmed),
         num_total=len(content.verdicts),
         by_track=by_track,
-        others=[one for one in content.verdicts if one["verdict"] != CONFIRMED],
+        others=[verdict for verdict in content.verdicts if verdict["verdict"] != CONFIRMED],
         survival=_survived(content),
         identities=content.document["identities"],
         report_sets=sets,
@@ -225,7 +225,7 @@ def _survived(content: PromotionContent) -> dict[str, Any]:
 
 def _message(content: PromotionContent, branch: Files) -> str:
 
-    confirmed = sum(one["verdict"] == CONFIRMED for one in content.verdicts)
+    confirmed = sum(verdict["verdict"] == CONFIRMED for verdict in content.verdicts)
     names = [gate["by"] for gate in content.gates() if gate["by"]]
     return render(
         "commit-message.txt.j2",
@@ -249,12 +249,12 @@ def _manifest(content: PromotionContent, made: Files, sets: Mapping[str, list[st
         "evidence": content.evidence,
         "identities": content.document["identities"],
         "verdicts": {
-            one["id"]: {
-                "verdict": one["verdict"],
-                "evidence": one["evidence"],
-                "runs": _set_name(one, sets),
+            verdict["id"]: {
+                "verdict": verdict["verdict"],
+                "evidence": verdict["evidence"],
+                "runs": _set_name(verdict, sets),
             }
-            for one in content.verdicts
+            for verdict in content.verdicts
         },
         "runs": dict(sets),
         "files": {**hashes_of(made), **hashes_of(content.files)},

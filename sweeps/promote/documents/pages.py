@@ -82,12 +82,12 @@ class PromotionContent:
         """Return verdicts by track."""
         rows = []
         for track, about in TRACKS.items():
-            mine = [one["verdict"] for one in self.verdicts if one["track"] == track]
+            mine = [verdict["verdict"] for verdict in self.verdicts if verdict["track"] == track]
             words = {word: mine.count(word) for word in (CONFIRMED, REFUTED, INCONCLUSIVE)}
             sets = {
-                tuple(one["run_ids"])
-                for one in self.verdicts
-                if one["track"] == track and one["verdict"] == CONFIRMED
+                tuple(verdict["run_ids"])
+                for verdict in self.verdicts
+                if verdict["track"] == track and verdict["verdict"] == CONFIRMED
             }
             rows.append(
                 {
@@ -169,11 +169,11 @@ def feedback_files(content: PromotionContent) -> dict[str, str]:
     makers = {"A": _structural, "B": _concern, "C": _constraint}
     folders = {"A": "structural", "B": "concerns", "C": "constraints"}
     found: dict[str, str] = {}
-    for one in content.verdicts:
-        if one["verdict"] == REFUTED:
-            document = makers[one["track"]](content.hypotheses[one["id"]], one)
+    for verdict in content.verdicts:
+        if verdict["verdict"] == REFUTED:
+            document = makers[verdict["track"]](content.hypotheses[verdict["id"]], verdict)
             text = wide_yaml(document)
-            found[f"{FEEDBACK}/{folders[one['track']]}/{one['id']}.yaml"] = text
+            found[f"{FEEDBACK}/{folders[verdict['track']]}/{verdict['id']}.yaml"] = text
     lines = [
         f"- [{path.removeprefix(f'{FEEDBACK}/')}]({path.removeprefix(f'{FEEDBACK}/')})"
         for path in found

@@ -292,7 +292,7 @@ def concern_named(name: str) -> Concern:
     Raises:
         ConfigError: there is none.
     """
-    known = {one.name: one for one in concerns()}
+    known = {concern.name: concern for concern in concerns()}
     if name not in known:
         raise ConfigError(f"concern {name!r} is no row of Map C{closest(name, known)}")
     return known[name]

@@ -136,7 +136,7 @@ def judge(
     for each in measured:
         if each.hypothesis.is_equivalence:
             found[each.hypothesis.id] = _equivalent(each)
-    return [found[one.id] for one in hypotheses]
+    return [found[hypothesis.id] for hypothesis in hypotheses]
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -188,51 +188,56 @@ def _goodput(runs: ArmRuns, targets: Mapping[str, float]) -> Values:
     readings = [
         run.figure(f"summary.{GOODPUT}", "mean", "fraction", targets) for run in runs.values()
     ]
-    return np.array([one.value for one in readings])
+    return np.array([reading.value for reading in readings])
 
 
-def _pair(one: _Measured, first: str) -> Pair:
+def _pair(measured: _Measured, first: str) -> Pair:
     """Return the pair of which an expected change is called better."""
-    is_lower = one.hypothesis.direction == LOWER
+    is_lower = measured.hypothesis.direction == LOWER
     return Pair(
-        one.values[first],
-        one.values[one.subject],
+        measured.values[first],
+        measured.values[measured.subject],
         LOWER_IS_BETTER if is_lower else HIGHER_IS_BETTER,
     )
 
 
-def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmChange:
-    before, after = one.values[first], one.values[second]
+def _change(measured: _Measured, first: str, second: str, confidence: float) -> ArmChange:
+    before, after = measured.values[first], measured.values[second]
     change = np.divide(after - before, np.abs(before), out=np.zeros_like(after), where=before != 0)
     per_run = tuple((100 * change).tolist())
     reading = ClaimReading(per_run, relative_change(before, after, confidence))
-    num_as_expected = sum(map(one.hypothesis.claim.holds, per_run))
+    num_as_expected = sum(map(measured.hypothesis.claim.holds, per_run))
     return ArmChange(float(before.mean()), float(after.mean()), reading, num_as_expected)
 
 
-def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
-    pairs = [(first, one.subject) for first in one.references]
-    if CONTROL in one.references:
+def _changes(measured: _Measured, confidence: float) -> dict[str, ArmChange]:
+    pairs = [(first, measured.subject) for first in measured.references]
+    if CONTROL in measured.references:
         pairs.append((BASELINE, CONTROL))
     return {
-        f"{second} - {first}": _change(one, first, second, confidence) for first, second in pairs
+        f"{second} - {first}": _change(measured, first, second, confidence)
+        for first, second in pairs
     }
 
 
-def _found(one: _Measured, changes: Mapping[str, ArmChange], rule: DecidingRule) -> TransferFinding:
-    main = changes[f"{one.subject} - {BASELINE}"]
-    verdict = judge_reading(one.hypothesis.claim, rule, main.reading)
-    return TransferFinding(one.hypothesis, verdict, one.evidence, "", changes, one.run_ids)
+def _found(
+    measured: _Measured, changes: Mapping[str, ArmChange], rule: DecidingRule
+) -> TransferFinding:
+    main = changes[f"{measured.subject} - {BASELINE}"]
+    verdict = judge_reading(measured.hypothesis.claim, rule, main.reading)
+    return TransferFinding(
+        measured.hypothesis, verdict, measured.evidence, "", changes, measured.run_ids
+    )
 
 
 # --- a direction ----------------------------------------------------------------------------------
 
 
-def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferFinding:
-    changes = _changes(one, BY_STUDENT.confidence)
+def _directed(measured: _Measured, by_arm: Mapping[str, Difference]) -> TransferFinding:
+    changes = _changes(measured, BY_STUDENT.confidence)
     words = {arm: found.verdict for arm, found in by_arm.items()}
-    main = changes[f"{one.subject} - {BASELINE}"]
-    return _found(one, changes, ByDirection(one, words, main.words))
+    main = changes[f"{measured.subject} - {BASELINE}"]
+    return _found(measured, changes, ByDirection(measured, words, main.words))
 
 
 @dataclass(frozen=True)
@@ -277,10 +282,10 @@ class ByDirection:
 # --- equivalence ----------------------------------------------------------------------------------
 
 
-def _equivalent(one: _Measured) -> TransferFinding:
+def _equivalent(measured: _Measured) -> TransferFinding:
     """Judge by two one-sided tests, by the interval of twice the tests' level."""
-    changes = _changes(one, 1 - 2 * TEST_LEVEL)
-    return _found(one, changes, ByTwoTests(one.hypothesis.metric.better == LOWER))
+    changes = _changes(measured, 1 - 2 * TEST_LEVEL)
+    return _found(measured, changes, ByTwoTests(measured.hypothesis.metric.better == LOWER))
 
 
 @dataclass(frozen=True)

@@ -228,10 +228,10 @@ def _figures(rows: Rows) -> dict[str, Any]:
     """Return a class's part of a summary, made of its rows."""
     found: dict[str, Any] = {
         "requests": len(rows),
-        "errors": sum(not is_served(one) for one in rows),
+        "errors": sum(not is_served(row) for row in rows),
     }
     for key in _UNITS:
-        values = [float(one[key]) for one in rows if is_served(one) and is_number(one.get(key))]
+        values = [float(row[key]) for row in rows if is_served(row) and is_number(row.get(key))]
         figures = (
             {name: float(np.quantile(values, at)) for name, at in _QUANTILES.items()}
             if values

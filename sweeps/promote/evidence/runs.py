@@ -56,18 +56,20 @@ class RunEvidence:
     def evidence(self) -> Evidence:
         """Return `simulated` as soon as one report of the run is simulated, else `measured`."""
         return (
-            "simulated" if any(one.evidence == "simulated" for one in self.reports) else "measured"
+            "simulated"
+            if any(report.evidence == "simulated" for report in self.reports)
+            else "measured"
         )
 
     @property
     def aggregate(self) -> BenchReport | None:
         """Return the report with the load and the figures of all requests."""
-        return next((one for one in self.reports if not one.is_priority_mix), None)
+        return next((report for report in self.reports if not report.is_priority_mix), None)
 
     @functools.cached_property
     def by_class(self) -> BenchReport | None:
         """Return the figures by traffic class and rows of requests, of all pods that sent the load."""
-        found = [one for one in self.reports if one.is_priority_mix]
+        found = [report for report in self.reports if report.is_priority_mix]
         return joined(found) if found else None
 
     def figure(

@@ -136,12 +136,12 @@ def survival_of(
 
 def _concerns(only: Sequence[str]) -> tuple[Concern, ...]:
     nothing = Concern(NOTHING, "", "As simulated", "no concern", lambda config, _: config)
-    return (nothing, *(one for one in concerns() if not only or one.name in only))
+    return (nothing, *(concern for concern in concerns() if not only or concern.name in only))
 
 
 def simulated_concerns(only: Sequence[str] = ()) -> tuple[Concern, ...]:
     """Return the concerns of a table that are run, the run without any first; `only` names those that get a row."""
-    return tuple(one for one in _concerns(only) if one.is_simulated)
+    return tuple(concern for concern in _concerns(only) if concern.is_simulated)
 
 
 class SeedRuns:
@@ -193,7 +193,7 @@ def survivals_of(
     Raises:
         ConfigError: the strategies have different workloads, or one has none that is drawn.
     """
-    drawn = [workload_of_promotion(one, num_requests) for one in promotions]
+    drawn = [workload_of_promotion(promotion, num_requests) for promotion in promotions]
     names: list[str] = []
     for one, (spec, name) in zip(promotions, drawn, strict=True):
         if spec.content() != drawn[0][0].content():
@@ -205,10 +205,10 @@ def survivals_of(
     num_tables = 2 * len(promotions) - 1
     runs.parts.expect(num_tables * len(simulated_concerns(only)), "concerns")
     first = replace(promotions[0].arm, name=promotions[0].given)
-    others = [replace(one, baseline=first) for one in promotions[1:]]
+    others = [replace(promotion, baseline=first) for promotion in promotions[1:]]
     return Survivals(
-        tuple(survival_of(one, seeds, num_requests, runs, only) for one in promotions),
-        tuple(survival_of(one, seeds, num_requests, runs, only) for one in others),
+        tuple(survival_of(promotion, seeds, num_requests, runs, only) for promotion in promotions),
+        tuple(survival_of(other, seeds, num_requests, runs, only) for other in others),
     )
 
 
@@ -217,8 +217,8 @@ def metrics_of(promotion: Promotion, spec: WorkloadSpec) -> tuple[str, ...]:
     strategy = promotion.arm.strategy
     names: list[str] = []
     if strategy is not None:
-        names = [one.metric for one in strategy.objectives]
-        names += [one.metric for one in strategy.constraints]
+        names = [objective.metric for objective in strategy.objectives]
+        names += [constraint.metric for constraint in strategy.constraints]
         names += [one.metric for one in strategy.success_criteria]
     names += names_in(["ttft_p99_ms"], spec.slo_classes)
     if len(spec.slo_classes) == 1:

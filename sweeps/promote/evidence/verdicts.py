@@ -129,39 +129,44 @@ def _simulated(
 
 
 def verdicts_document(
-    found: Sequence[TransferFinding], scenes: Mapping[str, SceneRuns], identity: str
+    findings: Sequence[TransferFinding], scenes: Mapping[str, SceneRuns], identity: str
 ) -> dict[str, Any]:
     """Return the verdicts with everything that a document says of them, as plain values."""
     runs = [run for arms in scenes.values() for of_arm in arms.values() for run in of_arm.values()]
     ids = sorted({uid for run in runs for uid in run.uids})
     clusters = sorted(
-        {str(one.at("run.cid")) for run in runs for one in run.reports if one.at("run.cid")}
+        {
+            str(report.at("run.cid"))
+            for run in runs
+            for report in run.reports
+            if report.at("run.cid")
+        }
     )
     kinds = sorted({run.evidence for run in runs}) or ["simulated"]
     return {
         "evidence": kinds[0] if len(kinds) == 1 else "mixed",
         "identities": {"translation": identity, "cluster": clusters, "run": digest(ids)[:16]},
         "num_reports": sum(len(run.reports) for run in runs),
-        "verdicts": [_verdict(one) for one in found],
+        "verdicts": [_verdict(one) for one in findings],
     }
 
 
-def _verdict(one: TransferFinding) -> dict[str, Any]:
-    hypothesis = one.hypothesis
+def _verdict(finding: TransferFinding) -> dict[str, Any]:
+    hypothesis = finding.hypothesis
     return {
         "id": hypothesis.id,
         "track": hypothesis.track,
-        "verdict": one.verdict.word,
-        "status": one.verdict.finer,
-        "evidence": one.evidence,
-        "problem": one.problem,
-        "reason": one.verdict.reason,
+        "verdict": finding.verdict.word,
+        "status": finding.verdict.finer,
+        "evidence": finding.evidence,
+        "problem": finding.problem,
+        "reason": finding.verdict.reason,
         "scene": hypothesis.scene,
         "metric": hypothesis.metric.model_dump(),
         "expected": hypothesis.direction,
         "tolerance_percent": hypothesis.expected.tolerance,
-        "changes": {name: _change(change) for name, change in one.changes.items()},
-        "run_ids": list(one.run_ids),
+        "changes": {name: _change(change) for name, change in finding.changes.items()},
+        "run_ids": list(finding.run_ids),
     }
 
 
@@ -175,8 +180,8 @@ def _change(change: ArmChange) -> dict[str, Any]:
     }
 
 
-def _interval(found: Estimate) -> dict[str, Any]:
-    return {name: rounded(getattr(found, name)) for name in ("mean", "low", "high")}
+def _interval(estimated: Estimate) -> dict[str, Any]:
+    return {name: rounded(getattr(estimated, name)) for name in ("mean", "low", "high")}
 
 
 def rounded(value: float) -> float | None:
@@ -234,7 +239,7 @@ def hypothesis_findings(files: Files) -> Iterator[Finding]:
         yield Finding("CRITICAL", "hypothesis-not-readable", path, str(error))
         return
     for track in TRACKS:
-        if not any(one.track == track for one in hypotheses):
+        if not any(hypothesis.track == track for hypothesis in hypotheses):
             yield Finding(
                 "CRITICAL", "track-is-empty", path, f"track {track} has no hypothesis; add one"
             )
@@ -271,7 +276,7 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
         return
     verdicts: list[dict[str, Any]] = document["verdicts"]
     known = {one.id for one in hypotheses_of(files)}
-    judged = {one["id"] for one in verdicts}
+    judged = {verdict["id"] for verdict in verdicts}
     for name in sorted(known ^ judged):
         what = "has no verdict" if name in known else "is no hypothesis"
         yield Finding(
@@ -282,7 +287,7 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
         yield Finding("IMPORTANT", "evidence-simulated", VERDICTS, message)
     for one in verdicts:
         yield from _of_verdict(one)
-    if not any(one["track"] == "A" and one["verdict"] == CONFIRMED for one in verdicts):
+    if not any(verdict["track"] == "A" and verdict["verdict"] == CONFIRMED for verdict in verdicts):
         message = "no hypothesis of track A is confirmed, so there is no gain to propose; reject, or bring reports"
         yield Finding("CRITICAL", "no-gain", VERDICTS, message)
 
@@ -301,7 +306,7 @@ def _verdicts_of(files: Files) -> dict[str, Any] | None:
         return None
     rows = document["verdicts"]
     is_of_form = isinstance(rows, list) and all(
-        isinstance(one, dict) and set(one) >= _OF_VERDICT for one in rows
+        isinstance(row, dict) and set(row) >= _OF_VERDICT for row in rows
     )
     return document if is_of_form else None
 
@@ -312,14 +317,18 @@ def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
     if there is None:
         return  # told by another rule
     scenes = scenes_of(files)
-    said = {one.get("id"): one.get("reason", "") for one in there["verdicts"]}
+    said = {verdict.get("id"): verdict.get("reason", "") for verdict in there["verdicts"]}
     hypotheses = hypotheses_of(files)
     # why a scene has no reports is known where they are made
-    absent = {one.scene: said.get(one.id, "") for one in hypotheses if not scenes.get(one.scene)}
+    absent = {
+        hypothesis.scene: said.get(hypothesis.id, "")
+        for hypothesis in hypotheses
+        if not scenes.get(hypothesis.scene)
+    }
     found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     made = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
     again = read_yaml(made, VERDICTS)
-    wanted = {one["id"]: one for one in again["verdicts"]}
+    wanted = {verdict["id"]: verdict for verdict in again["verdicts"]}
     for name in _OF_DOCUMENT:
         if there[name] != again[name]:
             message = f"{name} is not what the reports say; run validate again"

@@ -160,7 +160,7 @@ def _number(plugin: Plugin, batch: Batch, sets: Any, path: str) -> Any:
         first, _, field = path.partition(".")
         place = int(first)
     default = float(getattr(rule.policies[place].values(), field))
-    keys = {one.key for one in plugin.function.parameters}
+    keys = {parameter.key for parameter in plugin.function.parameters}
     own = camel(field)
     key = camel(f"scheduler_{field}") if place and camel(f"scheduler_{field}") in keys else own
     if key not in keys:

@@ -283,7 +283,9 @@ def _generated(plugin: Plugin) -> GeneratedPlugin:
         simulated_name=function.rule.name,
         type_name=plugin.names.plugin_type,
         package_path=plugin.names.path,
-        parameters=MappingProxyType({one.key: one.value for one in function.parameters}),
+        parameters=MappingProxyType(
+            {parameter.key: parameter.value for parameter in function.parameters}
+        ),
         signals=tuple(one.signal.path for one in function.inputs),
         stability=str(plugin.target.manifest["stability"]),
     )

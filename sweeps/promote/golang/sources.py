@@ -81,13 +81,13 @@ class Plugin:
         return [
             name
             for name in self.target.manifest["attributes"]
-            if any(one.of == name for one in self.readings)
+            if any(reading.of == name for reading in self.readings)
         ]
 
     @property
     def reads_metrics(self) -> bool:
         """Return whether an endpoint without metrics is left out."""
-        return any(one.of == "metrics" for one in self.readings)
+        return any(reading.of == "metrics" for reading in self.readings)
 
     @property
     def reads_endpoints(self) -> bool:
@@ -97,7 +97,7 @@ class Plugin:
     @property
     def has_clock(self) -> bool:
         """Return whether time is read."""
-        return any(one.of in ("clock", "item") for one in self.readings)
+        return any(reading.of in ("clock", "item") for reading in self.readings)
 
     @property
     def has_state(self) -> bool:
@@ -150,10 +150,10 @@ def source(plugin: Plugin) -> str:
         consumed=_consumed(plugin),
         more=str(kind.get("more", "")).replace("{struct}", names.struct).rstrip("\n"),
         items=items,
-        originals=[one for one in items if "original" in one.declared["expression"]],
+        originals=[item for item in items if "original" in item.declared["expression"]],
         requests=requests,
         clocks=clocks,
-        clock_arguments=", ".join(f"{one.go} {one.type}" for one in clocks),
+        clock_arguments=", ".join(f"{clock.go} {clock.type}" for clock in clocks),
         aggregates=any(one.signal.is_aggregated for one in function.of_request),
         rank=plugin.target.readings[rank].go if rank else "",
         read=_read,
@@ -168,7 +168,7 @@ def source(plugin: Plugin) -> str:
 
 def test_text(plugin: Plugin) -> str:
     """Return the text of `…_test.go`."""
-    manifest, known = plugin.target.manifest, {one.name for one in plugin.readings}
+    manifest, known = plugin.target.manifest, {reading.name for reading in plugin.readings}
 
     def made(text: str) -> str:
         given = manifest["factory"]["given"].replace("{json}", text)
@@ -221,7 +221,9 @@ def _rendered(template: str, plugin: Plugin, **values: Any) -> str:
         "manifest": plugin.target.manifest,
         "kind": plugin.target.manifest["kinds"][plugin.kind],
         "is_scorer": plugin.kind in ("scorer", "routing"),
-        "bounded": [one for one in plugin.function.parameters if bounds(one.number, "p")],
+        "bounded": [
+            parameter for parameter in plugin.function.parameters if bounds(parameter.number, "p")
+        ],
     }
     text = rendered("sweeps.promote.golang", template, filters, common | values)
     return with_imports(plugin.target, text)
@@ -356,7 +358,8 @@ def _consumed(plugin: Plugin) -> str:
 def _functions(plugin: Plugin) -> list[str]:
     """Return helpers of the compiled function, and functions of the manifest that read."""
     manifest = plugin.target.manifest
-    named = [one.declared["function"] for one in plugin.readings if "function" in one.declared]
+    declared = [reading.declared for reading in plugin.readings]
+    named = [entry["function"] for entry in declared if "function" in entry]
     helpers = [HELPERS[name] for name in plugin.function.helpers]
     return helpers + [manifest["functions"][name].rstrip("\n") for name in named]
 
@@ -389,7 +392,7 @@ def _request_of(plugin: Plugin) -> str:
 def _put(plugin: Plugin, name: str) -> str:
     """Return the attribute of a vector's readings, with 1 for what the plugin does not read."""
     put: str = plugin.target.manifest["attributes"][name]["put"]
-    for one in plugin.target.readings.values():
-        value = f"v.{exported(one.name)}[i]" if one in plugin.readings else "1"
-        put = put.replace(f"{{{one.name}}}", value)
+    for reading in plugin.target.readings.values():
+        value = f"v.{exported(reading.name)}[i]" if reading in plugin.readings else "1"
+        put = put.replace(f"{{{reading.name}}}", value)
     return put

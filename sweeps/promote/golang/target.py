@@ -115,7 +115,7 @@ def _go(
     if isinstance(tree, ast.Constant):
         return Text(repr(tree.value))
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        return call(tree.func.id, *(_go(one, dtype, types, named) for one in tree.args))
+        return call(tree.func.id, *(_go(arg, dtype, types, named) for arg in tree.args))
     if isinstance(tree, ast.BinOp):
         left, right = (_go(one, dtype, types, named) for one in (tree.left, tree.right))
         return Binary(_SIGNS[type(tree.op)], left, right)
@@ -129,7 +129,7 @@ def _computed(tree: ast.expr, readings: Mapping[str, Any]) -> Any:
         return tree.value
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
         choose = {"max": np.maximum, "min": np.minimum}[tree.func.id]
-        return functools.reduce(choose, (_computed(one, readings) for one in tree.args))
+        return functools.reduce(choose, (_computed(arg, readings) for arg in tree.args))
     if isinstance(tree, ast.BinOp):
         left, right = _computed(tree.left, readings), _computed(tree.right, readings)
         return _COMPUTED[_SIGNS[type(tree.op)]](left, right)
@@ -173,7 +173,7 @@ class TargetVersion:
 
     def is_taken(self, plugin_type: str, path: str) -> bool:
         """Return whether the target has a type, or a package, of this name."""
-        packages = {f"{PLUGINS}/{one.package}" for one in self.types.plugins.values()}
+        packages = {f"{PLUGINS}/{plugin.package}" for plugin in self.types.plugins.values()}
         return plugin_type in self.types.plugins or path in packages
 
     @property

@@ -146,7 +146,9 @@ def _run(go: Path, folder: Path, verb: str, cache: Path | None) -> list[Finding]
     if done.returncode == 0:
         return []
     lines = (done.stdout + done.stderr).splitlines()  # what passes is not what fails
-    said = " ".join(" ".join(one for one in lines if not one.startswith(("?", "ok"))).split())[:600]
+    said = " ".join(" ".join(line for line in lines if not line.startswith(("?", "ok"))).split())[
+        :600
+    ]
     return [
         Finding(
             "CRITICAL", f"go-{verb}", FOLDER, f"go {verb} fails on the generated plugins: {said}"

@@ -54,11 +54,13 @@ def vectors_json(plugin: Plugin) -> str:
 def parameter_sets(parameters: Sequence[PluginParameter], generator: Any) -> list[dict[str, float]]:
     """Return numbers to test with: the strategy's, the declared ones, and others that are allowed."""
     sets = [
-        {one.key: one.value for one in parameters},
-        {one.key: float(one.number.default) for one in parameters},
+        {parameter.key: parameter.value for parameter in parameters},
+        {parameter.key: float(parameter.number.default) for parameter in parameters},
     ]
     while len(sets) < _PARAMETER_SETS:
-        sets.append({one.key: _allowed(one.number, generator) for one in parameters})
+        sets.append(
+            {parameter.key: _allowed(parameter.number, generator) for parameter in parameters}
+        )
     return sets
 
 
@@ -262,7 +264,7 @@ def _plain(value: Any) -> Any:
 def _emptied(plugin: Plugin, line: str) -> str:
     """Leave out all endpoints: no scores; an admission that looks at endpoints lets the scheduler answer."""
     vector = json.loads(line) | {"size": 0}
-    vector |= {camel(one.name): [] for one in plugin.readings if one.is_of_endpoint}
+    vector |= {camel(reading.name): [] for reading in plugin.readings if reading.is_of_endpoint}
     if plugin.kind in ("scorer", "routing"):
         vector["expected"] = []
     elif plugin.reads_endpoints:

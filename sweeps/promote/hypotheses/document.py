@@ -168,7 +168,7 @@ class HypothesisDocument(ClosedPart):
 
     @model_validator(mode="after")
     def _distinct(self) -> HypothesisDocument:
-        names = [one.id for one in self.hypotheses]
+        names = [hypothesis.id for hypothesis in self.hypotheses]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two hypotheses have the id {twice}")

@@ -108,7 +108,7 @@ def origin_findings(
     if files.get(PAGE) != _page(document):
         message = f"it is not the page of {path}; make the stage again"
         yield Finding("IMPORTANT", "not-of-its-origin", PAGE, message)
-    there = {one.id: one for one in document.hypotheses}
+    there = {hypothesis.id: hypothesis for hypothesis in document.hypotheses}
     made = document_of(promotion, files, ledger or Path(), is_measured=False)
     for name in _differing(made, document, "hypotheses"):
         message = f"{name} is not that of the promotion; make the stage again"
@@ -153,7 +153,7 @@ def coverage_findings(files: Files) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("CRITICAL", "hypothesis-not-allowed", path, str(error))
         return
-    origins = {one.origin for one in document.hypotheses}
+    origins = {hypothesis.origin for hypothesis in document.hypotheses}
     words = {part for origin in origins for part in origin.split("; ")}
     for wanted in (*_of_dictionary(files), *_of_inventory(document)):
         if wanted not in words:

@@ -67,17 +67,17 @@ def profile_files(hypotheses: str, files: Files) -> Files:
     document = parse_hypotheses(hypotheses)
     made: dict[str, str] = {}
     profiles = []
-    for one in document.hypotheses:
-        harness, path = one.profile.harness, ""
-        if one.track == "C":
-            path = _of_scenario(one, files, made)
+    for hypothesis in document.hypotheses:
+        harness, path = hypothesis.profile.harness, ""
+        if hypothesis.track == "C":
+            path = _of_scenario(hypothesis, files, made)
         elif harness is not None:
-            path = f"{FOLDER}/{harness}/{one.scene}.yaml.in"
+            path = f"{FOLDER}/{harness}/{hypothesis.scene}.yaml.in"
             if path not in made:
-                made[path] = yaml_text(_FORMS[harness](one))
-                experiment = f"{EXPERIMENTS}/{one.scene}-{harness}.yaml"
-                made[experiment] = yaml_text(_experiment(one, harness, files))
-        profiles.append((one, path))
+                made[path] = yaml_text(_FORMS[harness](hypothesis))
+                experiment = f"{EXPERIMENTS}/{hypothesis.scene}-{harness}.yaml"
+                made[experiment] = yaml_text(_experiment(hypothesis, harness, files))
+        profiles.append((hypothesis, path))
     if any(path.startswith(f"{FOLDER}/priority-mix/") for path in made):
         made[HARNESS_PATCH] = render("harness.patch.j2")
     made[README] = render(
@@ -89,30 +89,32 @@ def profile_files(hypotheses: str, files: Files) -> Files:
 # --- experiments ------------------------------------------------------------------------------------
 
 
-def _experiment(one: TransferHypothesis, harness: str, files: Files) -> dict[str, Any]:
+def _experiment(hypothesis: TransferHypothesis, harness: str, files: Files) -> dict[str, Any]:
     """Return the experiment of a scene: every arm under its stress, by its profile."""
     overlays = _overlays(files)
-    arms = [name for name in overlays if one.track == "A" or name in ARMS]
-    constants = overlay.dotted(overlays.get(BASELINE, {})) | one.setup
+    arms = [name for name in overlays if hypothesis.track == "A" or name in ARMS]
+    constants = overlay.dotted(overlays.get(BASELINE, {})) | hypothesis.setup
     if harness == "priority-mix":
-        constants["harness.loadParallelism"] = _pods(one)
+        constants["harness.loadParallelism"] = _pods(hypothesis)
     keys: dict[str, dict[str, Any]] = {}
     for arm in arms:
         changes = {} if arm == BASELINE else overlay.dotted(overlays[arm])
-        keys[arm] = changes | one.setup
-        if one.picker:
+        keys[arm] = changes | hypothesis.setup
+        if hypothesis.picker:
             keys[arm][f"{_PICKER}.pluginsCustomConfig"] = {FILE: _stressed_picker(files, arm)}
-    about = f"{one.id}: arms {', '.join(arms)} on the scenario {overlay.SCENARIO}."
-    return overlay.experiment_of(one.scene, about, (harness, f"{one.scene}.yaml"), constants, keys)
+    about = f"{hypothesis.id}: arms {', '.join(arms)} on the scenario {overlay.SCENARIO}."
+    return overlay.experiment_of(
+        hypothesis.scene, about, (harness, f"{hypothesis.scene}.yaml"), constants, keys
+    )
 
 
 _PICKER = "router.epp"
 _OF_ROUTER = (f"{_PICKER}.", "router.inferenceObjectives")
 
 
-def _of_scenario(one: TransferHypothesis, files: Files, made: dict[str, str]) -> str:
+def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, str]) -> str:
     """Add the experiment of a baseline scenario's own profile: its arms differ in the router alone."""
-    name = one.origin.rpartition("/config/scenarios/")[2].removesuffix(".yaml")
+    name = hypothesis.origin.rpartition("/config/scenarios/")[2].removesuffix(".yaml")
     scenario = next((each for each in inventory().scenarios if each.name == name), None)
     if scenario is None or scenario.instead:
         return ""
@@ -147,33 +149,35 @@ def _stressed_picker(files: Files, arm: str) -> str:
     """Return an arm's picker without the plugin that writes the engine's priority."""
     path = next(one for one in files if one.endswith(f"arms/{arm}/{CONFIG}"))
     document = dict(read_mapping(files[path], path))
-    document["plugins"] = [one for one in document["plugins"] if one["type"] != ENGINE_PRIORITY]
+    document["plugins"] = [
+        plugin for plugin in document["plugins"] if plugin["type"] != ENGINE_PRIORITY
+    ]
     return yaml_text(document)
 
 
-def _rate(one: TransferHypothesis) -> float:
-    return one.workload.rate * one.knobs.get("rate_factor", 1)
+def _rate(hypothesis: TransferHypothesis) -> float:
+    return hypothesis.workload.rate * hypothesis.knobs.get("rate_factor", 1)
 
 
-def _timeout(one: TransferHypothesis) -> float:
-    return one.knobs.get("timeout_s", TIMEOUT_S)
+def _timeout(hypothesis: TransferHypothesis) -> float:
+    return hypothesis.knobs.get("timeout_s", TIMEOUT_S)
 
 
-def _prefix_tokens(one: TransferHypothesis) -> int:
-    return round(one.knobs.get("prefix_tokens", one.workload.prefix_tokens))
+def _prefix_tokens(hypothesis: TransferHypothesis) -> int:
+    return round(hypothesis.knobs.get("prefix_tokens", hypothesis.workload.prefix_tokens))
 
 
-def _seconds(one: TransferHypothesis) -> int:
+def _seconds(hypothesis: TransferHypothesis) -> int:
     """Return how long a load lasts, in s: as the simulated one where it is a burst, else long enough to be steady."""
-    seconds = math.ceil(one.workload.requests / _rate(one))
-    return max(1, seconds) if one.operating_point.share > 1 else max(LEAST_SECONDS, seconds)
+    seconds = math.ceil(hypothesis.workload.requests / _rate(hypothesis))
+    return max(1, seconds) if hypothesis.operating_point.share > 1 else max(LEAST_SECONDS, seconds)
 
 
-def _requests(one: TransferHypothesis) -> int:
+def _requests(hypothesis: TransferHypothesis) -> int:
     """Return how many requests are sent: of a burst as many as were simulated, else a steady load's."""
-    if one.operating_point.share > 1:
-        return one.workload.requests
-    return round(_rate(one) * _seconds(one))
+    if hypothesis.operating_point.share > 1:
+        return hypothesis.workload.requests
+    return round(_rate(hypothesis) * _seconds(hypothesis))
 
 
 def _whole(lengths: Mapping[str, float], key: str, least: int = 1) -> int:
@@ -183,13 +187,13 @@ def _whole(lengths: Mapping[str, float], key: str, least: int = 1) -> int:
 # --- inference-perf ---------------------------------------------------------------------------------
 
 
-def _inference_perf(one: TransferHypothesis) -> dict[str, Any]:
-    traffic = one.workload
+def _inference_perf(hypothesis: TransferHypothesis) -> dict[str, Any]:
+    traffic = hypothesis.workload
     return {
         "load": {
             "type": "poisson",
-            "stages": [{"rate": _rate(one), "duration": _seconds(one)}],
-            "request_timeout": _timeout(one),
+            "stages": [{"rate": _rate(hypothesis), "duration": _seconds(hypothesis)}],
+            "request_timeout": _timeout(hypothesis),
             "num_workers": 8,
             "worker_max_concurrency": 1000,
         },
@@ -198,25 +202,25 @@ def _inference_perf(one: TransferHypothesis) -> dict[str, Any]:
             "type": "vllm",
             "model_name": MODEL,
             "base_url": ENDPOINT,
-            "ignore_eos": bool(one.knobs.get("ignore_eos", 1)),
+            "ignore_eos": bool(hypothesis.knobs.get("ignore_eos", 1)),
         },
         "tokenizer": {"pretrained_model_name_or_path": TOKENIZER},
-        "data": _prefix_data(one) if _prefix_tokens(one) else _random_data(traffic),
+        "data": _prefix_data(hypothesis) if _prefix_tokens(hypothesis) else _random_data(traffic),
         "report": {"request_lifecycle": {"summary": True, "per_stage": True, "per_request": True}},
         "storage": {"local_storage": {"path": "/workspace"}},
     }
 
 
-def _prefix_data(one: TransferHypothesis) -> dict[str, Any]:
+def _prefix_data(hypothesis: TransferHypothesis) -> dict[str, Any]:
     """Return shared prefixes; the harness knows one length of questions and of answers, the mean."""
-    traffic = one.workload
+    traffic = hypothesis.workload
     groups = traffic.prefix_groups
     return {
         "type": "shared_prefix",
         "shared_prefix": {
             "num_groups": groups,
-            "num_prompts_per_group": max(1, math.ceil(_requests(one) / groups)),
-            "system_prompt_len": _prefix_tokens(one),
+            "num_prompts_per_group": max(1, math.ceil(_requests(hypothesis) / groups)),
+            "system_prompt_len": _prefix_tokens(hypothesis),
             "question_len": _whole(traffic.prompt, "mean"),
             "output_len": _whole(traffic.output, "mean"),
             "enable_multi_turn_chat": False,
@@ -245,8 +249,8 @@ def _distribution(lengths: Mapping[str, float], count: int) -> dict[str, Any]:
 # --- guidellm ---------------------------------------------------------------------------------------
 
 
-def _guidellm(one: TransferHypothesis) -> dict[str, Any]:
-    traffic = one.workload
+def _guidellm(hypothesis: TransferHypothesis) -> dict[str, Any]:
+    traffic = hypothesis.workload
     data: dict[str, Any] = {"kind": "synthetic_text"}
     for name, lengths in (("prompt", traffic.prompt), ("output", traffic.output)):
         data[f"{name}_tokens"] = _whole(lengths, "mean")
@@ -254,11 +258,14 @@ def _guidellm(one: TransferHypothesis) -> dict[str, Any]:
         data[f"{name}_tokens_min"] = _whole(lengths, "min")
         data[f"{name}_tokens_max"] = _whole(lengths, "max")
     data["turns"] = traffic.turns
-    if _prefix_tokens(one):
-        bucket = {"prefix_tokens": _prefix_tokens(one), "prefix_count": traffic.prefix_groups}
+    if _prefix_tokens(hypothesis):
+        bucket = {
+            "prefix_tokens": _prefix_tokens(hypothesis),
+            "prefix_count": traffic.prefix_groups,
+        }
         data["prefix_buckets"] = [bucket]
     return {
-        "metadata": {"labels": {"name": one.scene}},
+        "metadata": {"labels": {"name": hypothesis.scene}},
         "spec": {
             "backend": {
                 "kind": "openai_http",
@@ -266,8 +273,8 @@ def _guidellm(one: TransferHypothesis) -> dict[str, Any]:
                 "model": MODEL,
                 "request_format": "/v1/chat/completions",
             },
-            "profile": {"kind": "constant", "rate": _rate(one)},
-            "constraints": [{"kind": "max_duration", "seconds": _seconds(one)}],
+            "profile": {"kind": "constant", "rate": _rate(hypothesis)},
+            "constraints": [{"kind": "max_duration", "seconds": _seconds(hypothesis)}],
             "data": [data],
         },
     }
@@ -276,37 +283,40 @@ def _guidellm(one: TransferHypothesis) -> dict[str, Any]:
 # --- priority-mix -----------------------------------------------------------------------------------
 
 
-def _pods(one: TransferHypothesis) -> int:
+def _pods(hypothesis: TransferHypothesis) -> int:
     """Return how many pods of the harness send the load: each is one process."""
-    return max(1, math.ceil(_rate(one) / MOST_PER_POD))
+    return max(1, math.ceil(_rate(hypothesis) / MOST_PER_POD))
 
 
-def _priority_mix(one: TransferHypothesis) -> dict[str, Any]:
+def _priority_mix(hypothesis: TransferHypothesis) -> dict[str, Any]:
     """Return what each of the harness's pods sends."""
-    traffic, pods = one.workload, _pods(one)
-    answer, count = _whole(traffic.output, "mean"), math.ceil(_requests(one) / pods)
+    traffic, pods = hypothesis.workload, _pods(hypothesis)
+    answer, count = _whole(traffic.output, "mean"), math.ceil(_requests(hypothesis) / pods)
     return {
         "endpoint_url": ENDPOINT,
         "model": MODEL,
         "api": {"type": "chat", "path": "/v1/chat/completions"},
         "load": {
-            "duration_seconds": _seconds(one),
-            "rate_per_second": _rate(one) / pods,
+            "duration_seconds": _seconds(hypothesis),
+            "rate_per_second": _rate(hypothesis) / pods,
             "total_requests": count,
             "max_in_flight": min(MOST_THREADS, count),
-            "request_timeout_seconds": _timeout(one),
+            "request_timeout_seconds": _timeout(hypothesis),
             "fail_on_error": False,
         },
         "request": {"max_tokens": answer, "stream": True},
-        "trafficClasses": [_traffic_class(one, each, answer) for each in traffic.classes],
+        "trafficClasses": [_traffic_class(hypothesis, each, answer) for each in traffic.classes],
     }
 
 
 def _traffic_class(
-    one: TransferHypothesis, slo_class: Mapping[str, Any], answer: int
+    hypothesis: TransferHypothesis, slo_class: Mapping[str, Any], answer: int
 ) -> dict[str, Any]:
     header = slo_class.get("ttft_header_ms")
-    shared, own = _words(_prefix_tokens(one)), _words(_whole(one.workload.prompt, "mean"))
+    shared, own = (
+        _words(_prefix_tokens(hypothesis)),
+        _words(_whole(hypothesis.workload.prompt, "mean")),
+    )
     return {
         "name": slo_class["name"],
         "weight": slo_class["share"],
@@ -369,9 +379,9 @@ def _queue_findings(files: Files, document: HypothesisDocument, path: str) -> It
     picker = read_mapping(files[config], config)
     most = next(
         (
-            (one.get("parameters") or {}).get("maxConcurrency", 100)
-            for one in picker["plugins"]
-            if one["type"] == IN_FLIGHT_DETECTOR
+            (plugin.get("parameters") or {}).get("maxConcurrency", 100)
+            for plugin in picker["plugins"]
+            if plugin["type"] == IN_FLIGHT_DETECTOR
         ),
         None,
     )

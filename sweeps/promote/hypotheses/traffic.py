@@ -139,7 +139,7 @@ def writes_priority(files: Files, arm: str) -> bool:
     """Return whether the picker of an arm writes the engine's priority into requests."""
     path = file_named(files, f"arms/{arm}/{CONFIG}")
     plugins = (read_yaml(files[path], path) or {}).get("plugins", ()) if path else ()
-    return any(one["type"] == ENGINE_PRIORITY and one.get("parameters") for one in plugins)
+    return any(plugin["type"] == ENGINE_PRIORITY and plugin.get("parameters") for plugin in plugins)
 
 
 SEEDS = (42, 123, 456)
@@ -165,7 +165,7 @@ def saturation_rate(
         fills: requests for each place of the running batch, at least 2; 2 are enough where all lengths are alike.
     """
     content = json.dumps(spec.content(), sort_keys=True)
-    admission = tuple(one for one in config.policy_numbers if not one[0].startswith("admission."))
+    numbers = [pair for pair in config.policy_numbers if not pair[0].startswith("admission.")]
     total = 0.0
     for group in config.instances or (None,):
         one = dataclasses.replace(
@@ -173,7 +173,7 @@ def saturation_rate(
             instances=(),
             num_instances=1,
             admission_policy="always-admit",
-            policy_numbers=admission,
+            policy_numbers=tuple(numbers),
             horizon=NO_HORIZON,
             **((group.numbers() if group is not None else {}) | {"kv_cpu_blocks": 0}),
         )

@@ -320,8 +320,8 @@ class Writer:
         self.terms.used -= {"j", "other"}
         body: list[str] = []
         outer = dict(self.terms.names)
-        for one in self._parts(operand):
-            body += self._definition(one, inside)
+        for part in self._parts(operand):
+            body += self._definition(part, inside)
         update = self._update(node, name, inside)
         self.terms.names.clear()
         self.terms.names.update(outer)

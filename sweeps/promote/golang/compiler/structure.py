@@ -294,7 +294,7 @@ def _arg_of_fixed(use: Use, kind: str, array: Value, axis: int) -> Value:
 def _dot(use: Use) -> Value | None:
     """Return a vector times a vector, or times a matrix along an axis of fixed length."""
     ((left_axes, right_axes), batch) = use.params["dimension_numbers"]
-    if batch != ((), ()) or len(left_axes) != 1 or not all(one.shape for one in use.arguments):
+    if batch != ((), ()) or len(left_axes) != 1 or not all(arg.shape for arg in use.arguments):
         return None
     left, right = use.arguments
     (left_axis,), (right_axis,) = left_axes, right_axes

@@ -92,20 +92,20 @@ def _printed(one: Expression, outer: int, depth: int) -> str:
     return _binary(one, outer, depth)
 
 
-def _binary(one: Binary, outer: int, depth: int) -> str:
-    precedence = PRECEDENCE[one.operator]
+def _binary(binary: Binary, outer: int, depth: int) -> str:
+    precedence = PRECEDENCE[binary.operator]
     if precedence < outer:
-        return f"({_printed(one, 0, max(depth - 1, 1))})"
-    blank = " " if precedence < _cutoff(one, depth) else ""
-    same = isinstance(one.left, Binary) and PRECEDENCE[one.left.operator] == precedence
-    left = _printed(one.left, precedence, depth + (not same))
-    right = _printed(one.right, precedence + 1, depth + 1)
-    return f"{left}{blank}{one.operator}{blank}{right}"
+        return f"({_printed(binary, 0, max(depth - 1, 1))})"
+    blank = " " if precedence < _cutoff(binary, depth) else ""
+    same = isinstance(binary.left, Binary) and PRECEDENCE[binary.left.operator] == precedence
+    left = _printed(binary.left, precedence, depth + (not same))
+    right = _printed(binary.right, precedence + 1, depth + 1)
+    return f"{left}{blank}{binary.operator}{blank}{right}"
 
 
-def _cutoff(one: Binary, depth: int) -> int:
+def _cutoff(binary: Binary, depth: int) -> int:
     """Return the precedence from which on operators stand without blanks."""
-    has_sum, has_product, problem = _walked(one)
+    has_sum, has_product, problem = _walked(binary)
     if problem:
         return problem + 1
     if has_sum and has_product:
@@ -113,16 +113,20 @@ def _cutoff(one: Binary, depth: int) -> int:
     return 6 if depth == 1 else 4
 
 
-def _walked(one: Binary) -> tuple[bool, bool, int]:
+def _walked(binary: Binary) -> tuple[bool, bool, int]:
     """Return whether sums and products occur outside parentheses, and an operator pair that needs blanks."""
-    precedence = PRECEDENCE[one.operator]
+    precedence = PRECEDENCE[binary.operator]
     has_sum, has_product, problem = precedence == 4, precedence == 5, 0
-    if isinstance(one.left, Binary) and PRECEDENCE[one.left.operator] >= precedence:
-        has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.left))
-    if isinstance(one.right, Binary) and PRECEDENCE[one.right.operator] > precedence:
-        has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.right))
-    if isinstance(one.right, Unary):
-        problem = max(problem, {"--": 4, "&^": 5}.get(one.operator + one.right.operator, 0))
+    if isinstance(binary.left, Binary) and PRECEDENCE[binary.left.operator] >= precedence:
+        has_sum, has_product, problem = _joined(
+            (has_sum, has_product, problem), _walked(binary.left)
+        )
+    if isinstance(binary.right, Binary) and PRECEDENCE[binary.right.operator] > precedence:
+        has_sum, has_product, problem = _joined(
+            (has_sum, has_product, problem), _walked(binary.right)
+        )
+    if isinstance(binary.right, Unary):
+        problem = max(problem, {"--": 4, "&^": 5}.get(binary.operator + binary.right.operator, 0))
     return has_sum, has_product, problem
 
 

@@ -59,11 +59,16 @@ def mapped(
 ) -> Value:
     """Map element by element; scalars go with every shape, and axes of length 1 with every length."""
     arguments = [
-        one if one.shape in ((), tuple(shape)) else broadcast(graph, one, shape, range(len(shape)))
-        for one in arguments
+        argument
+        if argument.shape in ((), tuple(shape))
+        else broadcast(graph, argument, shape, range(len(shape)))
+        for argument in arguments
     ]
     fixed = tuple(length for length in shape if isinstance(length, int))
-    spread = [np.broadcast_to(one.nodes, fixed) if one.shape else one.nodes for one in arguments]
+    spread = [
+        np.broadcast_to(argument.nodes, fixed) if argument.shape else argument.nodes
+        for argument in arguments
+    ]
     flat = [
         make(*(one[place] if one.shape else one[()] for one in spread))
         for place in itertools.product(*map(range, fixed))
