@@ -29,13 +29,14 @@ C = TypeVar("C", bound=Record)
 
 RANDOM = ("key", "run_key", "draws")  # they say that a run depends on its seed
 MATCH = "snapshots.prefix_match_blocks"
+KV = ("snapshots.kv_utilization", "snapshots.free_kv_blocks", "snapshots.cache_hit_rate")
 CPU_TIER = ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate")
 CACHES, PROMPT_TIME = "snapshots.cached_prompt_blocks", "snapshots.prompt_us"
 ADAPTERS = "snapshots.has_adapter"
 SCORERS = ("scorer_scores", "scorer_shares")
 DEMAND = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
 NUM_KEYS = "shape.num_keys"
-OF_SNAPSHOTS = (MATCH, *CPU_TIER, CACHES, ADAPTERS, PROMPT_TIME)
+OF_SNAPSHOTS = (MATCH, *KV, *CPU_TIER, CACHES, ADAPTERS, PROMPT_TIME)
 # by context: what is there only for a policy that reads it; a signal of `snapshots` has that before its name
 SIGNALS: dict[str, tuple[str, ...]] = {
     "GatewayContext": (*RANDOM, *OF_SNAPSHOTS, "contents", "outstanding", "has_session", *SCORERS),

@@ -45,8 +45,8 @@ def joined(state: State) -> State:
     """Return the state with tables side by side; lanes may be told apart by an axis before all others."""
     past = state.past
     rows = _side_by_side(past.rows, past.places[..., None], past.expected[..., None])
-    (kv,) = state.stale.kv
-    stale = state.stale.with_kv(*(kv[..., field, :] for field in range(kv.shape[-2])))
+    kv = state.stale.kv
+    stale = state.stale.with_kv(*(one[..., at, :] for one in kv for at in range(one.shape[-2])))
     tables = dataclasses.replace(state, past=PastTable((rows,)), stale=stale)
     if SharedBlocks in state:
         holders, named = state[SharedBlocks].copies
@@ -70,7 +70,8 @@ def parted(state: State) -> State:
     """Return the state with every table by itself."""
     rows = state.past.rows
     past = PastTable((rows[..., : len(Dyn)], rows[..., INSTANCE_OF], rows[..., EXPECTED]))
-    stale = state.stale.with_kv(jnp.stack(state.stale.kv, axis=-2))
+    kv = state.stale.kv
+    stale = state.stale.with_kv(jnp.stack(kv, axis=-2)) if kv else state.stale
     tables = dataclasses.replace(state, past=past, stale=stale)
     if SharedBlocks in state:
         (copies,) = state[SharedBlocks].copies

@@ -68,7 +68,10 @@ class RouterCounts(NamedTuple):
 
 @pytree
 class View(HasParts):
-    """The router's last view of the KV caches: one table `[field, instance]`, in many lanes a row each."""
+    """The router's last view of the KV caches: one table `[field, instance]`, in many lanes a row each.
+
+    The fields are those of `kv_fields_read`, in that order; there is no table if there are none.
+    """
 
     kv: tuple[jax.Array, ...]  # float64
     own: Parts  # of an AgedView: CopiedCaches, SeenAdapters, SeenPrompts
@@ -76,7 +79,7 @@ class View(HasParts):
     @property
     def fields(self) -> jax.Array | tuple[jax.Array, ...]:
         """Return the fields of every instance, by their numbers."""
-        return self.kv[0] if len(self.kv) == 1 else self.kv
+        return self.kv[0] if self.kv and self.kv[0].ndim == 2 else self.kv
 
     def with_kv(self, *kv: jax.Array) -> Self:
         """Return the same view with other KV fields."""

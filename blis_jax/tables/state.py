@@ -18,7 +18,7 @@ from blis_jax.core.pytrees import pytree
 from blis_jax.core.rows import Moment, Row, Whole
 from blis_jax.core.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never
 from blis_jax.policies.contexts import Outstanding
-from blis_jax.policies.reading import ADAPTERS, CACHES, CPU_TIER
+from blis_jax.policies.reading import ADAPTERS, CACHES, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.router import CopiedCaches, SeenPrompts, View, first_view
 
@@ -239,9 +239,10 @@ def no_copies(shape: EngineShape) -> SharedBlocks:
     )
 
 
-def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
-    """Return whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
-    return (shape.has_cpu_tier or shape.has_mirror) and mechanism.reads(*CPU_TIER)
+def kv_fields_read(shape: EngineShape, mechanism: Mechanism) -> tuple[str, ...]:
+    """Return the signals of KV caches, and of CPU tiers where there are some, that a policy of the gateway reads."""
+    has_tier = shape.has_cpu_tier or shape.has_mirror
+    return tuple(one for one in (*KV, *(CPU_TIER if has_tier else ())) if mechanism.reads(one))
 
 
 def _first_view(
@@ -295,8 +296,8 @@ def initial_state(
     for zero in (InstTime.LAST_START, InstTime.TOTAL_DURATION, InstTime.BUSY_UNTIL):
         inst_time = inst_time.at[:, zero].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
-    num_kv_fields = 5 if reads_cpu_tier(shape, mechanism) else 3
-    i32, kv = jnp.int32, jnp.zeros((num_kv_fields, shape.num_instances), jnp.float64)
+    i32, num_read = jnp.int32, len(kv_fields_read(shape, mechanism))
+    kv = (jnp.zeros((num_read, shape.num_instances), jnp.float64),) if num_read else ()
     return State(
         lane=Lane(jnp.zeros((len(Reg),), i32), jnp.zeros((len(Time),), clock)),
         slot=RowTable((slot, jnp.full((len(SlotTime), rows, slots), forever, clock))),
@@ -305,7 +306,7 @@ def initial_state(
             (jnp.zeros((size, len(Dyn)), i32), jnp.full((size,), -1, i32), jnp.zeros((size,), i32))
         ),
         own=own,
-        stale=_first_view(shape, mechanism, params, (kv,)),
+        stale=_first_view(shape, mechanism, params, kv),
         log=RowTable(
             (
                 jnp.zeros((shape.log_capacity + 1, len(Log)), i32),

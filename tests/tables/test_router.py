@@ -314,7 +314,9 @@ def test_a_run_without_old_signals_carries_none_of_this():
         return first_state_of(cluster, BATCHED_SHAPE)
 
     plain, old = state(snapshot_refresh_interval=9), state(load_refresh_interval=9)
-    assert plain.stale.kv[0].shape == (3, 2) and Entrances not in plain[RouterIndex]
+    assert plain.stale.kv[0].shape == (1, 2)  # of the KV caches the scorers read utilisation alone
+    assert state(routing_scorers="queue-depth:1").stale.kv == ()
+    assert Entrances not in plain[RouterIndex]
     assert len(jax.tree.leaves(old)) == len(jax.tree.leaves(plain)) + 4
     assert state(prefix_index_delay=9)[RouterIndex][Entrances].at.shape == (17, 2)
     assert LateNews not in plain and LateNews not in state(precise_kv_routing=True)

@@ -13,7 +13,7 @@ from blis_jax.core.exact import exact_quotient
 from blis_jax.core.parts import Parts
 from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.phases.router_view.asked import adapters_now, has_adapter, prompts_now
-from blis_jax.policies.reading import ADAPTERS
+from blis_jax.policies.reading import ADAPTERS, CPU_TIER, KV
 from blis_jax.tables.adapters import SeenAdapters
 from blis_jax.tables.blocks import Blocks, InstanceMemory
 from blis_jax.tables.context import Context
@@ -29,16 +29,14 @@ from blis_jax.tables.router import (
     View,
     looked_again,
 )
-from blis_jax.tables.state import Instance, Slot, State, reads_cpu_tier
+from blis_jax.tables.state import Instance, Slot, State, kv_fields_read
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
 
 def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
-    """Return KV utilisation, free blocks and hit rate of every instance now, and what its CPU tier
-    does if that is read.
-    """
+    """Return what is read of the KV caches of all instances, and of their CPU tiers, as it is now."""
     rows = ctx.shape.num_instances
     inst = Instance(state.inst.numbers[:rows])
     used = inst.used_blocks.astype(jnp.float64)
@@ -46,10 +44,12 @@ def kv_fields(ctx: Context, state: State) -> tuple[jax.Array, ...]:
     hits = inst.hits.astype(jnp.float64)
     lookups = hits + inst.misses.astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
-    fields: tuple[jax.Array, ...] = exact_quotient(used, total), total - used, hit_rate
-    if reads_cpu_tier(ctx.shape, ctx.mechanism):
-        fields += _of_cpu_tier(ctx, state)
-    return (jnp.stack(fields),) if ctx.when is branch else fields
+    found = dict(zip(KV, (exact_quotient(used, total), total - used, hit_rate), strict=True))
+    names = kv_fields_read(ctx.shape, ctx.mechanism)
+    if not found.keys() >= set(names):
+        found |= zip(CPU_TIER, _of_cpu_tier(ctx, state), strict=True)
+    fields = tuple(found[name] for name in names)
+    return (jnp.stack(fields),) if fields and ctx.when is branch else fields
 
 
 def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
@@ -244,7 +244,11 @@ def snapshots(
     With several gateways it is the view of the gateway that the request comes to.
     """
     load = Instance(state.inst.numbers[: ctx.shape.num_instances]).load
-    batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view.fields
+    batch, queued = _batch_sizes(ctx, state), _queue_depths(ctx, state, now)
+    kv = dict(zip(kv_fields_read(ctx.shape, ctx.mechanism), view.fields, strict=True))
+    unread = jnp.zeros(load.shape, jnp.float64)  # no policy is shown it
+    use, free, hit_rate = (kv.get(name, unread) for name in KV)
+    pending_transfer_us, kv_thrashing_rate = map(kv.get, CPU_TIER)
     counts = RouterCounts(batch, queued, load - batch - queued, load)
     if request is not None:
         counts, num_rejected = ctx.gateways.known(ctx, state, now, counts, num_rejected, request)
@@ -256,9 +260,9 @@ def snapshots(
         queue_depth=counts.queue,
         batch_size=counts.batch,
         num_pending=counts.pending,
-        kv_utilization=kv[0],
-        free_kv_blocks=kv[1],
-        cache_hit_rate=kv[2],
+        kv_utilization=use,
+        free_kv_blocks=free,
+        cache_hit_rate=hit_rate,
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         cached_prompt_blocks=cached,
@@ -267,6 +271,6 @@ def snapshots(
         else None,
         is_active=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
-        pending_transfer_us=kv[3] if len(kv) > 3 else None,
-        kv_thrashing_rate=kv[4] if len(kv) > 3 else None,
+        pending_transfer_us=pending_transfer_us,
+        kv_thrashing_rate=kv_thrashing_rate,
     )
