@@ -40,6 +40,8 @@ CASES = (
     "sustainable-10000",
     "sustainable-100000",
     "sustainable-1000000",
+    "instances-100",
+    "instances-1000",
     "overloaded-1000",
     "overloaded-10000",
     "pressure-5000",

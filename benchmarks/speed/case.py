@@ -141,12 +141,13 @@ def swept(title: str) -> dict[str, Any]:
     }
 
 
-def scale(rate: float, count: int, title: str) -> dict[str, Any]:
-    """Time one run and return the cost per request."""
-    spec = override(load_builtin("mixed"), aggregate_rate=rate, num_requests=count)
+def scale(rate: float, count: int, title: str, num_instances: int = 8) -> dict[str, Any]:
+    """Time one run and return the cost per request; the rate is that of eight instances."""
+    of_all = rate * num_instances / 8
+    spec = override(load_builtin("mixed"), aggregate_rate=of_all, num_requests=count)
     # in the burst nearly all requests are in the system at once
     slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
-    config = ClusterConfig(**worker.AMPLE)
+    config = ClusterConfig(**worker.AMPLE | {"num_instances": num_instances})
     call = call_of(config, spec, 1, num_slots=slots)
     compile_s, seconds = device_time(call, 5)
     record = run_record(execute(call).look(0))
@@ -363,6 +364,10 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")
+    if name.startswith("instances-"):
+        num = int(name.partition("-")[2])
+        title = f"one run, {num:,} instances, 62.5 req/s each, 10,000 requests"
+        return scale(500.0, 10_000, title, num)
     if name.startswith("overloaded-"):
         count = int(name.partition("-")[2])
         return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")

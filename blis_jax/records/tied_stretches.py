@@ -6,6 +6,7 @@ matters, and ends past the events of one microsecond. Most runs have few such ev
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,24 +84,35 @@ def histories(
         num_instances: of the cluster.
     """
     routed_us, queued_us = entries
-    preempted, histories_of_instances = np.bincount(evicted, minlength=len(log)), []
-    for place in range(num_instances):
-        mine = np.flatnonzero(log[:, Log.INSTANCE] == place)
-        rows, times = log[mine], log_time[mine]
-        left = rows[:, Log.RUNNING] - rows[:, Log.NUM_COMPLETED] + rows[:, Log.WAITING]
-        chosen = np.flatnonzero(instance == place)
+    places = log[:, Log.INSTANCE].astype(
+        np.min_scalar_type(num_instances)
+    )  # small ones sort faster
+    order = np.argsort(places, kind="stable")
+    bounds = np.searchsorted(places[order], np.arange(num_instances + 1)).tolist()
+
+    def read(table: np.ndarray, column: int) -> np.ndarray:
+        return table[:, column][order].astype(np.promote_types(table.dtype, np.int64))
+
+    start, duration = (read(log_time, column) for column in (LogTime.START, LogTime.DURATION))
+    completed = read(log, Log.NUM_COMPLETED)
+    left = read(log, Log.RUNNING) - completed + read(log, Log.WAITING)
+    num_steps, scheduled = read(log, Log.NUM_STEPS), read(log, Log.NUM_SCHEDULED)
+    preempted = np.bincount(evicted, minlength=len(log))[order]
+    histories_of_instances = []
+    for place, (first, last) in enumerate(itertools.pairwise(bounds)):
+        mine, chosen = slice(first, last), np.flatnonzero(instance == place)
         histories_of_instances.append(
             InstanceHistory(
                 requests=chosen,
                 routed_us=routed_us[chosen],
                 queued_us=queued_us[chosen],
-                start_us=times[:, LogTime.START],
-                duration_us=times[:, LogTime.DURATION],
-                num_steps=rows[:, Log.NUM_STEPS],
+                start_us=start[mine],
+                duration_us=duration[mine],
+                num_steps=num_steps[mine],
                 preempted=preempted[mine],
-                scheduled=rows[:, Log.NUM_SCHEDULED],
-                completed=rows[:, Log.NUM_COMPLETED],
-                continues=left > 0,
+                scheduled=scheduled[mine],
+                completed=completed[mine],
+                continues=left[mine] > 0,
             )
         )
     return histories_of_instances

@@ -130,10 +130,8 @@ class LongRun:
 
     def _histories(self, made: _Checkpoint, since: int) -> list[InstanceHistory]:
         state, n = made.state, len(self.arrival)
-        log, times = (
-            np.asarray(table)[since : made.num_records].astype(np.int64)
-            for table in (state.log.numbers, state.log.times)
-        )
+        tables = state.log.numbers, state.log.times
+        log, times = (np.asarray(table)[since : made.num_records] for table in tables)
         evicted = np.zeros(0, np.int64)
         if Blocks in state:
             count = int(state[Blocks].num_evictions)
