@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 
 trace = Path(__file__).parent / "traces" / "azure.csv"
 sys.exit(

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 
 output = sys.argv[1] if len(sys.argv) > 1 else "run.csv"  # its header goes beside it
 sys.exit(

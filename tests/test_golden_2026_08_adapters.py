@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from blis_jax.commands.run.command import main
 from blis_jax.core.outcome import WHOLE
 from blis_jax.records import invariants
 from blis_jax.results.blis_files import results_document, results_text
+from blis_jax.run import main
 from tests.support.recorded.adapter_runs import AdapterScenario, differences, scenarios_of
 from tests.support.recorded.reference_data import find_golden_dir
 

@@ -58,7 +58,6 @@ def outside(package: str, *allowed: str) -> set[tuple[str, str]]:
             (
                 "blis_jax.core.revision_rules",
                 "blis_jax.core.kinds",
-                "blis_jax.core.parts",
                 "blis_jax.core.pytrees",
                 "blis_jax.lazy",
             ),

@@ -40,7 +40,7 @@ def lognormal(spread: float) -> Callable[[np.random.Generator, tuple[int, int]],
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Pairs:
         common = np.sqrt(SHARED) * rng.normal(size=shape)
         logs = (common + np.sqrt(1 - SHARED) * rng.normal(size=shape) for _ in range(2))
-        return Pairs(*(np.exp(np.sqrt(variance) * one - variance / 2) for one in logs))
+        return Pairs(*(np.exp(np.sqrt(variance) * log - variance / 2) for log in logs))
 
     return draw
 

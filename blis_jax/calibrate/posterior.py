@@ -118,7 +118,7 @@ def noise_of(
 
 def redrawn(
     noise: Float[np.ndarray, "request kind"], count: int, random: np.random.Generator
-) -> Float[np.ndarray, "draw request kind"]:
+) -> Float[np.ndarray, "draw other kind"]:
     """Draw noise of `count` other requests, as alike among neighbours as the given noise.
 
     Mean, size and how alike neighbours are follow the given noise, and are drawn, since they are known only as

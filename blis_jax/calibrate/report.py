@@ -278,7 +278,7 @@ def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:
             "--results-path"
         )
     ttft, e2e, output = (
-        np.array([number(at(one, name), f"{path}: {name}") for one in requests])
+        np.array([number(at(request, name), f"{path}: {name}") for request in requests])
         for name in ("ttft_ms", "e2e_ms", "num_decode_tokens")
     )
     is_done = e2e > 0

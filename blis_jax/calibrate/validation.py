@@ -189,7 +189,7 @@ def table(rows: Sequence[ErrorRow]) -> str:
         lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
         ends = [_interval(row) for row in rows_of_statistics]
         if any(ends):
-            lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{one:>29}" for one in ends))
+            lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{end:>29}" for end in ends))
     return "\n".join(lines)
 
 

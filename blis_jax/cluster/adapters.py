@@ -97,9 +97,9 @@ class LoraConfig:
         if self.step_overhead_tiers is not None:
             tiers = self.step_overhead_tiers
             said["step_overhead_tiers"] = {
-                str(one.rank): {"k6": one.k6, "k7": one.k7} for one in tiers
+                str(tier.rank): {"k6": tier.k6, "k7": tier.k7} for tier in tiers
             }
-        return said | {"adapters": [dataclasses.asdict(one) for one in self.adapters]}
+        return said | {"adapters": [dataclasses.asdict(adapter) for adapter in self.adapters]}
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _adapter(entry: object, place: str) -> Adapter:
 
 
 def _check_ids(adapters: Collection[Adapter], place: str) -> None:
-    ids = [one.id for one in adapters]
+    ids = [adapter.id for adapter in adapters]
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"{place}.adapters: the id {twice!r} is given twice; keep one of them")
@@ -273,7 +273,7 @@ def _load_us(lora: LoraConfig, rank: int) -> float:
 
 
 def _reserved(lora: LoraConfig, capacity: int) -> float:
-    largest = max((one.rank for one in lora.adapters), default=0)
+    largest = max((adapter.rank for adapter in lora.adapters), default=0)
     return float(capacity) * lora.numbers[2] * float(largest)
 
 
@@ -290,7 +290,7 @@ def reserved_bytes(config: ClusterConfig) -> int:
 def load_times(config: ClusterConfig) -> list[int]:
     """Return how long it takes to load each declared adapter, whole µs."""
     lora = config.lora_config
-    return [max(1, math.ceil(_load_us(lora, one.rank))) for one in lora.adapters]
+    return [max(1, math.ceil(_load_us(lora, adapter.rank))) for adapter in lora.adapters]
 
 
 def overheads(config: ClusterConfig) -> list[float]:
@@ -332,7 +332,7 @@ def with_adapters(
 
 
 def _check_named(config: ClusterConfig, adapters: Iterable[str], models: Iterable[str]) -> None:
-    declared = {one.id: one for one in config.lora_config.adapters}
+    declared = {adapter.id: adapter for adapter in config.lora_config.adapters}
     for name, model in sorted({*zip(adapters, models, strict=False)} - {("", "")}):
         if name and not declared:
             raise ConfigError(

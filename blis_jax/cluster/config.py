@@ -197,16 +197,16 @@ class ClusterConfig(
         """Return a copy in which some settings are not given, so that they follow from others."""
         return ClusterConfig(**{key: val for key, val in self._given.items() if key not in names})
 
-    def _numbers_beside(self, given: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    def _numbers_beside(self, settings: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
         """Return the numbers of policies that stay beside these settings."""
         changed = {
             name
             for name in their_names.NAMED_BY
-            if given.get(name, FIELDS[name].default) != getattr(self, name)
+            if settings.get(name, FIELDS[name].default) != getattr(self, name)
         }
         if not changed:
             return self.policy_numbers
-        after = ClusterConfig(**{**given, "policy_numbers": ()})
+        after = ClusterConfig(**{**settings, "policy_numbers": ()})
         return tuple(
             (name, value)
             for name, value in self.policy_numbers
@@ -292,23 +292,23 @@ def as_kept(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 DERIVATIONS = (revisions.defaults, adapters.defaults, step_times.defaults, revisions.limits)
 
 
-def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every setting by name: as it is given, else as it follows from others, else its default.
 
     Raises:
         ConfigError: a value has the wrong type or is out of bounds, or a model or GPU is not known.
     """
-    draft = _unchecked(given)
+    draft = _unchecked(settings)
     check_values(draft, FIELDS)
     for derive in DERIVATIONS:
-        vars(draft).update(derive(draft, given.keys()))
+        vars(draft).update(derive(draft, settings.keys()))
     return {name: getattr(draft, name) for name in FIELDS}
 
 
-def _unchecked(given: Mapping[str, Any]) -> ClusterConfig:
+def _unchecked(settings: Mapping[str, Any]) -> ClusterConfig:
     """Return a configuration of given settings and defaults, of which nothing is derived and checked."""
     draft = object.__new__(ClusterConfig)
-    vars(draft).update({**DEFAULTS, **given}, _given=given)
+    vars(draft).update({**DEFAULTS, **settings}, _given=settings)
     return draft
 
 

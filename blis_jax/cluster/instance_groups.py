@@ -105,9 +105,9 @@ def _coefficients(name: str, given: object) -> tuple[float, ...] | None:
     values: list[Any] = [None]
     if isinstance(given, list | tuple):
         values = [_number(one) for one in given]
-    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in values):
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
         raise ConfigError(f"{name}: got {shortened(given)}, allowed is a list of numbers")
-    return tuple(float(one) for one in values)
+    return tuple(float(value) for value in values)
 
 
 def _number(given: object) -> object:
@@ -246,7 +246,10 @@ def num_gpus(config: ClusterConfig) -> int:
     """Return the GPUs of all instances together."""
     if not config.instances:
         return config.num_instances * (config.tp or 1) * config.dp
-    each = ((one, one.tp or config.tp or 1, one.dp or config.dp) for one in config.instances)
+    each = (
+        (instance, instance.tp or config.tp or 1, instance.dp or config.dp)
+        for instance in config.instances
+    )
     return sum(one.count * tp * dp for one, tp, dp in each)
 
 

@@ -144,7 +144,7 @@ def _vector(name: str, beta: tuple[float, ...], deployment: Deployment) -> tuple
 
 def _have_time_after_decode(config: ClusterConfig) -> list[bool]:
     sizes = [find(name).sizes for name in _names(config)]
-    return [one is not None and one.has_time_after_decode for one in sizes]
+    return [size is not None and size.has_time_after_decode for size in sizes]
 
 
 def alphas(config: ClusterConfig) -> list[tuple[float, float, float]]:

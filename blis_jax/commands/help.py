@@ -42,9 +42,9 @@ def written(parser: argparse.ArgumentParser, seldom: Collection[str] = ()) -> st
         formatter.add_text(group.description)
         formatter.add_arguments(
             [
-                one
-                for one in group._group_actions
-                if is_shown(one) and not {*one.option_strings} & {*seldom}
+                action
+                for action in group._group_actions
+                if is_shown(action) and not {*action.option_strings} & {*seldom}
             ]
         )
         formatter.end_section()
@@ -60,10 +60,10 @@ def is_shown(option: argparse.Action) -> bool:
 
 def _usage(parser: argparse.ArgumentParser) -> str:
     """Return the words of a command without a usage of its own; help lists its options anyway."""
-    words = [str(one.metavar) for one in parser._get_positional_actions()]
-    many = {one.metavar for one in parser._get_positional_actions() if one.nargs == "*"}
+    words = [str(action.metavar) for action in parser._get_positional_actions()]
+    many = {action.metavar for action in parser._get_positional_actions() if action.nargs == "*"}
     return " ".join(
-        ["%(prog)s", *(f"{one} ..." if one in many else one for one in words), "[options]"]
+        ["%(prog)s", *(f"{word} ..." if word in many else word for word in words), "[options]"]
     )
 
 

@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
 
     def take_words_as_option(self, name: str, metavars: Collection[str]) -> None:
         """Understand words that have one of these names after the option `--name`, too, where there is none yet."""
-        kinds = [one for one in self._get_positional_actions() if one.metavar in metavars]
+        kinds = [action for action in self._get_positional_actions() if action.metavar in metavars]
         if kinds and f"--{name}" not in self._option_string_actions:
             self.words_also[f"given_as_{name}"] = kinds[0]
             self.add_argument(

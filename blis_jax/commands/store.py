@@ -91,7 +91,7 @@ class Store:
             manifest.seal(self.path, _filled(dataset))
             return dataset
         damages = manifest.damages(self.path, record)
-        if not all(manifest.is_in_a_part(one, record) for one in damages):
+        if not all(manifest.is_in_a_part(damage, record) for damage in damages):
             raise manifest.refusal(self.path, damages, record)
         dataset = datasets.open_unchecked(self.path)
         check(dataset)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from blis_jax.core.kinds import GATEWAY, INSTANCE, NumbersOfEachKind, OfEachKind, at_place
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
 from blis_jax.lazy import jax
 

@@ -28,7 +28,7 @@ from blis_jax.cluster.router import (
     tenant_budgets,
 )
 from blis_jax.cluster.settings import LARGEST_COUNT
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import IDLE, NO_HORIZON, SLO_CLASSES, ClusterParams
 from blis_jax.core.views import AfterDecode, AnswerCuts, ContextLimits, FleetParams
 from blis_jax.policies.classes import ClassPriorities
@@ -97,10 +97,10 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         "total_kv_blocks": blocks,
         "max_num_running_reqs": own("max_num_running_reqs", np.int32),
         "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
-        "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
+        "prefill_threshold": array([_thresholds(*chunk) for chunk in chunks], np.int32),
         "kv_cpu_blocks": cpu_blocks,
         "transfer_us": array(
-            [0 if is_free else _transfer_us(size, *one) for one in transfers], np.int64
+            [0 if is_free else _transfer_us(size, *transfer) for transfer in transfers], np.int64
         ),
         "offload_threshold": np.where(cpu_blocks > 0, thresholds, np.inf),
         "roles": codes,
@@ -179,7 +179,7 @@ def _adapters(config: ClusterConfig) -> Iterator[object]:
     columns = num_adapter_columns(config)
     if not columns:
         return
-    ranks = [one.rank for one in config.lora_config.adapters]
+    ranks = [adapter.rank for adapter in config.lora_config.adapters]
 
     def column(values: Sequence[float], dtype: DTypeLike) -> Any:
         return np.pad(np.asarray(values, dtype), (0, columns - len(ranks)))

@@ -18,8 +18,7 @@ from jax import lax
 
 from blis_jax.core.columns import When, branch, once
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST, Absent, EngineShape, Mechanism, Params, never
 from blis_jax.engine.phases.departures.pools import pools_of
 from blis_jax.engine.phases.policy_calls import first_states

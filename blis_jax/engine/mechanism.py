@@ -14,7 +14,7 @@ from blis_jax.cluster.instance_groups import has_cpu_tier
 from blis_jax.cluster.named_policies import Chosen, ChosenRouter, made_once, numbered
 from blis_jax.cluster.offload_tiers import has_tiers
 from blis_jax.core.kinds import KINDS, ROUTER, Kind
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,

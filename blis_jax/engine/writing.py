@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import PastTable, RowTable, Vector, apart, put, selected
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.rows import Row
 from blis_jax.core.types import REJECTED
 from blis_jax.engine.phases.policy_calls import instance_row

@@ -148,7 +148,9 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
 def whole_records(data: bytes) -> list[Record]:
     """Return every line that holds what its own hash was taken of, wherever it stands."""
     records = (parsed(line) for line in data.split(b"\n"))
-    return [one[0] for one in records if one and hash_of(one[0]) == one[0].get("hash")]
+    return [
+        record[0] for record in records if record and hash_of(record[0]) == record[0].get("hash")
+    ]
 
 
 def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Record:
@@ -368,7 +370,7 @@ class Journal:
             raise self._foreign()
         refuse_other_work(self.path, header["content"], self.content)
         if contents.problem and not self.is_ordered:
-            ours = [one for one in whole_records(data) if one.get("of") == header["hash"]]
+            ours = [record for record in whole_records(data) if record.get("of") == header["hash"]]
             numbers = {record["number"]: record for record in reversed(ours)}
             kept = [numbers[number] for number in sorted(numbers)]
         return [json.loads(record["entry"]) for record in kept], contents.problem

@@ -93,7 +93,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         decode_rate=peak * gpu.decode_mfu,
         bandwidth=gpu.bandwidth_tbs * 1e12,
     )
-    return (*(float(one) for one in numbers), *_powers(deployment))
+    return (*(float(number) for number in numbers), *_powers(deployment))
 
 
 def _powers(deployment: Deployment) -> list[float]:

@@ -135,7 +135,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         moe_layers=moe_layers,
         **_sizes(deployment, group),
     )
-    return tuple(float(one) for one in numbers)
+    return tuple(float(number) for number in numbers)
 
 
 def _sizes(deployment: Deployment, group: float) -> dict[str, float]:

@@ -19,7 +19,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, branch, choose
 from blis_jax.core.exact import full_blocks, in_last_block
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import LAST
 from blis_jax.memory import decode_takes, preemption
 from blis_jax.memory.allocation import Answer, Refusal

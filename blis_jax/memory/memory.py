@@ -17,8 +17,7 @@ import jax.numpy as jnp
 
 from blis_jax.core.columns import as_int
 from blis_jax.core.exact import ceil_div, full_blocks, in_last_block
-from blis_jax.core.parts import Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST
 from blis_jax.memory.block_tables.contents import Found
 from blis_jax.tables.blocks import Asker, Do, InstanceMemory, MemoryTask

@@ -205,10 +205,14 @@ def served_parts(record: RunRecord) -> tuple[Any, Any, Any]:
     return e2e, instance, xp.repeat(requests.slo_class, 2)
 
 
+def rows_of(instance: int | None) -> slice:
+    """Return the rows of tables of instances: that of one, or all."""
+    return slice(None) if instance is None else slice(instance, instance + 1)
+
+
 def total_of(table: InstanceRecords, name: str, instance: int | None = None) -> Any:
     """Return a counter of one instance, or of all together."""
-    values = getattr(table, name)
-    return values.sum() if instance is None else values[instance]
+    return getattr(table, name)[rows_of(instance)].sum()
 
 
 def counted(record: RunRecord, name: str, instance: int | None) -> Any:

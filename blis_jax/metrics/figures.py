@@ -19,7 +19,7 @@ from blis_jax.core.arrays import (
 )
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.lazy import jnp, lax
-from blis_jax.metrics.distributions import counted, served_parts
+from blis_jax.metrics.distributions import counted, rows_of, served_parts
 from blis_jax.metrics.metric import HIGHER, LOWER, Number, of_run
 from blis_jax.records.record import RunRecord, Status
 
@@ -40,8 +40,7 @@ class Rates(NamedTuple):
 
 def latest_us(record: RunRecord, instance: int | None = None) -> Values:
     """Return when the last event ran, on one instance or on any."""
-    times = record.instances.sim_ended_time_us
-    return times.max(initial=0) if instance is None else times[instance]
+    return record.instances.sim_ended_time_us[rows_of(instance)].max(initial=0)
 
 
 def ended_us(record: RunRecord, instance: int | None = None) -> int:

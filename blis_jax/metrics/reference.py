@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.core.arrays import ratio
 from blis_jax.core.types import CLASS_NAMES, DEFAULT_CLASS, SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
 from blis_jax.metrics.distributions import (
@@ -17,6 +18,7 @@ from blis_jax.metrics.distributions import (
     mean_ms,
     percentile_ms,
     recorded,
+    rows_of,
     sample_of,
     summary_us,
     times_of_parts,
@@ -123,7 +125,7 @@ def _printed(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
         times = [recorded(getattr(record.requests, name), is_here) for name in TIMES]
     else:
         times = times_of_parts(record, record.splits, instance)
-    e2e, ttft, scheduling_delay = (sample_of(one) for one in times)
+    e2e, ttft, scheduling_delay = (sample_of(time) for time in times)
     itl = itl_sample(record, instance)
     figures: dict[str, float] = {}
     for name, sample in (("e2e", e2e), ("ttft", ttft), ("itl", itl)):
@@ -310,3 +312,55 @@ def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request
 
 def _total(table: InstanceRecords, name: str, instance: int | None = None) -> int:
     return int(total_of(table, name, instance))
+
+
+# --- LoRA adapters, as the block `adapters` has them ------------------------------------------------
+
+
+def adapter_fields(
+    record: RunRecord,
+    named: Sequence[str],
+    instance: int | None = None,
+) -> dict[str, Any]:
+    """Return the block `adapters` of the cluster or of one instance; nothing if no adapter has been used there.
+
+    Args:
+        record: the run.
+        named: the adapter of each request, empty for none; empty if no request names one.
+        instance: of which the block is; None: of all.
+
+    Returns:
+        By id in alphabetical order: loads and evictions, TTFT P50 and P99 in µs, and tokens/s of completed requests.
+    """
+    loads, evictions = _loads_and_evictions(record, instance)
+    requests, used = record.requests, {}
+    is_done = (requests.e2e_us > 0) & _is_on(record, instance)
+    if instance is not None and record.splits is not None:  # whose parts name none
+        is_done = is_done & ~record.splits.is_split
+    seconds, of_request = ended_us(record, instance) / 1e6, np.asarray(named, object)
+    for name in sorted({*(of_request[is_done] if len(named) else ()), *loads, *evictions} - {""}):
+        rows = is_done & (of_request == name) if len(named) else np.zeros_like(is_done)
+        ttft = sample_of(np.maximum(requests.ttft_us[rows], 0))
+        used[str(name)] = {
+            "load_count": loads.get(name, 0),
+            "eviction_count": evictions.get(name, 0),
+            "ttft_p50_us": percentile_ms(ttft, 50) * 1000,
+            "ttft_p99_us": percentile_ms(ttft, 99) * 1000,
+            "throughput_tok_per_s": ratio(int(requests.output_len[rows].sum()), seconds),
+        }
+    return {"adapters": used} if used else {}
+
+
+def _loads_and_evictions(
+    record: RunRecord, instance: int | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Loads and evictions by id, of those that there were."""
+    made = record.adapters
+    if made is None:
+        return {}, {}
+
+    def counts(each: np.ndarray) -> dict[str, int]:
+        summed = zip(made.ids, each[rows_of(instance)].sum(axis=0).tolist(), strict=False)
+        return {name: count for name, count in summed if count}
+
+    return counts(made.num_loads), counts(made.num_evictions)

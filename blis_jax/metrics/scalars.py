@@ -222,12 +222,13 @@ def _families() -> Iterator[Metric]:
     """Metrics that differ in a latency, a percentage, a status or a column."""
     for latency, over in _LATENCIES.items():
         has_classes = latency in LATENCIES
-        for kind, percent in zip(KINDS, (None, *PERCENTS), strict=True):
-            words, compute = "mean", methodcaller("mean_ms", latency)
-            if percent is not None:
-                words = f"{percent}th percentile"
-                compute = methodcaller("percentile_ms", latency, percent)
-            name, what = f"{latency}_{kind}_ms", f"{words} over {over}"
+        mean = methodcaller("mean_ms", latency)
+        yield Metric(
+            f"{latency}_mean_ms", mean, "ms", LOWER, f"mean over {over}", has_classes=has_classes
+        )
+        for percent in PERCENTS:
+            name, what = f"{latency}_p{percent}_ms", f"{percent}th percentile over {over}"
+            compute = methodcaller("percentile_ms", latency, percent)
             yield Metric(name, compute, "ms", LOWER, what, has_classes=has_classes)
     for name, status in COUNTED.items():
         direction = HIGHER if status == Status.COMPLETED else LOWER

@@ -30,6 +30,7 @@ from blis_jax.metrics.figures import ended_us
 from blis_jax.metrics.metric import ALL as ALL
 from blis_jax.metrics.reference import class_code
 from blis_jax.records.record import TTFT_PARTS, RunRecord, Status
+from blis_jax.workload.table import NEVER_US
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -91,11 +92,16 @@ class Window:
 
     def __post_init__(self) -> None:
         """Refuse a window that holds no time."""
-        if self.from_us < 0 or (self.until_us is not None and self.until_us <= self.from_us):
+        if not 0 <= self.from_us < self.end_us:
             raise ConfigError(
                 f"the measured window [{self.from_us}, {self.until_us}) µs holds no time; "
                 "give 0 <= from_us < until_us"
             )
+
+    @property
+    def end_us(self) -> int:
+        """Return the time before which requests count, later than any without an end."""
+        return NEVER_US if self.until_us is None else self.until_us
 
 
 @dataclass(frozen=True)
@@ -199,10 +205,7 @@ def select(
 
 
 def _is_within(window: Window, times_us: Int[np.ndarray, "request"]) -> Bool[np.ndarray, "request"]:
-    is_late_enough: np.ndarray = times_us >= window.from_us
-    return (
-        is_late_enough if window.until_us is None else is_late_enough & (times_us < window.until_us)
-    )
+    return (times_us >= window.from_us) & (times_us < window.end_us)
 
 
 def good_requests(

@@ -80,7 +80,7 @@ def ours(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         own = SETTINGS.get(name, name)
         if own in by_name:
-            other = next(one for one in settings if SETTINGS.get(one, one) == own)
+            other = next(setting for setting in settings if SETTINGS.get(setting, setting) == own)
             raise ConfigError(f"{other} and {name} are the same setting; give one of them")
         by_name[own] = value
     return by_name

@@ -20,7 +20,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, branch
 from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.tables.blocks import LOOK_UP_BLOCKS
 from blis_jax.tables.context import Context, failing, row, shared_numbers
 from blis_jax.tables.gateways import index_column, own_columns

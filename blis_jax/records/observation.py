@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.core.arrays import clipped
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import REJECTED, UNROUTED
 from blis_jax.lazy import jax
 from blis_jax.records import stays

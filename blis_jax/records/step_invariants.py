@@ -73,7 +73,9 @@ def per_status(
 ) -> list[Int[np.ndarray, "*row instance"]]:
     """Return how many requests of each instance have each of these statuses."""
     if namespace(requests.status) is not np:  # one lane of a compiled call
-        return [per_instance(requests.status == int(one), requests, instances) for one in statuses]
+        return [
+            per_instance(requests.status == int(status), requests, instances) for status in statuses
+        ]
     shape, most = instances.completed_requests.shape, len(Status)
     is_counted = (requests.status >= 0) & (requests.status < most)
     is_counted &= (requests.instance >= 0) & (requests.instance < shape[-1])
@@ -81,7 +83,7 @@ def per_status(
     cell = (run * shape[-1] + requests.instance) * most + requests.status
     table = np.bincount(cell[is_counted], minlength=math.prod(shape) * most)
     table = table.reshape(*shape, most)
-    return [table[..., int(one)] for one in statuses]
+    return [table[..., int(status)] for status in statuses]
 
 
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:

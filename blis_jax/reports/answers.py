@@ -62,7 +62,7 @@ def answer(study: Study) -> Answer:
     """Return the five lines."""
     if study.answer is not None:
         return study.answer
-    counts = Counter(one.judgement for one in study.differences)
+    counts = Counter(difference.judgement for difference in study.differences)
     num_runs = study.num_runs
     if num_runs is None:
         num_runs = len(study.strategies) * len(study.places) * len(study.seeds)
@@ -79,7 +79,7 @@ def answer(study: Study) -> Answer:
 
 def deciding(study: Study) -> str:
     """Return the metric that the verdict is about."""
-    metrics = study.metrics or tuple(dict.fromkeys(one.metric for one in study.figures))
+    metrics = study.metrics or tuple(dict.fromkeys(figure.metric for figure in study.figures))
     family = len(study.differences)
     return headline_metric(metrics, len(study.seeds), family, 1 - study.confidence)
 
@@ -110,13 +110,15 @@ def in_words(metric: str) -> str:
 
 def _verdicts(study: Study) -> Iterator[Sentence]:
     metric = deciding(study)
-    strategies = list(dict.fromkeys(one.strategy for one in study.differences))
+    strategies = list(dict.fromkeys(difference.strategy for difference in study.differences))
     if not strategies:
         yield _figure_sentence(study, metric)
         return
     for strategy in strategies[:MOST_VERDICTS]:
         name = f"{strategy}: " if len(strategies) > 1 else ""
-        of_strategy = [one for one in study.differences if one.strategy == strategy]
+        of_strategy = [
+            difference for difference in study.differences if difference.strategy == strategy
+        ]
         yield Sentence.of(name, *by_class(of_strategy, metric), ".")
     if len(strategies) > MOST_VERDICTS:
         yield _others(study, metric, strategies[MOST_VERDICTS:])
@@ -124,9 +126,11 @@ def _verdicts(study: Study) -> Iterator[Sentence]:
 
 def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
     counts = Counter(
-        one.verdict
-        for one in study.differences
-        if one.strategy in strategies and one.metric == metric and one.slo_class != ALL_REQUESTS
+        difference.verdict
+        for difference in study.differences
+        if difference.strategy in strategies
+        and difference.metric == metric
+        and difference.slo_class != ALL_REQUESTS
     )
     texts = [f"{count} {COUNTED.get(verdict, verdict)}" for verdict, count in counts.items()]
     return Sentence.of(
@@ -136,7 +140,7 @@ def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
 
 def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[str | Quantity]:
     """Yield classes by verdict with their changes, then the throughput of all requests."""
-    of_metric = [one for one in differences if one.metric == metric]
+    of_metric = [difference for difference in differences if difference.metric == metric]
     chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
     separator = ""
     for verdict, words in FOR.items():
@@ -146,7 +150,11 @@ def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[st
         yield f"{separator}{words}: "
         yield from _listed(classes)
         separator = "; "
-    whole = [one for one in differences if one.metric in OF_ALL and one.slo_class == ALL_REQUESTS]
+    whole = [
+        difference
+        for difference in differences
+        if difference.metric in OF_ALL and difference.slo_class == ALL_REQUESTS
+    ]
     if len(whole) == 1 and whole[0].num_pairs and whole[0].metric != metric:
         yield f"{separator}throughput "
         yield change_value(whole[0], "bare") if whole[0].verdict != SAME else SAME
@@ -161,10 +169,12 @@ def _in_return(
 ) -> Iterator[str | Quantity]:
     """Yield figures of the short table that are worse in classes which the verdict calls better, by size."""
     worse = [
-        one
-        for one in differences
-        if one.slo_class in classes and one.metric in IN_BRIEF and one.metric not in OF_ALL
-        if one.verdict == WORSE and one.num_pairs and not one.place
+        difference
+        for difference in differences
+        if difference.slo_class in classes
+        and difference.metric in IN_BRIEF
+        and difference.metric not in OF_ALL
+        if difference.verdict == WORSE and difference.num_pairs and not difference.place
     ]
     worse.sort(key=lambda one: -abs(one.percent.mean or 0.0))
     for at, one in enumerate(worse[:MOST_IN_RETURN]):
@@ -190,7 +200,7 @@ def _listed(classes: Sequence[ShownDifference]) -> Iterator[str | Quantity]:
 
 
 def _figure_sentence(study: Study, metric: str) -> Sentence:
-    of_metric = [one for one in study.figures if one.metric == metric]
+    of_metric = [figure for figure in study.figures if figure.metric == metric]
     chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
     parts: list[str | Quantity] = [f"{metric_title(metric)}: "]
     for at, one in enumerate(chosen[:6]):
@@ -225,7 +235,7 @@ def _next(study: Study) -> str:
     if not study.differences:
         return "give a second --strategy to compare with."
     metric = deciding(study)
-    of_metric = [one for one in study.differences if one.metric == metric]
+    of_metric = [difference for difference in study.differences if difference.metric == metric]
     if any(one.judgement == NO_FIGURE for one in of_metric):
         return "see which runs have no figure and why, with --all."
     if any(one.judgement == TOO_FEW for one in of_metric):

@@ -66,9 +66,9 @@ def width_of(num_panels: int) -> float:
 def part_bars(study: Study, name: str, slo_class: str, view: str, row: float) -> Iterator[Bars]:
     """Yield the parts of a class's TTFT under one strategy, one after the other."""
     of_view = {
-        one.group: one.mean_ms
-        for one in study.parts
-        if (one.strategy, one.slo_class, one.view) == (name, slo_class, view)
+        part.group: part.mean_ms
+        for part in study.parts
+        if (part.strategy, part.slo_class, part.view) == (name, slo_class, view)
     }
     shown = [
         group for group in PARTS if any(o.group == group and o.mean_ms > 0 for o in study.parts)
@@ -82,13 +82,15 @@ def part_bars(study: Study, name: str, slo_class: str, view: str, row: float) ->
 
 def has_curves(study: Study, place: str) -> bool:
     """Return whether there are distributions to draw at a place."""
-    return any(one.place in ("*", place) for one in study.curves)
+    return any(curve.place in ("*", place) for curve in study.curves)
 
 
 def distributions(study: Study, place: str) -> Picture:
     """Return the TTFT distribution of each class, a line a strategy with a band of the seeds."""
     names = study.strategies[:MOST_STRATEGIES]
-    classes = [name for name in study.classes if any(one.slo_class == name for one in study.curves)]
+    classes = [
+        name for name in study.classes if any(curve.slo_class == name for curve in study.curves)
+    ]
     classes = [name for name in classes if name != ALL_REQUESTS] or classes
     panels = [
         _distribution(study, place, names, slo_class, at == 0)
@@ -115,14 +117,14 @@ def _distribution(
     marks: list[Mark] = []
     notes = []
     tails = {
-        one.strategy: one.value.mean
-        for one in (*study.figures, *study.tails)
-        if (one.place, one.slo_class, one.metric) == (place, slo_class, TAIL)
+        figure.strategy: figure.value.mean
+        for figure in (*study.figures, *study.tails)
+        if (figure.place, figure.slo_class, figure.metric) == (place, slo_class, TAIL)
     }
     percents = {
-        one.strategy: one.percent.mean
-        for one in study.differences
-        if (one.place, one.slo_class, one.metric) == (place, slo_class, TAIL)
+        difference.strategy: difference.percent.mean
+        for difference in study.differences
+        if (difference.place, difference.slo_class, difference.metric) == (place, slo_class, TAIL)
     }
     for curve in study.curves:
         if curve.slo_class != slo_class or curve.place not in ("*", place):
@@ -154,8 +156,10 @@ def _distribution(
 def parts(study: Study) -> Picture:
     """Return what TTFT consists of: a row a class, a column for the mean, the P99 and the slowest."""
     classes = [name for name in study.classes if any(o.slo_class == name for o in study.parts)]
-    views = [name for name in VIEWS if any(one.view == name for one in study.parts)]
-    names = [name for name in study.strategies if any(one.strategy == name for one in study.parts)]
+    views = [name for name in VIEWS if any(part.view == name for part in study.parts)]
+    names = [
+        name for name in study.strategies if any(part.strategy == name for part in study.parts)
+    ]
     panels = [
         [
             Panel(

@@ -76,11 +76,11 @@ def difference_table(study: Study) -> Table:
     brief = _brief_metrics(study)
     rows = tuple(
         Row(
-            (*(shown(one) for _, shown in columns), one.judgement),
-            one.metric in brief and _is_told(one, deciding(study)),
-            one.place,
+            (*(shown(difference) for _, shown in columns), difference.judgement),
+            difference.metric in brief and _is_told(difference, deciding(study)),
+            difference.place,
         )
-        for one in study.differences
+        for difference in study.differences
     )
     headings = [*(heading for heading, _ in columns), ""]
     percent = [at for at, heading in enumerate(headings) if heading.startswith("in %")][-1]
@@ -106,10 +106,13 @@ def _brief_metrics(study: Study) -> set[str]:
     """
     if study.ranked:
         return set()
-    if len({(one.strategy, one.place) for one in study.differences}) > MOST_POINTS:
+    if (
+        len({(difference.strategy, difference.place) for difference in study.differences})
+        > MOST_POINTS
+    ):
         return {deciding(study)}
     entries: Sequence[Entry] = study.differences or study.figures
-    named = {one.metric for one in entries}
+    named = {entry.metric for entry in entries}
     if len(named) <= FEW_METRICS:
         return named
     usual = named & {*IN_BRIEF, *OF_ALL}
@@ -123,7 +126,7 @@ def _keys(entries: Sequence[Entry]) -> list[Column]:
         ("metric", lambda one: metric_title(one.metric)),
     ]
     for name in ("place", "strategy"):
-        if len({getattr(one, name) for one in entries}) > 1:
+        if len({getattr(entry, name) for entry in entries}) > 1:
             keys.insert(0, (name, attrgetter(name)))
     return keys
 
@@ -131,14 +134,15 @@ def _keys(entries: Sequence[Entry]) -> list[Column]:
 def _mean_columns(study: Study) -> list[Column]:
     """Return the means of both sides, with their intervals where the study has them."""
     known = {
-        (one.strategy, one.place, one.slo_class, one.metric): one.value for one in study.figures
+        (figure.strategy, figure.place, figure.slo_class, figure.metric): figure.value
+        for figure in study.figures
     }
 
     def mean(one: ShownDifference, strategy: str, plain: float | None) -> Quantity:
         interval = known.get((strategy, one.place, one.slo_class, one.metric))
         return Quantity.of(scaled(one.metric, interval or ShownInterval(plain, None, None)), "half")
 
-    pairs = {(one.reference, one.strategy) for one in study.differences}
+    pairs = {(difference.reference, difference.strategy) for difference in study.differences}
     before, after = next(iter(pairs)) if len(pairs) == 1 else ("reference", "strategy")
     return [
         (before, lambda one: mean(one, one.reference, one.reference_mean)),
@@ -156,19 +160,19 @@ def _change_columns(study: Study) -> list[Column]:
     columns: list[tuple[bool, str, Callable[[Any], Cell]]] = [
         (True, f"difference [{level}]", lambda one: in_unit(one, one.absolute)),
         (
-            any(one.joint for one in study.differences),
+            any(difference.joint for difference in study.differences),
             f"difference [{level}, all]",
             lambda one: in_unit(one, one.joint),
         ),
         (True, f"in % [{level}]", lambda one: Quantity.of(one.percent, is_signed=True)),
         (
-            any(one.joint_percent for one in study.differences),
+            any(difference.joint_percent for difference in study.differences),
             f"in % [{level}, all]",
             lambda one: Quantity.of(one.joint_percent or NO_INTERVAL, is_signed=True),
         ),
         (True, study.pairs or study.runs.many, lambda one: Quantity.whole(one.num_pairs)),
         (
-            any(one.p_adjusted is not None for one in study.differences),
+            any(difference.p_adjusted is not None for difference in study.differences),
             "p (Holm)",
             lambda one: p_text(one.p_adjusted),
         ),
@@ -189,13 +193,13 @@ def figure_table(study: Study) -> Table:
     rows = tuple(
         Row(
             (
-                *(shown(one) for _, shown in keys),
-                Quantity.of(scaled(one.metric, one.value), "half"),
+                *(shown(figure) for _, shown in keys),
+                Quantity.of(scaled(figure.metric, figure.value), "half"),
             ),
-            one.metric in brief,
-            one.place,
+            figure.metric in brief,
+            figure.place,
         )
-        for one in study.figures
+        for figure in study.figures
     )
     headings = (*(heading for heading, _ in keys), "mean")
     return Table(headings, rows, num_keys=len(keys), name="differences")

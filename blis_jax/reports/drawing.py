@@ -268,7 +268,7 @@ def _handle(mark: Mark) -> Any:
 
 def _at(axis: Axis, values: Sequence[Number]) -> np.ndarray:
     """Return where values stand on matplotlib's axis, NaN where there are none."""
-    heights = np.array([np.nan if one is None else one for one in values], np.float64)
+    heights = np.array([np.nan if value is None else value for value in values], np.float64)
     if axis.scale == "percent":
         return np.clip(1 + heights / 100, LEAST_RATIO, GREATEST_RATIO)
     return np.maximum(1 - heights / 100, LEAST_GAP) if axis.scale == "share" else heights

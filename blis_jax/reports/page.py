@@ -95,7 +95,9 @@ def _section(section: Any) -> str:
 
 def _place(found: Findings) -> Iterator[str]:
     """Yield the choice of a place, where rows of tables have some."""
-    places = list(dict.fromkeys(row.place for one in found.tables for row in one.rows if row.place))
+    places = list(
+        dict.fromkeys(row.place for table in found.tables for row in table.rows if row.place)
+    )
     if len(places) > 1:
         yield f'<p class="place">{_select(PLACE, found.place_title, places)}</p>'
         drawn = len(_values(found.pictures, PLACE))
@@ -105,7 +107,7 @@ def _place(found: Findings) -> Iterator[str]:
 
 def _values(pictures: Iterable[Picture], choice: str) -> list[str]:
     """Return what a choice can be."""
-    chosen = (value for one in pictures for name, value in one.choices if name == choice)
+    chosen = (value for picture in pictures for name, value in picture.choices if name == choice)
     return list(dict.fromkeys(chosen))
 
 

@@ -193,7 +193,7 @@ DATA = ("x", "y", "x_low", "x_high", "y_low", "y_high", "length", "start", "valu
 
 
 def _numbers_json(mark: Mark) -> dict[str, Any]:
-    known = {one.name for one in fields(mark)}
+    known = {field.name for field in fields(mark)}
     data = {name: getattr(mark, name) for name in DATA if name in known}
     return {
         name: plain(value) for name, value in data.items() if isinstance(value, float) or len(value)

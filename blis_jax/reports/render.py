@@ -89,7 +89,9 @@ def left_out_line(findings: Findings, has_notes: bool = False) -> str | None:
     """Return how many rows and notes the short form leaves out, and what prints them; None if it has all."""
     rows = sum(not row.is_brief for table in findings.tables for row in table.rows)
     notes = sum(
-        len(one.lines) for one in findings.sections if isinstance(one, Remarks) and not one.is_brief
+        len(section.lines)
+        for section in findings.sections
+        if isinstance(section, Remarks) and not section.is_brief
     )
     said = [f"--all prints {rows} more row{'s' * (rows > 1)}"] if rows else []
     if notes and not has_notes:

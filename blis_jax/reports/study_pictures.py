@@ -66,14 +66,14 @@ def pictures(study: Study) -> tuple[Picture, ...]:
 def changes(study: Study, place: str) -> Picture:
     """Return every metric against the reference's, a panel a class, below the parts of TTFT P99."""
     entries = _entries(study, place)
-    compared = list(dict.fromkeys(one.strategy for one in entries))[: MOST_STRATEGIES - 1]
+    compared = list(dict.fromkeys(entry.strategy for entry in entries))[: MOST_STRATEGIES - 1]
     names = [name for name in study.strategies if name in compared or name == study.strategies[0]]
-    classes = [name for name in study.classes if any(one.slo_class == name for one in entries)]
-    metrics = list(dict.fromkeys(one.metric for one in entries))[:MOST_METRICS]
+    classes = [name for name in study.classes if any(entry.slo_class == name for entry in entries)]
+    metrics = list(dict.fromkeys(entry.metric for entry in entries))[:MOST_METRICS]
     labels = [(float(row), _metric_label(entries, name)) for row, name in enumerate(metrics)]
     rows = [
         [
-            _changes_panel(study, [one for one in entries if one.slo_class == name], compared,
+            _changes_panel(study, [entry for entry in entries if entry.slo_class == name], compared,
                            metrics, labels if column == 0 else [(at, "") for at, _ in labels],
                            name, _reach(entries))
             for column, name in enumerate(classes)
@@ -86,7 +86,7 @@ def changes(study: Study, place: str) -> Picture:
             _tail_panel(study, names, name, longest, column == 0)
             for column, name in enumerate(classes)
         ]
-        below = [Panel(one.marks, one.x, one.y) for one in rows[0]]  # titles stand above already
+        below = [Panel(row.marks, row.x, row.y) for row in rows[0]]  # titles stand above already
         rows, heights = [above, below], [0.75 + 0.3 * len(names), *heights]
     title = f"{', '.join(map(short, compared))} against {study.strategies[0]}"
     title += f": {place}" if place else ": TTFT P99 and every metric" if has_parts else ""
@@ -97,18 +97,22 @@ def changes(study: Study, place: str) -> Picture:
 
 
 def _entries(study: Study, place: str) -> list[ShownDifference]:
-    return [one for one in study.differences if one.place == place and one.percent.mean is not None]
+    return [
+        difference
+        for difference in study.differences
+        if difference.place == place and difference.percent.mean is not None
+    ]
 
 
 def _metric_label(entries: Sequence[ShownDifference], metric: str) -> str:
-    better = next(one.better for one in entries if one.metric == metric)
+    better = next(entry.better for entry in entries if entry.metric == metric)
     return f"{metric_name(metric)}\n({better} is better)"
 
 
 def _reach(entries: Sequence[ShownDifference]) -> tuple[float, float]:
     """Return the same axis for all classes, in %, wide enough for every interval."""
     intervals = [one for entry in entries for one in (entry.percent, entry.joint_percent) if one]
-    ends = [end for one in intervals for end in one if end is not None]
+    ends = [end for interval in intervals for end in interval if end is not None]
     low, high = max(min([-10.0, *ends]), -96.875), min(max([11.0, *ends]), 3100.0)
     return (100 + low) / 1.1 - 100, (100 + high) * 1.1 - 100
 
@@ -153,23 +157,23 @@ def _interval(low: float | None, high: float | None, at: float, style: Style, to
 
 
 def _has_tail(study: Study) -> bool:
-    has_parts = any(one.view == "p99" for one in study.parts)
+    has_parts = any(part.view == "p99" for part in study.parts)
     return study.opens_with == "changes" and has_parts and bool(_tails(study))
 
 
 def _tails(study: Study) -> dict[tuple[str, str], ShownFigure]:
-    return {(one.strategy, one.slo_class): one for one in study.tails if one.metric == TAIL}
+    return {(tail.strategy, tail.slo_class): tail for tail in study.tails if tail.metric == TAIL}
 
 
 def _longest(study: Study, names: Sequence[str]) -> float:
     sums: dict[tuple[str, str], float] = {}
-    for one in study.parts:
-        if one.view == "p99" and one.strategy in names:
-            sums[one.strategy, one.slo_class] = (
-                sums.get((one.strategy, one.slo_class), 0) + one.mean_ms
+    for part in study.parts:
+        if part.view == "p99" and part.strategy in names:
+            sums[part.strategy, part.slo_class] = (
+                sums.get((part.strategy, part.slo_class), 0) + part.mean_ms
             )
     tails = [one for (name, _), one in _tails(study).items() if name in names]
-    return max(1.0, *sums.values(), *(one.value.high or 0.0 for one in tails))
+    return max(1.0, *sums.values(), *(tail.value.high or 0.0 for tail in tails))
 
 
 def _tail_panel(
@@ -204,8 +208,8 @@ def _tail_panel(
 
 def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
     level = f"{100 * study.confidence:g} %"
-    has_joint = any(one.joint_percent for one in study.differences)
-    left = len({one.strategy for one in study.differences}) - num_compared
+    has_joint = any(difference.joint_percent for difference in study.differences)
+    left = len({difference.strategy for difference in study.differences}) - num_compared
     sentences = [
         f"{study.source} {study.workload_name}, the same requests for every strategy, "
         f"{study.runs.listed(study.seeds)}; means over {study.runs.many}.",
@@ -224,7 +228,9 @@ def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
     )
     if left > 0:
         sentences.append(f"{left} more strategies are in the table.")
-    if not study.pairs and any(one.num_pairs < len(study.seeds) for one in study.differences):
+    if not study.pairs and any(
+        difference.num_pairs < len(study.seeds) for difference in study.differences
+    ):
         sentences.append("Runs that did not come to their end are left out.")
     return " ".join(sentences)
 
@@ -236,9 +242,10 @@ def ranked(study: Study) -> Picture:
     """Return the best strategies, a row each: what their TTFT P99 is made of, and its change against the reference."""
     metric, reference = deciding(study), study.strategies[0]
     entries = [
-        one
-        for one in study.differences
-        if (one.metric, one.slo_class) == (metric, ALL_REQUESTS) and one.percent.mean is not None
+        difference
+        for difference in study.differences
+        if (difference.metric, difference.slo_class) == (metric, ALL_REQUESTS)
+        and difference.percent.mean is not None
     ]
     best = [str(row.cells[1]) for row in study.ranked[0].rows][:MOST_STRATEGIES]
     names = best if reference in best else [*best[:-1], reference]
@@ -282,7 +289,7 @@ def ranked(study: Study) -> Picture:
 
 def seed_by_seed(study: Study, places: Sequence[str]) -> list[Picture]:
     """Return the differences on each seed, for a metric of the reader's choice; at many places for one."""
-    metrics = list(dict.fromkeys(one.metric for one in study.values))
+    metrics = list(dict.fromkeys(value.metric for value in study.values))
     known = [name for name in HEADLINE_METRICS if name in metrics][:1]
     of_choice = list(dict.fromkeys([*known, *metrics]))[:MOST_SEED_METRICS]
     found = (
@@ -295,14 +302,18 @@ def seed_by_seed(study: Study, places: Sequence[str]) -> list[Picture]:
 
 def _seeds(study: Study, place: str, metric: str) -> Picture | None:
     values = {
-        (one.strategy, one.slo_class): one.values
-        for one in study.values
-        if (one.place, one.metric) == (place, metric)
+        (value.strategy, value.slo_class): value.values
+        for value in study.values
+        if (value.place, value.metric) == (place, metric)
     }
     pairs = dict.fromkeys(
-        (one.strategy, one.reference) for one in study.differences if one.place == place
+        (difference.strategy, difference.reference)
+        for difference in study.differences
+        if difference.place == place
     )
-    unit = next((one.unit for one in study.differences if one.metric == metric), "")
+    unit = next(
+        (difference.unit for difference in study.differences if difference.metric == metric), ""
+    )
     rows = []
     for strategy, reference in list(pairs)[:MOST_TIMELINES]:
         marks: list[Mark] = [Guide(0.0, "y")]

@@ -185,7 +185,8 @@ def _drawn(mark: Mark) -> list[bool]:
     """Return which points of a series have a place."""
     assert isinstance(mark, Series)
     known = (
-        [one is not None and math.isfinite(one) for one in values] for values in (mark.x, mark.y)
+        [value is not None and math.isfinite(value) for value in values]
+        for values in (mark.x, mark.y)
     )
     return [all(pair) for pair in zip(*known, strict=True)]
 

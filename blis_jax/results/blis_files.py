@@ -12,10 +12,10 @@ import numpy as np
 
 from blis_jax.core.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
-from blis_jax.metrics.adapters import adapter_fields
 from blis_jax.metrics.distributions import is_listed
 from blis_jax.metrics.kv import printed_hit_rate
 from blis_jax.metrics.reference import (
+    adapter_fields,
     aggregates,
     cluster_json,
     instance_block,

@@ -181,7 +181,7 @@ def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
     samples = {
         "TTFT cold (round 0):": recorded(requests.ttft_us, is_cold) / 1e3,
         "TTFT warm (round≥1):": recorded(requests.ttft_us, in_session & ~is_cold) / 1e3,
-        "Session duration:   ": np.array([one for one in durations if one > 0]),
+        "Session duration:   ": np.array([duration for duration in durations if duration > 0]),
     }
     lines = ["=== Session Metrics ===", f"  Sessions: {len(groups)}"]
     for label, values in samples.items():
@@ -291,7 +291,7 @@ def _figures(
     sample: Sample, percents: Sequence[int], has_mean: bool = True, decimals: int = 2
 ) -> str:
     values = {"mean": ratio(in_order(sample.values), sample.count)} if has_mean else {}
-    values |= {f"p{one}": percentile(sample, one) for one in percents}
+    values |= {f"p{percent}": percentile(sample, percent) for percent in percents}
     return " ".join(f"{name}={value:.{decimals}f}" for name, value in values.items())
 
 

@@ -79,8 +79,8 @@ def goodput_fields(
         is_class = requests.slo_class == (class_code(name) if name in CLASS_NAMES else -1)
         is_done = is_class & (requests.e2e_us >= 0)
         is_met = {
-            one: is_done & (times[one] >= 0) & (times[one] / 1e3 <= limits[name][one])
-            for one in sorted(limits[name])
+            limit: is_done & (times[limit] >= 0) & (times[limit] / 1e3 <= limits[name][limit])
+            for limit in sorted(limits[name])
         }
         good = int(np.count_nonzero(np.logical_and.reduce([is_done, *is_met.values()])))
         count = int(np.count_nonzero(is_class))

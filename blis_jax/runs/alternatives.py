@@ -56,7 +56,7 @@ class Alternative(Policy):
 
 def alternatives(policies: Sequence[Policy]) -> tuple[Alternative, ...]:
     """Return each routing policy as an alternative of all: it decides as it does alone, in a program of all."""
-    together = _together(tuple(one.function() for one in policies))
+    together = _together(tuple(policy.function() for policy in policies))
     of = tuple(policies)
     return tuple(dataclasses.replace(together, of=of, which=at) for at in range(len(of)))
 

@@ -156,17 +156,17 @@ Execute = Callable[[Call], Results]
 
 def execute(call: Call) -> Results:
     """Run a compiled call; the tables of one that measures stay on the device until they are looked at."""
-    group, measured = call.group, call.measured
+    group = call.group
     if (run := call.long_run) is not None:
         return results_of([run.in_stretches(group.shape)])
     given = call.given()
     with jax.enable_x64(True):
         left = ran(call, call.arguments(given))
-        if measured is None:
+        if call.measured:
+            drawn, report = jax.device_get((left.drawn, left.report))
+        else:
             left = _on_host(left)
             drawn, report = left.drawn, left.report
-        else:
-            drawn, report = jax.device_get((left.drawn, left.report))
 
     def look(at: int) -> Observation:
         numbers, source = given[at]

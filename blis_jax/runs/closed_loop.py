@@ -123,7 +123,7 @@ def simulate_closed_loop(
         ConfigError: a policy, a number or a table cannot be used.
     """
     options = options or Options()
-    is_endless = any(math.isinf(one.num_rounds) for one in workload.sessions.values())
+    is_endless = any(math.isinf(session.num_rounds) for session in workload.sessions.values())
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
     answers: dict[tuple[str, int], int] = {}
     while True:

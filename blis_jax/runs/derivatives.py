@@ -176,7 +176,9 @@ class Differentiator:
 
     def _stacked(self, shape: EngineShape, inputs: Inputs) -> Numbers:
         """The slopes of the inputs, `[direction, ...]`."""
-        slopes = [slopes_along(shape, inputs[0], inputs[1], one) for one in self.directions]
+        slopes = [
+            slopes_along(shape, inputs[0], inputs[1], direction) for direction in self.directions
+        ]
         stacked: Numbers = jax.tree.map(lambda *leaves: np.stack(leaves), *slopes)
         return stacked
 
@@ -247,8 +249,8 @@ class Repeated:
         return LatencySlopes(
             requests.ttft_us,
             requests.e2e_us,
-            np.stack([one.ttft_us for one in slopes]),
-            np.stack([one.e2e_us for one in slopes]),
+            np.stack([slope.ttft_us for slope in slopes]),
+            np.stack([slope.e2e_us for slope in slopes]),
         )
 
 
@@ -271,7 +273,7 @@ def _derivatives(record: RunRecord, wrt: tuple[str, ...], each: list[SlopesSeen]
 
     def of_requests(name: str) -> np.ndarray:
         exists = getattr(record.requests, name) >= 0
-        return np.stack([np.where(exists, _column(one, name), np.nan) for one in slopes])
+        return np.stack([np.where(exists, _column(slope, name), np.nan) for slope in slopes])
 
     ttft = of_requests("ttft_us")
     return Derivatives(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
@@ -232,10 +233,8 @@ class KeptProgram(Program):
         try:
             return jax.block_until_ready(self.ready[shapes](*arguments))
         except jax.errors.JaxRuntimeError:  # XLA may leave out a function when it writes a program
-            if (
-                path := self.loaded.pop(shapes, None)
-            ) is not None:  # else another thread has met it
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(KeyError):  # another thread has met it
+                self.loaded.pop(shapes).unlink(missing_ok=True)
             self.ready[shapes] = self.jitted
             return self.jitted(*arguments)
 

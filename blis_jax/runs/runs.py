@@ -156,7 +156,7 @@ class Run(ABC):
             changes["names"] = instance_names(self.config, orders)
         record = run_record(observation, repairs)
         if record.adapters is not None:
-            ids = tuple(one.id for one in self.config.lora_config.adapters)
+            ids = tuple(adapter.id for adapter in self.config.lora_config.adapters)
             changes["adapters"] = dataclasses.replace(record.adapters, ids=ids)
         return self._with_regret(dataclasses.replace(record, **changes), observation)
 

@@ -21,8 +21,7 @@ from blis_jax.core.columns import (
 )
 from blis_jax.core.exact import truncate
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import EngineShape, Mechanism, Params, RequestView, never
 from blis_jax.policies.seeds import RandomSource
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask

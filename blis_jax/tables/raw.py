@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.tables.adapters import AdapterTable
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.gateways import Dispatches
@@ -83,6 +82,9 @@ class Raw(HasParts):
 def parts_of(state: State, *more: object) -> Parts:
     """Return what results read of the state's sub-trees, and more."""
     blocks = [state[Blocks]] if Blocks in state else []
-    records = [BlockRecords(one.life, one.pool, one.evictions, one.num_evictions) for one in blocks]
+    records = [
+        BlockRecords(block.life, block.pool, block.evictions, block.num_evictions)
+        for block in blocks
+    ]
     tiers = [OffloadCounts(state[OffloadTable].counts)] if OffloadTable in state else []
     return Parts(*records, *tiers, *(state[kind] for kind in _READ if kind in state), *more)

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.exact import exact_product, exact_quotient
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import Absent, ClusterParams, EngineShape, Mechanism
 from blis_jax.policies.contexts import Outstanding
 

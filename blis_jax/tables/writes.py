@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import selected
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import LAST, NO_REQUEST, Absent
 from blis_jax.tables.blocks import InstanceMemory, MemoryTask
 from blis_jax.tables.context import Context, Work

@@ -261,8 +261,8 @@ def _columns(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) ->
         "model": np.array([client.model for client in senders], object),
         ADAPTER: np.array([getattr(client, "adapter", "") for client in senders], object),
         "streaming": np.where(streams, "true", "false").astype(object),
-        "reason_ratio": trace_v3.ratio_texts(one.reason_ratio for one in requests),
-        trace_v3.TARGET: np.array([one.slo_target_us for one in requests], np.int64),
+        "reason_ratio": trace_v3.ratio_texts(request.reason_ratio for request in requests),
+        trace_v3.TARGET: np.array([request.slo_target_us for request in requests], np.int64),
         **{name: parts[:, place] for place, name in enumerate(PARTS)},
     }
 

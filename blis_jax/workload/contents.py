@@ -25,7 +25,7 @@ class Segments:
     and the same start. The last common segment may end earlier in one of them.
     """
 
-    ptr: Int64[np.ndarray, " request+1"]  # segments of request r are ptr[r] to ptr[r + 1]
+    ptr: Int64[np.ndarray, " offset"]  # segments of request r are ptr[r] to ptr[r + 1]
     content: Int64[np.ndarray, " segment"]  # any number, equal where the contents are
     end: Int64[np.ndarray, " segment"]  # tokens from the start of the sequence, exclusive
 

@@ -148,7 +148,7 @@ def tenant_order(name: str) -> str:
     return name or "default"
 
 
-def tenants_in_order(names: Iterable[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def tenants_in_order(names: Iterable[object]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the new code `[tenant]` of each tenant, and the names in the order of these codes."""
     texts = [str(name) for name in names]
     order = sorted(range(len(texts)), key=lambda at: tenant_order(texts[at]))
@@ -276,7 +276,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
     return type(table)(**cast(Any, padded))
 
 
-def _extended(column: np.ndarray, more: int, value: int) -> np.ndarray:
+def _extended(column: np.ndarray, more: int, value: int | np.integer) -> np.ndarray:
     """Return the column with `more` entries behind; `np.pad` takes ten times as long."""
     return np.concatenate([column, np.full(more, value, column.dtype)])
 

@@ -25,7 +25,7 @@ from blis_jax.policies.contract import (
     PickerContext,
     QueueContext,
 )
-from blis_jax.policies.routing.by_score import weighted
+from blis_jax.policies.routing.by_score import shares_of, weighted
 from blis_jax.policies.routing.pickers import first_best
 from blis_jax.workload.distribution import prefix_lengths
 from blis_jax.workload.reference import draw
@@ -68,7 +68,7 @@ def scores_of(
         states, keys = _states(functions.scorers, numbers.policy.scorers), [None] * len(scorers)
         with runtime_infinity(infinity):
             asked = functions.scorers, numbers.policy, states, context, keys
-            return combined_scores(*asked)[0]
+            return combined_scores(*asked, shares_of(numbers.policy.scorer_weights))[0]
 
     with jax.enable_x64(True):
         cases = (loads.astype(np.int32), utilization.astype(np.float64), matched.astype(np.int32))

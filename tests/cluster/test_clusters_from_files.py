@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.commands.run.command import main as run
 from blis_jax.results import dataset as results
+from blis_jax.run import main as run
 from sweeps.ablate import main as ablate
 from sweeps.compare.__main__ import main as compare
 from sweeps.optimize import main as optimize

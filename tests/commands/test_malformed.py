@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_jax import run
 from blis_jax.commands import cli
-from blis_jax.commands.run import command as run
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
 from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing

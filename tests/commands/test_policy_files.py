@@ -10,8 +10,8 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.august_files import options_of
 from blis_jax.commands.cluster_settings import cluster_config, with_shares
-from blis_jax.commands.run.command import main
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.run import main
 
 MODEL = "meta-llama/llama-3.1-8b-instruct"
 

@@ -18,6 +18,7 @@ from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
 from blis_jax.errors import ConfigError
 from blis_jax.policies import HandOver, hand_over_policy, scorer
 from blis_jax.policies.reading import CACHES
+from blis_jax.policies.routing.by_score import shares_of
 from tests.policies.test_contract import gateway_scenes
 
 PRECISE = {
@@ -98,7 +99,8 @@ def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> No
             None,
             np.uint64(0),
         )
-        asked = (by_index, by_own_index), params, [None, None], context, [None, None]
+        shares = shares_of(params.scorer_weights)
+        asked = (by_index, by_own_index), params, [None, None], context, [None, None], shares
         fed, *_ = combined_scores(*asked, is_precise=True)
         usual, *_ = combined_scores(*asked)
         np.testing.assert_allclose(usual, matched / 100, rtol=1e-12)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from blis_jax import run
 from blis_jax.calibrate import __main__ as calibrate
-from blis_jax.commands.run import command as run
 from blis_jax.traces import __main__ as traces
 from surrogate import coverage, predict, report
 from sweeps import gradient

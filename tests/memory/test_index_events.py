@@ -15,7 +15,7 @@ import pytest
 
 from blis_jax.core.columns import When, always, branch
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.engine.loop import _node_of, _shared_numbers
 from blis_jax.memory import index_events
 from blis_jax.memory.block_tables.contents import names

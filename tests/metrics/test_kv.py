@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from blis_jax.commands.run import command as run
+from blis_jax import run
 from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics import reference as metrics
 from blis_jax.records import invariants

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from blis_jax import ConfigError
-from blis_jax.commands.run.command import main
 from blis_jax.policies import ClusterChange, NoParams, NoState
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.scenes import scene_of
+from blis_jax.run import main
 
 
 @pytest.fixture(autouse=True)

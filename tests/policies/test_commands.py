@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_jax.commands.run.command import main as run
+from blis_jax.run import main as run
 from sweeps.compare.__main__ import main as compare
 from sweeps.optimize import main as optimize
 from sweeps.sweep.command import main as sweep

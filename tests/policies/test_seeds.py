@@ -12,7 +12,6 @@ import pytest
 import blis_jax
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.named_policies import draws
-from blis_jax.commands.run.command import main
 from blis_jax.commands.run.flags import RunOptions
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_options
@@ -24,6 +23,7 @@ from blis_jax.policies.seeds import (
     policy_seed,
     policy_seed_under,
 )
+from blis_jax.run import main
 from blis_jax.runs.derivatives import jacobian
 from blis_jax.runs.many_runs import over_params, over_seeds, simulate
 from blis_jax.runs.options import Options

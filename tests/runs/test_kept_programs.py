@@ -66,7 +66,7 @@ import sys
 from blis_jax.runs import programs
 if sys.argv.pop(1) == "kept":
     programs.run_row = programs.draw = None  # tracing ends in an error
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 sys.exit(main(sys.argv[1:]))
 """
 WORDS = "--model meta-llama/llama-3.1-8b-instruct --workload-spec mixed --rng jax --seed 3"

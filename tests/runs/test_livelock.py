@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records import invariants
 from blis_jax.records.record import RunRecord, Status

@@ -23,22 +23,32 @@ import numpy as np
 from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
 
-CHECKED = ("core", "tables", "prefix_index", "memory", "engine", "policies", "latency")
+CHECKED = (
+    "core", "tables", "prefix_index", "memory", "engine", "policies", "latency", "statistics", "workload",
+    "calibrate",
+)  # fmt: skip
 # names and settings on the host, and the fields of rows, which are read thousands of times while a program is traced
 LEFT_OUT = (
     "core.kinds", "core.rows", "core.columns", "policies.numbers", "policies.registry",
     "policies.reading", "policies.scenes",
+    # checked by pydantic
+    "workload.expansion", "workload.inference_perf", "workload.length_laws", "workload.revised_spec", "workload.spec",
+    "workload.spec_parts",
+    # asked for every number that is drawn
+    "workload.go_math", "workload.go_random",
 )  # fmt: skip
 OF_MANY = (
     "Exits",
     "FleetView",
     "Members",
+    "RequestTable",
     "RequestView",
     "Snapshots",
     "StepBatch",
 )  # as contexts: tests and calls of several runs make many at once, with an axis in front
 FUNCTION, CLASS = "__checked_function__", "__checked_class__"
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number may stand for a float
+ON_HOST = np.ndarray | np.generic  # a reduction of numpy's returns a number without axes
 ANY_ARRAY = jax.Array | np.ndarray | np.generic  # numbers are made on the host
 UNRESOLVED: set[tuple[str, str]] = set()
 """Module and text of annotations that could not be read."""
@@ -83,7 +93,7 @@ def _names(module: str) -> dict[str, Any]:
             wanted = {one.name for one in getattr(statement, "names", ())}
             names |= {name: known[name] for name in wanted & known.keys()}
             is_all = is_all and wanted <= known.keys()
-    names |= {"Array": ANY_ARRAY, "Self": Any}
+    names |= {"Array": ANY_ARRAY, "OnHost": ON_HOST, "Self": Any}
     if names.get("Absent") is Any:
         names["Absent"] = None
     if is_all:
@@ -104,7 +114,8 @@ def resolved(
         if isinstance(annotation, str):
             names = _names(inherited.get(name, function.__module__))
             try:
-                found = eval(annotation.replace("jax.Array", "Array"), names)
+                text = annotation.replace("jax.Array", "Array").replace("[np.ndarray,", "[OnHost,")
+                found = eval(text, names)
             except Exception:
                 UNRESOLVED.add((function.__module__, annotation))
                 found = Any

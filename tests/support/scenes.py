@@ -15,7 +15,7 @@ from blis_jax.cluster.router import FlowSettings
 from blis_jax.cluster.setting_values import OF_FIRST_RECORDS
 from blis_jax.cluster.settings import declared_in
 from blis_jax.core.kinds import KINDS, ROUTER
-from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import EngineShape
 from blis_jax.engine.loop import first_state
 from blis_jax.engine.mechanism import mechanism, params

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.memory.block_tables.block_rows import BlockRows
 from blis_jax.tables.blocks import Blocks
 from blis_jax.tables.journeys import Downs, Orders

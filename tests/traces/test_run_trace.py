@@ -7,7 +7,7 @@ import numpy as np
 import pandas
 import pytest
 
-from blis_jax.commands.run import command as run
+from blis_jax import run
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.write import write_trace
 from tests.support.recorded.reference_data import REPO_ROOT

@@ -14,7 +14,7 @@ def make_segments(rows):
     """Segments of requests given as lists of (content, length)."""
     ptr = np.cumsum([0, *(len(row) for row in rows)])
     content = np.array([content for row in rows for content, _ in row], np.int64)
-    ends = [np.cumsum([length for _, length in row]) for row in rows]
+    ends = [np.cumsum([length for _, length in row], dtype=np.int64) for row in rows]
     return Segments(ptr, content, np.concatenate([np.zeros(0, np.int64), *ends]))
 
 

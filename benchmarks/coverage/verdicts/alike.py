@@ -114,7 +114,9 @@ def _scaled(
 def is_false(first: Runs, second: Runs, names: Sequence[str], inference: Inference) -> bool:
     """Return whether any metric of the family gets a verdict."""
     pairs = [pair_of(first, second, name) for name in names]
-    return any(one.verdict in (BETTER, WORSE) for one in differences(pairs, inference))
+    return any(
+        difference.verdict in (BETTER, WORSE) for difference in differences(pairs, inference)
+    )
 
 
 def drawn(

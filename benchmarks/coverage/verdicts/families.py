@@ -68,7 +68,7 @@ def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer
     truths[:num_effects] = LARGE * (-1.0) ** np.arange(num_effects)
     changes = truths[:, None] + noise(rng, (SIZE, MOST_SEEDS))
     base = 100 + 5 * rng.normal(size=MOST_SEEDS)
-    pairs = [Pair(base[:NUM_SEEDS], base[:NUM_SEEDS] + one[:NUM_SEEDS]) for one in changes]
+    pairs = [Pair(base[:NUM_SEEDS], base[:NUM_SEEDS] + change[:NUM_SEEDS]) for change in changes]
     found = differences(pairs, BY_STUDENT)
     verdicts = [one.verdict for one in found]
     counts = [count for count in looks() if count <= MOST_SEEDS]
@@ -79,7 +79,7 @@ def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer
         is_false(verdicts, truths),
         any(is_false(each, truths) for each in later),
         all(one.simultaneous.holds(truth) for one, truth in simultaneous),
-        float(np.mean([one in (BETTER, WORSE) for one in verdicts[:num_effects]]))
+        float(np.mean([verdict in (BETTER, WORSE) for verdict in verdicts[:num_effects]]))
         if num_effects
         else np.nan,
     )
@@ -88,7 +88,8 @@ def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer
 def verdicts_on(base: np.ndarray, changes: np.ndarray) -> list[str]:
     """Return anytime-valid verdicts on changes `[difference, seed]`."""
     return [
-        one.verdict for one in differences([Pair(base, base + one) for one in changes], ANYTIME)
+        difference.verdict
+        for difference in differences([Pair(base, base + change) for change in changes], ANYTIME)
     ]
 
 

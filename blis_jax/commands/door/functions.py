@@ -91,13 +91,13 @@ class StudyResult:
     @property
     def tables(self) -> dict[str, Table]:
         """Return the tables that have rows, by name."""
-        filled = [one for one in self.findings.tables if one.rows]
+        filled = [table for table in self.findings.tables if table.rows]
         return {one.name or one.title or f"table {at}": one for at, one in enumerate(filled)}
 
     @property
     def pictures(self) -> list[str]:
         """Return the titles of the pictures that `plot` draws."""
-        return [one.title for one in self.findings.pictures]
+        return [picture.title for picture in self.findings.pictures]
 
     def to_dataframe(self, table: str | None = None) -> pandas.DataFrame:
         """Return a table as a pandas DataFrame, the first one if none is named.
@@ -154,7 +154,7 @@ class StudyResult:
             brief = table.brief()
             if brief.rows:
                 shown.append(f"<p>{html.escape(table.title or name)}</p>{render.table_html(brief)}")
-        shown += [drawing.svg(one) for one in self.findings.pictures[:1]]
+        shown += [drawing.svg(picture) for picture in self.findings.pictures[:1]]
         return "\n".join(shown)
 
     def _table(self, name: str | None) -> Table:
@@ -184,12 +184,12 @@ def _frame(table: Table) -> pandas.DataFrame:
             }
         found = {cell.unit.strip() for cell in numbers}
         if len(found) == 1 and (unit := found.pop()):
-            units |= dict.fromkeys([one for one in columns if one.startswith(name)], unit)
+            units |= dict.fromkeys([column for column in columns if column.startswith(name)], unit)
     if "metric" in columns and "unit" not in columns:  # `TTFT mean, ms`
         named = {
             "unit": [
-                str(one).rpartition(", ")[2] if ", " in str(one) else ""
-                for one in columns["metric"]
+                str(column).rpartition(", ")[2] if ", " in str(column) else ""
+                for column in columns["metric"]
             ]
         }
         at = list(columns).index("metric") + 1

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.core.columns import apart, put
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.rows import Row, Whole
 from blis_jax.core.types import UNROUTED
 from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted

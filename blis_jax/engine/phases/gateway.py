@@ -13,7 +13,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, choose
 from blis_jax.core.exact import full_blocks
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.engine.calendar import later
 from blis_jax.engine.phases.decisions import Decisions, Routed, no_decisions
@@ -105,8 +105,8 @@ def _context(
 def _travelled(journeys: Sequence[Journey]) -> dict[str, jax.Array]:
     return {
         name: value
-        for one in journeys
-        for name, value in (("came_from", one.came_from), ("computed_tokens", one.computed))
+        for journey in journeys
+        for name, value in (("came_from", journey.came_from), ("computed_tokens", journey.computed))
     }
 
 

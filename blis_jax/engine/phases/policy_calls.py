@@ -197,18 +197,16 @@ def combined_scores(
     states: Sequence[object],
     context: GatewayContext,
     keys: Sequence[jax.Array | None],
-    shares: jax.Array | None = None,
+    shares: jax.Array | None,
     is_precise: bool = False,
 ) -> tuple[Float[Array, "instance"], list[jax.Array], list[Any]]:
     """Return the weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
 
     With it go the scores of each scorer, which are not cut, and the scorers' states.
 
-    `shares` are those of the weights, if they are known already. Where the caches feed the router's index, the
-    reference fills no other one.
+    `shares` are those of the weights; None without scorers. Where the caches feed the router's index, the reference
+    fills no other one.
     """
-    if scorers and shares is None:
-        shares = shares_of(params.scorer_weights)
     scores, after = [], []
     for index, scorer in enumerate(scorers):
         mine = dataclasses.replace(context, key=keys[index])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.core.columns import choose
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.engine.calendar import Due, EventSource, InstanceSource, NextEvent, Outlook
 from blis_jax.engine.phases.completions import tell_instance
 from blis_jax.engine.phases.departures.giving_up import (

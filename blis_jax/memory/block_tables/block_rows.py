@@ -12,8 +12,7 @@ from jax import lax
 
 from blis_jax.core.columns import as_int, selected
 from blis_jax.core.exact import in_last_block
-from blis_jax.core.parts import HasParts, Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import HasParts, Parts, pytree
 from blis_jax.core.types import LAST
 from blis_jax.memory.memory import Choice, Subject
 from blis_jax.tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from blis_jax.workload.length_laws import LengthLaw
 
     Number = Any  # numpy on the host, jax inside a trace
+    GapProposals = tuple[Float[Array, " proposal"], Bool[Array, " proposal"]]
 
 
 LONGEST_TOKENS = 2**30  # no KV cache holds as many: such a request is dropped all the same
 GAMMA_ACCEPTANCE = 0.95  # least acceptance rate of the gamma proposals, at shape 1
-
-GapProposals = tuple["Float[Array, ' proposal']", "Bool[Array, ' proposal']"]
 
 
 def _exponential(key: PRNGKeyArray, num: int) -> Float[Array, " proposal"]:

@@ -27,7 +27,7 @@ from blis_jax.workload.table import (
 if TYPE_CHECKING:
     from jaxtyping import Int32, Int64, UInt64
 
-    Tokens = Int32[np.ndarray, " token"]
+    Tokens = Int32[np.ndarray, " _"]  # of any length
 
 
 NOT_SHORT = -1
@@ -35,7 +35,7 @@ NOT_SHORT = -1
 
 def block_ids(
     rows: Sequence[Sequence[Tokens]], block_size: int
-) -> tuple[Int64[np.ndarray, " request+1"], Int64[np.ndarray, " block"]]:
+) -> tuple[Int64[np.ndarray, " offset"], Int64[np.ndarray, " block"]]:
     """Return row pointers and the id of each full block, for requests given as parts of their tokens.
 
     Blocks have equal ids if and only if the tokens up to their ends are equal; ids are numbered in
@@ -54,8 +54,8 @@ class _KeptBlocks:
     """The full blocks of all requests; of a first part that several requests share, those of its first request."""
 
     tokens: Int32[np.ndarray, "block token"]
-    block_ptr: Int64[np.ndarray, " request+1"]  # of all blocks
-    kept_ptr: Int64[np.ndarray, " request+1"]
+    block_ptr: Int64[np.ndarray, " offset"]  # of all blocks
+    kept_ptr: Int64[np.ndarray, " offset"]
     skipped: Int64[np.ndarray, " request"]  # leading blocks that are not kept here
     holder: Int64[np.ndarray, " request"]  # the request that keeps them, which skips none
 

@@ -307,7 +307,7 @@ class WindowSender:
                 end_us = int(min(window.end_us, horizon_us))
                 requests += self._window(stream, window.model_copy(update={"end_us": end_us}))
         # rounds share their history, so this counts more than was drawn and never less
-        num_tokens = sum(one.input_len + len(one.output) for one in requests)
+        num_tokens = sum(request.input_len + len(request.output) for request in requests)
         return RequestBatch(0, requests, num_tokens)
 
     def _window(self, stream: Stream, window: RevisedWindow) -> list[DrawnRequest]:

@@ -110,7 +110,7 @@ def _most_later_rounds(workload: DrawnWorkload, most_rounds: int | None) -> floa
         if most_rounds < 1:
             raise ConfigError(f"most_rounds: got {most_rounds}, allowed is 1 or more")
         return most_rounds - 1
-    endless = [one for one in workload.sessions.values() if math.isinf(one.num_rounds)]
+    endless = [session for session in workload.sessions.values() if math.isinf(session.num_rounds)]
     if not endless:
         return math.inf
     if math.isinf(workload.budget):
@@ -154,7 +154,9 @@ def _table(
             np.int64,
         ),
         timeout_us=np.where(deadline > 0, deadline - arrival, 0),
-        is_growing=np.array([one is not None and one.is_growing for one in sessions], bool),
+        is_growing=np.array(
+            [session is not None and session.is_growing for session in sessions], bool
+        ),
         id_rank=arrays["id_rank"],
         is_cut=np.array(is_cut, bool),
         budget=int(min(workload.budget, len(requests))),

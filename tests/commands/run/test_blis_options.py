@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from blis_jax import run
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.door.catalogue import COMMANDS
 from blis_jax.commands.door.dispatch import main as door
 from blis_jax.commands.parser import declared
-from blis_jax.commands.run import command as run
 from blis_jax.commands.run import one_run
 from blis_jax.commands.run.flags import RunOptions, make_parser
 from blis_jax.commands.run.workload import source_of

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from blis_jax import run
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, from_flags
 from blis_jax.commands import cluster_settings
 from blis_jax.commands.options import cluster_flags
-from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run import requests as sessions
 from blis_jax.commands.run.flags import RunOptions, make_parser

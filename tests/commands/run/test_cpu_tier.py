@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_jax.commands.run import command as run
+from blis_jax import run
 
 DOCUMENTS = """\
 version: "2"

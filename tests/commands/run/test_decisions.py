@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 
 ASKED = ["--profile", "blis-2026-08", "--model", "meta-llama/llama-3.1-8b-instruct"]
 ASKED += ["--summarize-trace", "--trace-level", "decisions"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.rows import to_table
 from blis_jax.workload.table import with_media, with_models, with_timeouts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 from blis_jax.workload.table import FURTHER
 
 RUN = ["--model", "meta-llama/llama-3.1-8b-instruct", "--profile", AUGUST, "--flow-control"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blis_jax.cluster.config import AUGUST
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 
 DATA = Path(__file__).parents[2] / "data" / "pools_of_blis.json"
 RUNS: dict[str, dict[str, Any]] = json.loads(DATA.read_text("utf-8"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 from tests.metrics.test_reference import differences
 from tests.support.recorded.reference_data import REPO_ROOT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 from tests.commands.run.test_command import MODEL, save_workload, workload_arrays
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
 

@@ -5,7 +5,7 @@ import pandas
 import pytest
 
 from blis_jax.cluster.config import FIELDS
-from blis_jax.commands.run.command import main
+from blis_jax.run import main
 from tests.support.recorded.revised_data import COMMANDS, FOLDER, recorded
 
 pytestmark = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from blis_jax import run
 from blis_jax.commands import cli
-from blis_jax.commands.run import command as run
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import with_workload_spec
 from blis_jax.errors import ConfigError

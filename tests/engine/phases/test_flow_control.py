@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.core.parts import HasParts, Parts
+from blis_jax.core.pytrees import HasParts, Parts
 from blis_jax.core.types import SLO_CLASSES, EngineShape
 from blis_jax.engine import mechanism
 from blis_jax.engine.cluster_params import NO_TARGET, queue_params

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_jax.commands.run.command import main as run
+from blis_jax.run import main as run
 from sweeps.compare.__main__ import main as compare
 from tests.support.recorded.reference_data import REPO_ROOT
 

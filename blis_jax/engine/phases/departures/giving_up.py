@@ -16,7 +16,7 @@ from jax import lax
 from blis_jax.core.columns import as_int, choose
 from blis_jax.core.exact import ceil_div
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import HasParts
+from blis_jax.core.pytrees import HasParts
 from blis_jax.core.types import LAST, NO_REQUEST
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.step_end import next_event

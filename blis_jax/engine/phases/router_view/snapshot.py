@@ -10,7 +10,7 @@ from jax import lax
 
 from blis_jax.core.columns import branch, choose
 from blis_jax.core.exact import exact_quotient
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.core.types import ENCODE, ROLES, Snapshots
 from blis_jax.engine.phases.router_view.asked import adapters_now, has_adapter, prompts_now
 from blis_jax.policies.reading import ADAPTERS, CPU_TIER, KV

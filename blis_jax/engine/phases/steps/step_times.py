@@ -16,8 +16,7 @@ from jax import lax
 
 from blis_jax.core.columns import branch, together
 from blis_jax.core.exact import truncate
-from blis_jax.core.parts import Parts
-from blis_jax.core.pytrees import pytree
+from blis_jax.core.pytrees import Parts, pytree
 from blis_jax.core.types import LAST
 from blis_jax.core.views import Members, StepBatch
 from blis_jax.engine.phases.steps.hooks import StepHooks
@@ -360,7 +359,9 @@ def factors_of(
     hooks: Sequence[StepHooks],
 ) -> list[jax.Array]:
     """Return by what the step of the batch takes longer, of all hooks."""
-    return [one for hook in hooks for one in hook.factors(ctx, state, work, instance, written)]
+    return [
+        factor for hook in hooks for factor in hook.factors(ctx, state, work, instance, written)
+    ]
 
 
 def lengthened(ctx: Context, raw: jax.Array, factors: Sequence[jax.Array]) -> jax.Array:

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.core.outcome import Outcome
-from blis_jax.core.parts import Parts
+from blis_jax.core.pytrees import Parts
 from blis_jax.engine.phases.departures.giving_up import next_drop
 from blis_jax.records.record import Status
 from blis_jax.runs.many_runs import simulate
