@@ -53,11 +53,11 @@ def test_the_turns_of_a_session_have_one_class():
 
 
 def test_classes_of_the_trace_stay(tmp_path):
-    text = PLAIN + "0,1,1,batch,,0\n1000000,1,1,,,0\n"
+    text = PLAIN + "0,1,2,batch,,0\n1000000,1,2,,,0\n"
     trace = read_text(tmp_path, text, slo_mix="critical:1")
     assert trace.rows.slo_class.tolist() == [4, 1]
     assert trace.report.notes == []
-    trace = read_text(tmp_path, PLAIN + "0,1,1,batch,,0\n", slo_mix="critical:1")
+    trace = read_text(tmp_path, PLAIN + "0,1,2,batch,,0\n", slo_mix="critical:1")
     assert "--slo-mix has no effect" in trace.report.notes[0]
 
 
@@ -117,7 +117,7 @@ def test_sessions_need_sessions(tmp_path):
 
 
 def test_contents_of_the_trace_stay(tmp_path):
-    text = lines_of((0, 600, 1, [1, 2]), (900, 600, 1, [3, 4]))
+    text = lines_of((0, 600, 2, [1, 2]), (900, 600, 2, [3, 4]))
     trace = read_text(tmp_path, text, prefix_model="shared:64")
     assert shared_blocks(to_table(trace.rows, 16)[0]) == {}
     assert "--prefix-model has no effect" in trace.report.notes[0]

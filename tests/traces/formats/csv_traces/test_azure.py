@@ -106,10 +106,10 @@ def test_rows_out_of_order_are_sorted_and_ties_keep_the_order_of_the_file(tmp_pa
     trace = read_text(
         tmp_path,
         HEADER
-        + "2023-11-16 18:00:02,1,1\n"
-        + "2023-11-16 18:00:01,2,1\n"
-        + "2023-11-16 18:00:02,3,1\n"
-        + "2023-11-16 18:00:01,4,1\n",
+        + "2023-11-16 18:00:02,1,2\n"
+        + "2023-11-16 18:00:01,2,2\n"
+        + "2023-11-16 18:00:02,3,2\n"
+        + "2023-11-16 18:00:01,4,2\n",
     )
     assert trace.rows.input_len.tolist() == [2, 4, 1, 3]
     assert trace.rows.arrival_us.tolist() == [0, 0, 10**6, 10**6]

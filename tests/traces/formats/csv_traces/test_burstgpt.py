@@ -27,7 +27,7 @@ def test_seconds_lengths_models_and_log_types(tmp_path):
 
 
 def test_failed_requests_are_left_out_and_not_malformed(tmp_path):
-    text = OLD + "5,a,4,1,5,x\n6,a,4,0,4,x\n7,a,4,0,4,x\n8,a,0,3,3,x\n9,a,4,2,6,x\n"
+    text = OLD + "5,a,4,3,7,x\n6,a,4,0,4,x\n7,a,4,0,4,x\n8,a,0,3,3,x\n9,a,4,2,6,x\n"
     trace = read_text(tmp_path, text)
     assert trace.rows.arrival_us.tolist() == [5_000_000, 9_000_000]
     assert trace.report.notes == ["2 failed requests (no response tokens) left out"]
