@@ -256,7 +256,7 @@ class Posterior:
         """Return the settings of one instance that the fit was made for, whoever routes to how many."""
         of_cluster = ("num_instances", "routing_policy")
         known = {name: value for name, value in self.cluster.items() if name not in of_cluster}
-        if known:
+        if known or self.law:
             told = {"model": "", "hardware": "", "tp": 1}
             names = {"model": "model", "gpu": "hardware", "tp": "tp"}
             told |= {names[name]: value for name, value in self.server.items() if name in names}

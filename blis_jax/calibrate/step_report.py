@@ -102,13 +102,13 @@ def _verdict(found: Sequence[DeploymentFit]) -> list[str]:
 
 def is_good(one: DeploymentFit) -> bool:
     """Return whether a law is near enough to its engine that a simulation may rank routers with it."""
-    errors = one.every_second
-    prompts = [errors[name].median for name in PHASES[1:] if name in errors and errors[name].steps]
-    if math.isfinite(one.windows):
-        prompts.append(one.windows)
-    decode = errors["decode"].median if "decode" in errors else math.nan
-    is_decode_good = not decode > MOST_DECODE
-    return is_decode_good and (not prompts or min(prompts) <= MOST_PROMPT)
+    errors = {name: error.median for name, error in one.every_second.items() if error.steps}
+    prompts = (
+        one.windows
+        if math.isfinite(one.windows)
+        else max([errors.get(name, 0.0) for name in PHASES[1:]])
+    )
+    return errors.get("decode", 0.0) <= MOST_DECODE and prompts <= MOST_PROMPT
 
 
 def _medians(found: Sequence[DeploymentFit]) -> str:

@@ -116,7 +116,7 @@ def _pieces(value: Any, ends: tuple[int, ...], xp: ModuleType) -> list[Any]:
     return [*inner, xp.maximum(value - ends[-1], 0.0)]
 
 
-@latency_model(TERMS, needs_members=True, has_equal_decode_steps=False)
+@latency_model(TERMS, needs_members=True, has_equal_decode_steps=False, overhead=None)
 def step_law(beta: Float[Array, "term"], batch: StepBatch) -> jax.Array:
     """Return the sum of all terms, at least 1 µs."""
     total = jnp.float64(0.0)

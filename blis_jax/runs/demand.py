@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
 from blis_jax.cluster.offload_tiers import cpu_capacity
-from blis_jax.cluster.step_times import model_of
+from blis_jax.cluster.step_times import model_of, name_of
 from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import EngineShape, Mechanism
 from blis_jax.engine.cluster_params import rows_to_begin_with
@@ -179,8 +179,8 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
     guess = guessed_slots(count, sharing_instances(config))
-    is_fitted = model_of(config).sizes is None and not is_file(config.latency_model)
-    if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_fitted:
+    is_linear = name_of(config).startswith("blackbox")
+    if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_linear:
         return guess
     (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
     alpha += max(per_instance(config, "network_delay"))

@@ -1,5 +1,6 @@
 """The step law fitted: known laws come back, bookings on neighbours are undone, and files say what they hold."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -130,7 +131,8 @@ def test_several_deployments_in_one_file(tmp_path, capsys):
     pd.concat([made_steps(tp=1), made_steps(tp=2)]).to_csv(steps, index=False)
     assert main([str(steps), "--output", str(fit), "--figure", "none"]) == 0
     assert "2 of 2 deployments are good enough" in capsys.readouterr().out
-    assert load(Path(f"{fit}:made-tp2")).server["tp"] == 2
+    settings = load(Path(f"{fit}:made-tp2")).server_settings
+    assert (settings["model"], settings["tp"]) == ("made/up", 2)
     with pytest.raises(
         ConfigError, match="it has several; write FILE:RUN, with one of made-tp1, made-tp2"
     ):
@@ -154,6 +156,15 @@ def test_a_file_that_was_changed_is_refused(tmp_path, capsys, change, words):
     fit.write_text(json.dumps({**json.loads(fit.read_text()), **change}))
     assert main([str(steps), "--coefficients-from", str(fit)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_windows_decide_where_single_steps_tell_nothing(tmp_path):
+    (steps,) = file_of(tmp_path, made_steps()).runs
+    fit = fit_deployment(steps)
+    assert not is_good(dataclasses.replace(fit, windows=0.2))
+    bad = {**fit.every_second, "prefill": fit.every_second["prefill"]._replace(median=0.4)}
+    assert is_good(dataclasses.replace(fit, every_second=bad))
+    assert not is_good(dataclasses.replace(fit, every_second=bad, windows=float("nan")))
 
 
 def test_options_of_the_other_kind_of_trace_are_refused(tmp_path, capsys):
