@@ -15,6 +15,8 @@ from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, shar
 from blis_jax.memory.offload.station import submitted
 from blis_jax.tables.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
 from blis_jax.tables.context import Context, row
+from blis_jax.tables.joined import instance_of
+from blis_jax.tables.journeys import Reservations
 from blis_jax.tables.offload import (
     Count,
     Jobs,
@@ -23,7 +25,7 @@ from blis_jax.tables.offload import (
     OffloadTable,
     Waits,
 )
-from blis_jax.tables.state import State
+from blis_jax.tables.state import Mode, State
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -100,10 +102,17 @@ def with_here(state: State, here: Here) -> State:
 
 
 def begun(ctx: Context, state: State, is_on: jax.Array) -> tuple[Here, MemoryTask, jax.Array]:
-    """Return the tiers of the active instance, the task, and the time in µs."""
+    """Return the tiers of the active instance, the task, and the time in µs.
+
+    Where KV is stored between steps, the tiers' clock stands at the instance's last step, as in BLIS.
+    """
     instance = jnp.where(is_on, state.lane.active, jnp.int32(ctx.shape.num_instances))
-    task = MemoryTask(state[Blocks].task)
-    return here_of(state, instance), task, state.lane.now.astype(jnp.int64)
+    task, now = MemoryTask(state[Blocks].task), state.lane.now
+    if Reservations in state:
+        inst = instance_of(ctx, state, instance)
+        last = jnp.where(inst.step_index > 0, inst.last_start, jnp.zeros_like(now))
+        now = jnp.where(state.lane.mode >= Mode.STORING, last, now)
+    return here_of(state, instance), task, now.astype(jnp.int64)
 
 
 def ended(state: State, here: Here, task: MemoryTask, is_on: jax.Array, **changes: Any) -> State:
