@@ -96,6 +96,11 @@ class OffloadSettings:
         option="YAML file of tiers for KV blocks, in place of --kv-cpu-blocks; blis-2026-08", metavar="FILE",
         is_found=True,
     )  # fmt: skip
+    kv_offload_saves_prefill: bool = setting(
+        False,
+        "off-loaded blocks that come back are not computed again, and each lengthens the step as "
+        "--kv-transfer-bandwidth says; false: as in BLIS, where the prompt is computed all the same, and blocks come back in no time",
+    )
 
 
 # --- reading a file -------------------------------------------------------------------------------
@@ -292,6 +297,11 @@ def check(config: ClusterConfig) -> None:
     Raises:
         ConfigError: the revision has none, a size does not fit, or another mechanism does not go with them.
     """
+    if config.kv_offload_saves_prefill and not has_tiers(config):
+        raise ConfigError(
+            "kv_offload_saves_prefill says what off-loaded blocks save, and none are; give kv_offload_config, or leave "
+            "it out"
+        )
     for problem in _problems(config) if config.kv_offload_config != KvOffloadConfig() else ():
         raise ConfigError(f"kv_offload_config: {problem}")
 

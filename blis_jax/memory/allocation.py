@@ -270,7 +270,8 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     held, has_list, listed = one.held, one.held > 0, _num_listed(ctx, one)
     start, end = demand.start, demand.start + demand.tokens
     in_prefill, beyond = part_of(ctx, one, demand)
-    is_old = one.is_retry & (work.task.has_reloaded == 1)
+    is_again = ctx.memory.uses.keeps_to(one, one.is_retry)
+    is_old = is_again & (work.task.has_reloaded == 1)
     found = demand.found.count
     finds_more = is_old & (found * size > start)
     covers = finds_more & (found * size >= end)
@@ -286,7 +287,7 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     in_last = in_last_block(before, ctx.shape.block_size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, size - in_last))
     takes = ceil_div(tokens - stored, ctx.shape.block_size)
-    noted = jnp.where(one.is_retry, work.task.takes, _num_free(one, demand))
+    noted = jnp.where(is_again, work.task.takes, _num_free(one, demand))
     num_free = jnp.where(finds_more, demand.found.num_free, noted)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
     fails = ~covers & (takes > free - num_free)
@@ -345,7 +346,7 @@ def _chain(
     natural = names(ctx, one.request, (pins * size)[None], jnp.int32(NO_JUMPS))[0]
     other = ((carried >> 1) ^ (carried >> 32)).astype(jnp.int32) * jnp.int32(MIXING)
     other = (other ^ pins) * jnp.int32(MIXING) | 1
-    is_noted = one.is_retry & (pins > 0)
+    is_noted = ctx.memory.uses.keeps_to(one, one.is_retry) & (pins > 0)
     at_first = jnp.where(is_noted & (carried != natural), other, jnp.int32(NO_JUMPS))
     has_list = one.held > 0
     jumps = jnp.where(has_list, one.life.jumps, at_first)

@@ -109,8 +109,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def remembered(self, work: Work, one: Tenant, demand: Demand) -> Demand:
         """Return what the visit asked for at first; a retry may ask for less."""
 
+        keeps = self.uses.keeps_to(one, one.is_forced)
+
         def first(asked: jax.Array, now: jax.Array) -> jax.Array:
-            return jnp.where(one.is_forced, asked, now)
+            return jnp.where(keeps, asked, now)
 
         return dataclasses.replace(
             demand,

@@ -17,7 +17,7 @@ from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.memory import Memory
 from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.no_eviction import NoEviction
-from blis_jax.memory.offload.copies import OffloadUses
+from blis_jax.memory.offload.copies import OffloadUses, SavingUses
 from blis_jax.memory.offload.copies import mirror as use_tiers
 from blis_jax.memory.offload.waits import fetch, poll, seek
 from blis_jax.memory.preempted import (
@@ -54,7 +54,9 @@ def _uses(mechanism: Mechanism) -> Uses:
     """What uses of the CPU tier follow."""
     if mechanism.offload is not None:
         return JudgedUses(mechanism.offload)
-    return OffloadUses() if mechanism.has_offload_tiers else Uses()
+    if not mechanism.has_offload_tiers:
+        return Uses()
+    return SavingUses() if mechanism.offload_saves_prefill else OffloadUses()
 
 
 def _preempted(mechanism: Mechanism) -> Preempted:

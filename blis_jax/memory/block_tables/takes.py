@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
 
     from blis_jax.core.types import EngineShape
+    from blis_jax.memory.block_tables.block_rows import Tenant
     from blis_jax.memory.block_tables.turn import Turn
     from blis_jax.tables.blocks import MemoryTask
     from blis_jax.tables.state import State
@@ -52,6 +53,10 @@ class Uses:
     def before_step(self, task: MemoryTask) -> MemoryTask:
         """Return what memory does before anybody is served in a step."""
         return task
+
+    def keeps_to(self, one: Tenant, is_again: jax.Array) -> jax.Array:
+        """Return whether an attempt, if it `is_again`, asks for what the first did, whatever has come back since."""
+        return is_again
 
     def repeats(self, is_pure: jax.Array) -> jax.Array:
         """Return whether steps of a batch that only decodes may be made at once."""

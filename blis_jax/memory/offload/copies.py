@@ -34,6 +34,7 @@ from blis_jax.tables.offload import Count, OffloadTable, WaitPhase, waits_of
 from blis_jax.tables.state import Instance, State
 
 if TYPE_CHECKING:
+    from blis_jax.memory.block_tables.block_rows import Tenant
     from blis_jax.memory.block_tables.turn import Turn
 
 
@@ -66,6 +67,14 @@ class OffloadUses(Uses):
         slots = SlotRows(state, instance)
         phase = waits_of(state[OffloadTable], instance, slots.request)
         return (jnp.any((phase == WaitPhase.LOOK_UP) | (phase == WaitPhase.WAIT)),)
+
+
+class SavingUses(OffloadUses):
+    """Likewise, but what comes back is not computed again: a second attempt asks for what is missing then."""
+
+    def keeps_to(self, one: Tenant, is_again: jax.Array) -> jax.Array:
+        """Return whether it is of no waiting request, which alone can find blocks."""
+        return is_again & ~one.is_queued
 
 
 def mirror(ctx: Context, state: State, is_on: jax.Array) -> State:

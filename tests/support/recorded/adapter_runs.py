@@ -69,9 +69,9 @@ class AdapterScenario:
             {key: val for key, val in given.items() if key not in ("workload_spec", "seed")}
         )
 
-    def run(self) -> tuple[RunRecord, Labels]:
-        """The scenario as the engine runs it, and what its requests are called."""
-        config, seed = self.cluster, int(self.recorded["seed"])
+    def run(self, **changes: Any) -> tuple[RunRecord, Labels]:
+        """The scenario as the engine runs it, with other settings, and what its requests are called."""
+        config, seed = self.cluster.replace(**changes), int(self.recorded["seed"])
         given = make_parser().given(self.words)
         spec = load_spec(given["workload_spec"], AUGUST)
         if "horizon" in given:
