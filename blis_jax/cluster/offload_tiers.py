@@ -99,7 +99,8 @@ class OffloadSettings:
     kv_offload_saves_prefill: bool = setting(
         False,
         "off-loaded blocks that come back are not computed again, and each lengthens the step as "
-        "--kv-transfer-bandwidth says; false: as in BLIS, where the prompt is computed all the same, and blocks come back in no time",
+        "--kv-transfer-bandwidth says; false: as in BLIS, where the prompt is computed all the same, and blocks come "
+        "back in no time",
     )
 
 
