@@ -2,6 +2,7 @@
 the printed text, and refusals.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def test_equals_reference(scenario: AdapterScenario):
 def test_blocks_that_come_back_can_save_what_blis_computes_again():
     """Beside a recorded run: fewer tokens are computed, and first tokens come sooner."""
     scenario = next(one for one in scenarios_of(FOLDER) if one.name == "off_mt_prompt_s42")
-    record, _ = scenario.run(kv_offload_saves_prefill=True)
+    saving = dataclasses.replace(scenario.cluster.kv_offload_config, saves_prefill=True)
+    record, _ = scenario.run(kv_offload_config=saving)
     assert record.outcome in WHOLE
     assert not any(invariants.violations(record).values())
     requests, theirs = record.requests, scenario.arrays

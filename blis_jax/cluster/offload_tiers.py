@@ -40,6 +40,7 @@ DEVICES: dict[str, dict[str, float]] = {  # BLIS's defaults file
 _KEYS = (
     *("cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only"),
     *("store_threshold", "tokens_per_hash", "self_describing_kv_events", "secondary_tiers"),
+    "saves_prefill",
 )  # fmt: skip
 _TIER_KEYS = (
     *("type", "root_dir", "direct_io", "n_read_threads", "n_write_threads", "locality", "enable_kv_events"),
@@ -69,6 +70,9 @@ class KvOffloadConfig:
     block_size: int | None = None
     blocks_per_chunk: int | None = None
     offload_prompt_only: bool = True
+    saves_prefill: bool = (
+        False  # not BLIS's: what comes back is not computed again, and takes its time
+    )
     secondary_tiers: tuple[SecondaryTier, ...] = ()
 
     @property
@@ -96,12 +100,6 @@ class OffloadSettings:
         option="YAML file of tiers for KV blocks, in place of --kv-cpu-blocks; blis-2026-08", metavar="FILE",
         is_found=True,
     )  # fmt: skip
-    kv_offload_saves_prefill: bool = setting(
-        False,
-        "off-loaded blocks that come back are not computed again, and each lengthens the step as "
-        "--kv-transfer-bandwidth says; false: as in BLIS, where the prompt is computed all the same, and blocks come "
-        "back in no time",
-    )
 
 
 # --- reading a file -------------------------------------------------------------------------------
@@ -154,7 +152,7 @@ def config_of(
         )
     _check_threshold(said.get("store_threshold", 0), f"{place}.store_threshold")
     _check_policy(said.get("eviction_policy", "lru"), f"{place}.eviction_policy")
-    for name in ("offload_prompt_only", "self_describing_kv_events"):
+    for name in ("offload_prompt_only", "self_describing_kv_events", "saves_prefill"):
         _truth(said.get(name, True), f"{place}.{name}")
     tiers = said.get("secondary_tiers", ())
     if not isinstance(tiers, list | tuple) or len(tiers) > MOST_TIERS:
@@ -166,6 +164,7 @@ def config_of(
         whole.get("block_size"),
         whole.get("blocks_per_chunk"),
         said.get("offload_prompt_only", True),
+        said.get("saves_prefill", False),
         tuple(
             _tier(mapping(one, at, tier_keys), at, devices)
             for one, at in ((one, f"{place}.secondary_tiers[{n}]") for n, one in enumerate(tiers))
@@ -298,11 +297,6 @@ def check(config: ClusterConfig) -> None:
     Raises:
         ConfigError: the revision has none, a size does not fit, or another mechanism does not go with them.
     """
-    if config.kv_offload_saves_prefill and not has_tiers(config):
-        raise ConfigError(
-            "kv_offload_saves_prefill says what off-loaded blocks save, and none are; give kv_offload_config, or leave "
-            "it out"
-        )
     for problem in _problems(config) if config.kv_offload_config != KvOffloadConfig() else ():
         raise ConfigError(f"kv_offload_config: {problem}")
 

@@ -80,7 +80,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     )
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
     # in BLIS off-loaded blocks come back in no time
-    is_free = offload_tiers.has_tiers(config) and not config.kv_offload_saves_prefill
+    is_free = offload_tiers.has_tiers(config) and not config.kv_offload_config.saves_prefill
     size = config.block_size_in_tokens
     alpha = array(step_times.alphas(config), np.float64)
     alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too

@@ -108,7 +108,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         evicts_in_flight=config.flow_control and config.in_flight_eviction,
         num_adapters=num_adapter_columns(config),
         has_offload_tiers=has_tiers(config),
-        offload_saves_prefill=has_tiers(config) and config.kv_offload_saves_prefill,
+        offload_saves_prefill=config.kv_offload_config.saves_prefill,
         defects=_defects(config),
         rules=_rules(config),
     )

@@ -95,7 +95,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_transfer_bandwidth",
         "kv_transfer_base_latency",
         "kv_offload_config",
-        "kv_offload_saves_prefill",
         "offload_policy",
         *_numbers(("offload",)),
     ),
