@@ -241,6 +241,29 @@ def mapping(value: object, place: str, known: Collection[str] | None = None) -> 
     return value
 
 
+_FILE = re.compile(r"[^\s,=]+\.py(?=:)")
+
+
+def files_in(text: str) -> dict[str, Path]:
+    """Return the users' policy files that a text names as `path/to/file.py:Name`, absolute, by the path as written."""
+    found = {name: _path_of(name) for name in _FILE.findall(text)}
+    return {name: path.resolve() for name, path in found.items() if not _is_packaged(name, path)}
+
+
+def with_absolute_files(text: str) -> str:
+    """Return a text with absolute paths of the users' files that it names, so that it holds in any folder."""
+    files = files_in(text)
+    return _FILE.sub(lambda name: str(files.get(name[0], name[0])), text)
+
+
+def _is_packaged(name: str, path: Path) -> bool:
+    """Return whether the file is one of an installed package, which a relative path names anywhere."""
+    first = Path(name).parts[0]
+    package = importlib.util.find_spec(first) if first.isidentifier() else None
+    folders = (package.submodule_search_locations if package is not None else None) or ()
+    return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
 def _path_of(text: str) -> Path:
     """The file at a path: from the working directory, else of the installed package that the path begins with."""
     path = Path(text)

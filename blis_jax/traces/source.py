@@ -219,7 +219,7 @@ class TraceSource:
             if value != getattr(usual, name) and name != "format"
         }
         return {
-            "path": str(self.path),
+            "path": str(self.path.resolve()),
             "sha256": self._digest,
             "format": self.trace.format,
             "options": chosen,

@@ -30,7 +30,7 @@ from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.judge import Judge, comparison_json, figures_json, inference_json, judge_of
 from sweeps.compare.ranking import one_of_each, ranking
 from sweeps.runs.measured import failure_of, metric_values, same_lives, versions
-from sweeps.strategies.arms import Arm, settings_of
+from sweeps.strategies.arms import Arm, policy_files, settings_anywhere
 from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import SuccessCriterion
 from sweeps.tracks.criteria import CriterionVerdict, judge_success
@@ -205,7 +205,8 @@ def _arm(
         "name": arm.arm.name,
         "strategy": arm.arm.strategy.name if arm.arm.strategy is not None else None,
         "profile": config.profile,
-        "settings": settings_of(config),
+        "settings": settings_anywhere(config),
+        "files": policy_files(config),
         "cli_args": arguments(config),
         "outcomes": [run.outcome.name for run in runs],
         "fingerprint": _together(runs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.metrics.run_summary import RunSummary
@@ -53,7 +54,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
     """Name the trace, and say what the runs of an arm are."""
     trace, count = document["trace"], len(document["seeds"])
     text = (
-        f"Trace {trace['path']} ({trace['format']}): {trace['num_requests']} requests in "
+        f"Trace {Path(trace['path']).name} ({trace['format']}): {trace['num_requests']} requests in "
         f"{trace['span_s']:.4g} s, the same for all; "
     )
     if trace["windows"]:

@@ -39,6 +39,7 @@ from sweeps.search.loop import (
 )
 from sweeps.search.objectives import AT, Valuation, hypervolume, nondominated, reference_point
 from sweeps.search.report import findings_of
+from sweeps.strategies.arms import policy_files
 from sweeps.strategies.file import Strategy, load_strategy, with_instances
 from sweeps.strategies.moved import arguments
 from sweeps.strategies.parts import Search
@@ -108,6 +109,7 @@ def to_document(
                 if ours in metrics
             },
             "cli_args": arguments(frame.space.config_at(best.point)),
+            "files": policy_files(frame.space.config_at(best.point)),
             "best_call": list(tried).index(best) if place is None else place,
             "best_figures": by_class(metrics),
             "success": _success(frame, best),

@@ -23,7 +23,7 @@ from blis_jax.cluster.revisions import served
 from blis_jax.cluster.router import parse_scorers, weights_of, with_weights
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.errors import ConfigError, choices, closest
-from blis_jax.files.input_files import read_json
+from blis_jax.files.input_files import files_in, read_json, with_absolute_files
 from blis_jax.files.strict_yaml import read_yaml
 from blis_jax.policies.registry import ROUTING
 from blis_jax.policies.their_names import as_written, ours
@@ -223,6 +223,21 @@ def settings_of(config: ClusterConfig) -> dict[str, Any]:
         for name, value in values.items()
         if value != getattr(default, name)
     }
+
+
+def settings_anywhere(config: ClusterConfig) -> dict[str, Any]:
+    """Return `settings_of` with absolute paths of users' files, so that a result holds in any folder."""
+    return {
+        name: with_absolute_files(value) if isinstance(value, str) else value
+        for name, value in settings_of(config).items()
+    }
+
+
+def policy_files(config: ClusterConfig) -> dict[str, str]:
+    """Return the users' files that a configuration names: absolute paths, with the SHA-256 of their content."""
+    texts = [value for name in FIELDS if isinstance(value := getattr(config, name), str)]
+    files = {str(path): path for text in texts for path in files_in(text).values()}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
 
 def configured(

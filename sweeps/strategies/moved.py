@@ -20,6 +20,7 @@ from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.options.cluster_flags import add_cluster_flags
 from blis_jax.core.kinds import KINDS
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.files.input_files import with_absolute_files
 from blis_jax.latency.registry import FROM_SIZES, lookup
 from blis_jax.policies.their_names import NAMED_BY, ours, setting_named, with_names
 
@@ -230,7 +231,8 @@ def arguments(config: ClusterConfig) -> list[str]:
         elif name == "instances":
             words.append(json.dumps(plain_value(value)))
         elif value is not True:
-            words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
+            text = ",".join(map(repr, value)) if isinstance(value, tuple) else str(value)
+            words.append(with_absolute_files(text))
     return words
 
 

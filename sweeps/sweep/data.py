@@ -32,7 +32,7 @@ from blis_jax.results.schema import NOT_RUN as NOT_RUN
 from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.strategies.arms import settings_of
+from sweeps.strategies.arms import settings_anywhere
 from sweeps.sweep.plan import SweepPlan
 
 
@@ -255,7 +255,9 @@ def _provenance(plan: SweepPlan) -> Provenance:
     document = plan.requests.source.about()
     return Provenance(
         spec_text=yaml.safe_dump(document, sort_keys=False),
-        policies={strategy.name: settings_of(strategy.config) for strategy in plan.strategies},
+        policies={
+            strategy.name: settings_anywhere(strategy.config) for strategy in plan.strategies
+        },
         config={strategy.name: all_values(strategy.config) for strategy in plan.strategies},
         seeds=plan.requests.seeds,
         profile=" ".join(profiles),

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.core.outcome import Outcome
+from blis_jax.files.input_files import with_absolute_files
 from blis_jax.metrics.run_summary import RunSummary
 from sweeps.compare.document import survivors
 from sweeps.compare.report import failure_lines
+from sweeps.strategies.arms import policy_files, settings_anywhere
+from sweeps.strategies.moved import arguments
+from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def ended(completed: float, arrived: float) -> RunSummary:
@@ -29,3 +39,24 @@ def test_figures_of_survivors_are_called_so() -> None:
         "a: 7 of the 20 requests that arrived have completed; latencies are of those that came so far"
     ]
     assert lines([20, 20]) == lines(None) == []
+
+
+def test_files_of_policies_are_absolute_and_have_a_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result holds in any folder; a policy that comes with a package keeps the name that works anywhere."""
+    text = (
+        "import jax.numpy as jnp\nfrom blis_jax.policies import routing_policy\n\n\n@routing_policy()\n"
+        "def first(params, state, context):\n"
+        "    return jnp.argmax(context.snapshots.is_active), state\n"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    config = ClusterConfig(num_instances=2, routing_policy="mine.py:first")
+    path = str(tmp_path / "mine.py")
+    assert settings_anywhere(config)["routing_policy"] == f"{path}:first"
+    assert f"{path}:first" in arguments(config)
+    assert policy_files(config) == {path: hashlib.sha256(text.encode()).hexdigest()}
+    packaged = next((REPO_ROOT / "sweeps" / "strategies" / "policies").glob("*.py"))
+    name = f"sweeps/strategies/policies/{packaged.name}:X"
+    assert with_absolute_files(name) == name
