@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import binomtest
 
-from blis_jax import progress
+from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
-from blis_jax.calibrate.calibration import CalibrationPlan, Simulator, calibrate
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
@@ -30,6 +29,10 @@ from blis_jax.traces.rows import make_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+    from blis_jax.calibrate import calibration
+else:  # they load JAX, which the backend must be prepared for
+    calibration = lazy.Module("blis_jax.calibrate.calibration")
 
 
 NAME = "benchmarks.coverage.calibration"
@@ -133,14 +136,16 @@ def _kept(path: Path) -> Iterator[dict[str, Any]]:
 def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
     """Return intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
     run, config = server(kind, num_requests, seed)
-    found = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts, explores=explore))
+    found = calibration.calibrate(
+        run, config, calibration.CalibrationPlan(TERMS, num_starts=starts, explores=explore)
+    )
     known = found.uncertainty
     row = {"intervals": known.intervals.tolist(), "is_identified": list(known.is_identified)}
     if found.predictive is None:
         return row
     other, _ = server(kind, num_requests, seed + PREDICTED_SEED, PREDICTED_GAP_US)
     everything = np.ones(num_requests, bool)
-    simulator = Simulator(other, config, found.predictive.terms)
+    simulator = calibration.Simulator(other, config, found.predictive.terms)
     intervals = found.predictive.intervals(simulator, other, everything)
     measured = figures(other.ttft_us, other.e2e_us, other.rows.output_len)
     predicted = {" ".join(key): [measured[key], *ends] for key, ends in intervals.items()}
@@ -159,7 +164,7 @@ def server(
     )
     nothing = np.zeros(requests)
     fixed = {"beta3": CONTEXT} if kind == KINDS[2] else None
-    true = Simulator(MeasuredRun(rows, nothing, nothing), cluster, TERMS, fixed)(TRUE)
+    true = calibration.Simulator(MeasuredRun(rows, nothing, nothing), cluster, TERMS, fixed)(TRUE)
     factors = np.exp(NOISE * disturbances(kind, requests, random))
     ttft = true.ttft_us * factors[0]
     return MeasuredRun(rows, ttft, ttft + (true.e2e_us - true.ttft_us) * factors[1]), cluster

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.derivatives.cases import Pathwise, Smoothed, cases
-from benchmarks.derivatives.speed import speed
-from benchmarks.derivatives.surrogate import surrogate_lines
 from benchmarks.derivatives.table import Line, as_csv, from_csv, table
-from blis_jax import progress
+from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
@@ -25,21 +23,28 @@ from blis_jax.files import input_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.metrics.scalars import evaluate
 from blis_jax.policies.seeds import FIXED
-from blis_jax.runs.derivatives import CLOCKS, Differentiator
-from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options
-from blis_jax.runs.runs import Row
-from blis_jax.runs.slopes import metric_slopes
 from blis_jax.statistics.intervals import normal_quantile
 from blis_jax.workload.table import NEVER_US
-from sweeps.runs.drawn import table_of
 from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
 if TYPE_CHECKING:
+    from benchmarks.derivatives import speed, surrogate
     from benchmarks.derivatives.cases import Case
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.runs import derivatives, driver, runs
+    from blis_jax.runs import slopes as slopes_of
     from blis_jax.workload.table import RequestTable
+    from sweeps.runs import drawn
+else:  # they load JAX, which the backend must be prepared for
+    speed = lazy.Module("benchmarks.derivatives.speed")
+    surrogate = lazy.Module("benchmarks.derivatives.surrogate")
+    derivatives = lazy.Module("blis_jax.runs.derivatives")
+    driver = lazy.Module("blis_jax.runs.driver")
+    runs = lazy.Module("blis_jax.runs.runs")
+    slopes_of = lazy.Module("blis_jax.runs.slopes")
+    drawn = lazy.Module("sweeps.runs.drawn")
 
 NAME = "benchmarks.derivatives"
 TOLERANCE = 0.01
@@ -94,13 +99,13 @@ def main(options: DerivativesOptions) -> int:
     if options.surrogate is not None:
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
-        lines += surrogate_lines(options.surrogate, seeds)
+        lines += surrogate.surrogate_lines(options.surrogate, seeds)
         if output is not None:
             with replacing(output) as path:
                 path.write_text(as_csv(lines), "utf-8")
     print(table(lines))
     if "speed" in wanted:
-        print(speed())
+        print(speed.speed())
     return 0
 
 
@@ -127,7 +132,7 @@ def _wanted(text: str | None) -> tuple[str, ...]:
 def lines_of(case: Case, seeds: range) -> list[Line]:
     """Return the rows of one case."""
     size = case.config.block_size_in_tokens
-    tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
+    tables = [drawn.table_of(case.spec, seed, size, "reference") for seed in seeds]
     differ = Differences(case, tables)
     pathwise = [pair for pair in case.pairs if isinstance(pair, Pathwise)]
     slopes = _pathwise_slopes(case, pathwise, tables) if pathwise else {}
@@ -153,8 +158,8 @@ class Differences:
         """Compiles once for all of a case's differences."""
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
-        self.runner = Runner(options, BATCH)
-        self.runner.expect(Row(case.config, table, FIXED) for table in tables)
+        self.runner = driver.Runner(options, BATCH)
+        self.runner.expect(runs.Row(case.config, table, FIXED) for table in tables)
 
     def run(
         self,
@@ -165,7 +170,7 @@ class Differences:
         found = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
-            rows = [Row(config, change(table), FIXED) for table in self.tables]
+            rows = [runs.Row(config, change(table), FIXED) for table in self.tables]
             results = self.runner.run(rows, lambda r: (evaluate(r, metrics), decisions(r)))
             found.append(results)
         values = {
@@ -222,14 +227,14 @@ def _pathwise_slopes(
     """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
     metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))
-    clock = case.clock if case.clock in CLOCKS else "float64"
+    clock = case.clock if case.clock in derivatives.CLOCKS else "float64"
     options = Options(clock=clock, kv_model=case.kv_model)
-    differentiate = Differentiator(directions, options)
-    differentiate.expect(Row(case.config, table, FIXED) for table in tables)
+    differentiate = derivatives.Differentiator(directions, options)
+    differentiate.expect(runs.Row(case.config, table, FIXED) for table in tables)
     work = progress.begin(f"{case.name}: pathwise slopes", len(tables), "seeds")
     by_seed = []
     for count, requests in enumerate(tables, 1):
-        found = metric_slopes(differentiate.run(case.config, requests), metrics)
+        found = slopes_of.metric_slopes(differentiate.run(case.config, requests), metrics)
         by_seed.append([found[name].slopes for name in metrics])
         work.show(count)
     work.clear()

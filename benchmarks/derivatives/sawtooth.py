@@ -11,23 +11,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.derivatives.cases import cases
-from blis_jax import progress
+from blis_jax import lazy, progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option
 from blis_jax.commands.options.outputs import figure_path
 from blis_jax.policies.seeds import FIXED
 from blis_jax.reports.style import BLUE, figure, save
-from blis_jax.runs.derivatives import Differentiator
 from blis_jax.runs.options import Options
-from blis_jax.runs.runs import Row
-from blis_jax.runs.slopes import metric_slopes
-from sweeps.runs.drawn import table_of
 from sweeps.sensitivity.smoothed import decisions
+
+if TYPE_CHECKING:
+    from blis_jax.runs import derivatives
+    from blis_jax.runs import runs as rows
+    from blis_jax.runs import slopes as slopes_of
+    from sweeps.runs import drawn
+else:  # they load JAX, which the backend must be prepared for
+    derivatives = lazy.Module("blis_jax.runs.derivatives")
+    rows = lazy.Module("blis_jax.runs.runs")
+    slopes_of = lazy.Module("blis_jax.runs.slopes")
+    drawn = lazy.Module("sweeps.runs.drawn")
 
 NAME = "benchmarks.derivatives.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
@@ -89,9 +97,9 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """Return the runs of every seed over the grid, on the clock without truncation."""
     case = next(case for case in cases() if case.name == "steady")
     config, size = case.config, case.config.block_size_in_tokens
-    tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
-    differentiate = Differentiator(["beta0"], Options(clock="continuous"))
-    differentiate.expect(Row(config, table, FIXED) for table in tables)
+    tables = [drawn.table_of(case.spec, seed, size, "reference") for seed in seeds]
+    differentiate = derivatives.Differentiator(["beta0"], Options(clock="continuous"))
+    differentiate.expect(rows.Row(config, table, FIXED) for table in tables)
     base, *rest = config.beta_coeffs
     values = base * (1 + REACH * np.linspace(-1, 1, grid + 1))
     walks, work = [], progress.begin("walking", len(tables), "seeds")
@@ -100,7 +108,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
             differentiate.run(config.replace(beta_coeffs=(float(value), *rest)), requests)
             for value in values
         ]
-        slopes = [metric_slopes(run, METRICS) for run in runs]
+        slopes = [slopes_of.metric_slopes(run, METRICS) for run in runs]
         walks.append(
             Walk(
                 values,
