@@ -91,7 +91,7 @@ def test_a_cut_gzip_file_is_refused(tmp_path, capsys):
     packed = tmp_path / "one.json.gz"
     packed.write_bytes(gzip.compress(b"{}" * 99)[:-9])
     assert main(["--scenario", str(packed)]) == 2
-    assert "is not a whole gzip file" in capsys.readouterr().err
+    assert "is not a whole packed file" in capsys.readouterr().err
 
 
 @pytest.mark.golden
