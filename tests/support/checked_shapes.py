@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from beartype import BeartypeConf, beartype
-from jaxtyping import jaxtyped
+from jaxtyping import Real, jaxtyped
 
 CHECKED = (
     "core", "tables", "prefix_index", "memory", "engine", "policies", "latency", "statistics", "workload",
@@ -46,6 +46,8 @@ OF_MANY = (
     "Snapshots",
     "StepBatch",
 )  # as contexts: tests and calls of several runs make many at once, with an axis in front
+# where figures are whole numbers, too
+OF_FIGURES = ("blis_jax.statistics", "blis_jax.calibrate")
 FUNCTION, CLASS = "__checked_function__", "__checked_class__"
 TYPES = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number may stand for a float
 ON_HOST = np.ndarray | np.generic  # a reduction of numpy's returns a number without axes
@@ -85,6 +87,8 @@ def _names(module: str) -> dict[str, Any]:
     for statement in _TYPE_IMPORTS[module].body:
         try:
             exec(compile(ast.Module([statement], []), module, "exec"), names)
+            if module.startswith(OF_FIGURES) and "Float" in names:
+                names["Float"] = Real
         except NameError:  # a union of classes that are not there yet
             is_all = False
         except ImportError:  # the other module is not whole yet, or has the name for types alone

@@ -14,7 +14,7 @@ DOMINANCE, PLAIN = HypothesisRule(is_dominance=True), HypothesisRule()
 
 
 def arm(*values: float) -> dict[str, np.ndarray]:
-    return {"ttft_p99_ms": np.array(values, float)}
+    return {"ttft_p99_ms": np.array(values)}
 
 
 def judged(text: str, values: tuple[float, ...], rule: HypothesisRule = DOMINANCE) -> ClaimVerdict:
