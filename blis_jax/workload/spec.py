@@ -53,10 +53,12 @@ def parse_spec(
 
 
 def _is_revised(data: Any) -> bool:
-    """Return whether the rules of August take a content."""
+    """Return whether the rules of August take a content without a warning."""
     try:
-        RevisedWorkload.model_validate(data)
-    except (ValidationError, ConfigError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConfigWarning)
+            RevisedWorkload.model_validate(data)
+    except (ValidationError, ConfigError, ConfigWarning):
         return False
     return True
 

@@ -276,7 +276,9 @@ BAD = [
 @pytest.mark.parametrize(("old", "new", "expected"), BAD)
 def test_bad_input_gives_one_sentence(old, new, expected):
     text = message(swapped(old, new))
-    assert text == f"w.yaml: {expected}"
+    of_august = "; BLIS of August 2026 knows it: "  # who reads lengths of 0
+    assert text.partition(of_august)[0] == f"w.yaml: {expected}"
+    assert (of_august in text) == ("allowed is 1 token or more" in text)
     assert "\n" not in text
 
 
