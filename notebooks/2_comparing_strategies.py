@@ -22,29 +22,24 @@ import os
 import numpy as np
 from matplotlib import pyplot as plt
 
-from blis_jax.reports.style import BLUE, RED, RULES, SKY
-from sweeps.runs.experiment import Experiment
-from sweeps.runs.requests import workload_from
-from sweeps.strategies.arms import arm_of
+import blis_jax
+from blis_jax.reports.style import RED, RULES, SKY
 
 plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS, NUM_SEEDS = (200, 16) if IS_SMALL else (1000, 100)
 CLASSES = ("critical", "standard", "sheddable")
-METRICS = [f"ttft_p99_ms[{name}]" for name in CLASSES]
+STRATEGIES = ("iter00_baseline", "tuned=iter08_token_budget@published")
 
 # %% [markdown]
 # ## Two strategies of the record on common requests
-# `Experiment` draws the requests of each seed once, and runs every configuration on them.
+# `blis_jax.sweep` draws the requests of each seed once, and runs every strategy on them.
 
 # %%
-arms = [arm_of("baseline=iter00_baseline"), arm_of("tuned=iter08_token_budget@published")]
-experiment = Experiment.on(
-    workload_from("mixed", num_requests=NUM_REQUESTS), range(NUM_SEEDS), "jax", METRICS
-)
-runs = experiment.run([arm.config for arm in arms])
-values = np.array([[[run.metrics[name] for name in METRICS] for run in of_arm] for of_arm in runs])
-baseline, tuned = values  # [seed, class]
+runs = blis_jax.sweep(
+    *STRATEGIES, workload="mixed", num_requests=NUM_REQUESTS, seeds=NUM_SEEDS
+).to_dataset()
+baseline, tuned = runs.ttft_ms.sel(quantile=0.99, slo_class=list(CLASSES)).values  # [seed, class]
 
 # %% [markdown]
 # ## Three seeds
@@ -83,26 +78,19 @@ for place, name in enumerate(CLASSES):
 
 # %% [markdown]
 # ## Intervals and verdicts, for all classes at once
-# Looking at three classes is three chances of a false alarm: Holm's method accounts for that. The same is done
-# by `python -m sweeps.compare iter00_baseline tuned=iter08_token_budget@published`.
+# Looking at three classes is three chances of a false alarm: Holm's method accounts for that. `blis_jax.compare` does
+# it for every metric, as `blis-jax compare iter00_baseline tuned=iter08_token_budget@published` does.
 
 # %%
-from blis_jax.statistics.paired import Pair, differences
+found = blis_jax.compare(
+    *STRATEGIES, workload="mixed", num_requests=NUM_REQUESTS, seeds=min(NUM_SEEDS, 20)
+)
+print(found.verdict)
+found.plot()
 
-found = differences([Pair(baseline[:, k], tuned[:, k], "lower") for k in range(len(CLASSES))])
-figure, axis = plt.subplots(figsize=(7, 2.2), layout="constrained")
-for place, (name, one) in enumerate(zip(CLASSES, found, strict=True)):
-    interval = one.percent
-    axis.plot([interval.low, interval.high], [place, place], lw=3, color=BLUE)
-    axis.plot(interval.mean, place, "o", color=RED)
-    print(
-        f"{name:<10} {interval.mean:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]: {one.verdict}"
-    )
-axis.axvline(0, color="k", lw=1)
-axis.set_yticks(range(len(CLASSES)), CLASSES)
-axis.invert_yaxis()
-axis.set_xlabel("tuned against baseline, change of mean TTFT P99, % (95 % interval)")
-plt.show()
+# %%
+frame = found.to_dataframe()
+frame[frame["metric"].str.startswith("TTFT")]
 
 # %% [markdown]
 # A gain for one class that another pays for is a choice, not an improvement: always read all of them.
