@@ -168,11 +168,11 @@ def read(path: Path, reading: Reading) -> TraceRows:
     delay = np.asarray(columns.delay)
     waits = delay != NO_DELAY
     delay_us = np.where(waits, np.rint(delay * unit_us), NO_DELAY).astype(np.int64)
-    input_len = np.asarray(columns.input_len, np.int64)
+    input_len = np.fromiter(columns.input_len, np.int64)
     rows = make_rows(
         np.rint(np.asarray(columns.time) * unit_us).astype(np.int64),
         input_len,
-        np.asarray(columns.output_len, np.int64),
+        np.fromiter(columns.output_len, np.int64),
         texts={"session": np.array(columns.sessions, object)},
         segments=_segments(columns, input_len, block_size) if columns.hash_ids else None,
     )
@@ -262,11 +262,11 @@ def _fitting(length: int, num_ids: int) -> int | None:
 
 
 def _segments(columns: _Columns, input_len: np.ndarray, block_size: int) -> Segments:
-    counts = np.asarray(columns.counts, np.int64)
+    counts = np.fromiter(columns.counts, np.int64)
     ptr = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(len(counts)), counts)
     end = (np.arange(ptr[-1]) - ptr[row] + 1) * block_size
-    return Segments(ptr, np.asarray(columns.hash_ids, np.int64), np.minimum(end, input_len[row]))
+    return Segments(ptr, np.fromiter(columns.hash_ids, np.int64), np.minimum(end, input_len[row]))
 
 
 def _hash_ids(rows: TraceRows, row: int, block_size: int) -> list[int]:
