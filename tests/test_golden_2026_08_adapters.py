@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from blis_jax.core.outcome import WHOLE
+from blis_jax.core.outcome import WHOLE, Outcome
+from blis_jax.engine import cluster_params
 from blis_jax.records import invariants
 from blis_jax.records.record import Status
 from blis_jax.results.blis_files import results_document, results_text
@@ -56,6 +57,20 @@ def test_blocks_that_come_back_can_save_what_blis_computes_again():
     assert (requests.status == Status.COMPLETED).all()
     assert requests.cached_tokens_first_sched.sum() > theirs["cached_tokens_first"].sum()
     assert requests.ttft_us.mean() < theirs["ttft_us"].mean()
+
+
+@pytest.mark.slow
+def test_a_run_that_has_used_up_the_drawn_jitter_ends_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_params, "TRANSFER_DRAWS", 4)
+    cluster_params._transfer_draws.cache_clear()
+    scenario = next(one for one in scenarios_of(FOLDER) if one.name == "off_jitter_s42")
+    try:
+        record, _ = scenario.run()
+    finally:
+        cluster_params._transfer_draws.cache_clear()
+    assert record.outcome is Outcome.DRAWS_EXHAUSTED
 
 
 def _in_order(document: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ _SENTENCES = {
     Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
     Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
-    Outcome.DRAWS_EXHAUSTED: "the router broke more ties than the reference's stream was drawn for",
+    Outcome.DRAWS_EXHAUSTED: "the router broke more ties, or storage made more transfers with jitter, than "
+    "the reference's stream was drawn for",
     Outcome.INSTANCES_FULL: "an autoscaler made more instances than the table has rows for",
     Outcome.OTHER_KIND: "the autoscaler made an instance of another kind of GPU than the cheapest that was there at "
     "the beginning, whose KV blocks its row has; begin with instances of one kind",

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.core.outcome import Outcome
 from blis_jax.core.types import LAST
 from blis_jax.engine.calendar import EventSource
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.memory.offload.station import FOREVER, next_end
 from blis_jax.memory.offload.waits import LONGEST_WAIT_US
-from blis_jax.tables.context import Context, SlotRows, Work, row, waiting_mask
+from blis_jax.tables.context import Context, SlotRows, Work, failing, row, waiting_mask
 from blis_jax.tables.offload import (
     Count,
     Forgotten,
@@ -66,7 +67,10 @@ class OffloadTiers(EventSource):
         until: jax.Array,
         rests: jax.Array,
     ) -> Work:
-        """Return one step for all until a transfer ends, where nobody runs, all wait for storage, nothing changes."""
+        """Return one step for all until a transfer ends, where nobody runs, all wait for storage, nothing changes.
+
+        A run that has used up the stream of transfers' jitter ends.
+        """
         table, slots, now = state[OffloadTable], SlotRows(state, instance), work.lane.now
         phase = waits_of(table, instance, slots.request)
         is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
@@ -85,7 +89,15 @@ class OffloadTiers(EventSource):
         count = jnp.clip(end - now.astype(jnp.int64), 1, most.astype(jnp.int64)).astype(jnp.int32)
         count = jnp.where(repeats, count, 1)
         used = work.inst.used_blocks * count
+        drawn, there = (
+            table.counts[instance, Count.DRAWS],
+            ctx.params.cluster[OffloadParams].normals,
+        )
+        exhausted = (drawn > there.shape[-1]) & jnp.any(
+            ctx.params.cluster[OffloadParams].jitter > 0
+        )
         lane = work.lane.replace(
+            outcome=failing(work.lane.outcome, exhausted, Outcome.DRAWS_EXHAUSTED),
             num_steps=jnp.where(repeats, count, work.lane.num_steps),
             sum_used=jnp.where(repeats, used, work.lane.sum_used),
         )
