@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.expressions import Expressions
-from sweeps.evolve.source import field, items, names_in, text_of, walk
+from sweeps.evolve.nodes import field, items, names_in, sorted_in, text_of, walk
 from sweeps.evolve.values import (
     CLASS,
     DTYPES,
@@ -60,6 +60,10 @@ class Calls(Expressions, ABC):
         return found is not None and found.kind == "function"
 
     @abstractmethod
+    def less(self, node: Node, function: Node, values: list[GoValue]) -> GoValue:
+        """Translate what a sort asks of two places, or of two elements; statements know how."""
+
+    @abstractmethod
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
         """Translate a call of a function of the file or of the function; statements know how."""
 
@@ -85,6 +89,8 @@ class Calls(Expressions, ABC):
         receiver = self.value(owner)
         if receiver.kind == "snap" and name == "EffectiveLoad" and not given:
             return GoValue(self.of_instance("go.effective_load", receiver), "int")
+        if receiver.kind == "router" and name in self.program.methods:
+            return self.called(node, name, given)
         if receiver.kind == "rng" and name == "Intn" and len(given) == 1:
             limit = self.number(given[0], "int")
             return GoValue(f"go.intn({limit.code}{self.mask and ', ' + self.mask})", "int")
@@ -100,6 +106,8 @@ class Calls(Expressions, ABC):
             return GoValue(f"{FUNCTIONS[name]}({codes[0]})", "float")
         if name in PAIRS and len(codes) == 2:
             return GoValue(f"{PAIRS[name]}({', '.join(codes)})", "float")
+        if name == "IsInf" and len(given) == 2 and self.value(given[1]).const == 0:
+            return GoValue(f"jnp.isinf({codes[0]})", "bool")
         if name == "IsNaN":
             return GoValue(f"jnp.isnan({codes[0]})", "bool")
         return self.refuse(node, "this of package math is not read")
@@ -165,6 +173,8 @@ class Calls(Expressions, ABC):
     def call_make(self, node: Node, given: list[Node]) -> GoValue:
         """Translate `make(…)`: a map by instance, a slice by instance or scorer, a slice that grows."""
         kind, axes = self.type_of(given[0])
+        if kind == "snapshots":
+            kind, axes = "snap", (LIST,)
         if axes == (LIST,) and len(given) > 1:
             size = self.value(given[1])
             if size.extent:
@@ -197,6 +207,7 @@ class Calls(Expressions, ABC):
         acts = (".Intn", "append", "make")
         return node is not None and any(
             one.type == "for_statement"
+            or sorted_in(one)
             or (one.type == "call_expression" and text_of(field(one, "function")).endswith(acts))
             for one in walk(node)
         )
@@ -213,6 +224,10 @@ class Calls(Expressions, ABC):
         old, value = self.value(given[0]), self.value(given[1])
         if len(given) != 2 or not old.is_list:
             return self.refuse(node, "this append is not read")
+        if old.is_alias:
+            return self.refuse(
+                node, "an append to a part of another slice, which it may change, is not read"
+            )
         value = typed(value, old.kind) if value.is_untyped else value
         if value.kind != old.kind or value.axes:
             return self.refuse(node, "a value of another type is not read")
@@ -232,6 +247,9 @@ class Calls(Expressions, ABC):
                 return "snapshots", (INSTANCE,)
             kind, axes = self.type_of(field(node, "element"))
             return kind, (LIST, *axes)
+        if node.type == "array_type":
+            kind, axes = self.type_of(field(node, "element"))
+            return kind, (LIST, *axes)
         if node.type == "map_type" and text_of(field(node, "key")) == "string":
             kind, axes = self.type_of(field(node, "value"))
             return kind, (INSTANCE, *axes)
@@ -247,6 +265,8 @@ class Calls(Expressions, ABC):
             kind = self.type_of(field(made, "element"))[0]
         else:
             kind, axes = self.type_of(made)
+        if kind == "snapshots":
+            kind, axes = "snap", (LIST,)
         if not body and axes[:1] == (INSTANCE,):
             return self.call_make(node, [made])
         if axes != (LIST,) or kind not in DTYPES:

@@ -6,14 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.evolve.source import (
-    field,
-    items,
-    names_in,
-    statements_of,
-    text_of,
-    walk,
-)
+from sweeps.evolve.nodes import field, items, names_in, sorted_in, statements_of, text_of, walk
 from sweeps.evolve.values import (
     GoValue,
 )
@@ -98,7 +91,7 @@ class Claims:
             if node.type != "call_expression":
                 continue
             function = field(node, "function")
-            if text_of(function).endswith(".Intn"):
+            if text_of(function).endswith(".Intn") or sorted_in(node):
                 return True
             if function.type == "identifier":
                 name = text_of(function)
@@ -290,6 +283,8 @@ def _declared(body: Node) -> list[str]:
 
 def _changed(node: Node) -> list[str]:
     """Return the variables that a statement assigns, or an element of which."""
+    if node.type == "call_expression":
+        return [text_of(one) for one in sorted_in(node)]
     if node.type == "assignment_statement":
         targets = items(field(node, "left"))
     elif node.type in ("inc_statement", "dec_statement"):

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from blis_jax.core.types import OLD_CLASSES
-from sweeps.evolve.source import GoProgram, field, items, text_of
+from sweeps.evolve.nodes import field, items, text_of
+from sweeps.evolve.source import GoProgram
 from sweeps.evolve.values import (
     CLASS,
     FIELDS,
@@ -19,6 +20,7 @@ from sweeps.evolve.values import (
     SCORER,
     WHOLE_MATH,
     GoValue,
+    array,
     class_code,
     constant,
     truth,
@@ -175,8 +177,21 @@ class Expressions:
         owner, place = self.value(field(node, "operand")), self.value(field(node, "index"))
         return self.element(node, owner, place)
 
+    def _slice_expression(self, node: Node) -> GoValue:
+        """Translate `slice[:n]` and `slice[n:]`."""
+        owner = self.value(field(node, "operand"))
+        ends = [node.child_by_field_name(name) for name in ("start", "end")]
+        if not owner.is_list or node.child_by_field_name("capacity") is not None:
+            return self.refuse(node, "a part of this is not read")
+        start, end = (None if one is None else array(self.number(one, "int")) for one in ends)
+        return GoValue(
+            f"{owner.code}.part({start or 0}, {end})", owner.kind, owner.axes, is_alias=True
+        )
+
     def element(self, node: Node, owner: GoValue, place: GoValue) -> GoValue:
         """Translate an element of a container at a place."""
+        if owner.kind == "text":
+            return owner
         if not owner.axes:
             return self.refuse(node, "an element of this is not read")
         axis, rest = owner.axes[0], owner.axes[1:]
@@ -248,6 +263,8 @@ class Expressions:
 
     def operation(self, node: Node, operator: str, first: GoValue, second: GoValue) -> GoValue:
         """Translate an operation of two values."""
+        if operator == "+" and {first.kind, second.kind} <= {"text", "string"}:
+            return GoValue("None", "text")
         if operator in ("&&", "||"):
             if {first.kind, second.kind} != {"bool"} or first.axes or second.axes:
                 return self.refuse(node, "a bool is wanted")

@@ -10,15 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweeps.evolve.claims import Claims, GoLoop, assignments, best_of, extreme_of
-from sweeps.evolve.source import (
-    field,
-    items,
-    owner_of,
-    statements_of,
-    text_of,
-    walk,
-)
-from sweeps.evolve.statements import Statements
+from sweeps.evolve.nodes import field, items, owner_of, statements_of, text_of, walk
+from sweeps.evolve.statements import SWITCH, Statements
 from sweeps.evolve.values import (
     CLASS,
     FIXED,
@@ -50,7 +43,8 @@ class Loops(Statements):
         if node.named_children:
             self.refuse(node, "a label is not read")
         self.tell(node)
-        loop = next((frame.loop for frame in reversed(self.frames) if frame.loop), "")
+        left = (frame.loop for frame in reversed(self.frames) if frame.loop)
+        loop = next((one for one in left if word == "stop" or not one.startswith(SWITCH)), "")
         self.set_flag(f"{word}_{loop}", loop)
 
     def do_for_statement(self, node: Node) -> None:
@@ -282,7 +276,11 @@ class Loops(Statements):
         line = str(self.program.line(loop.node))
         index = self.fresh(loop.key if loop.key not in ("", "_") else f"pass_{line}")
         number = self.fresh(f"skip_{line}").removeprefix("skip_")
-        kinds = {one.type for one in walk(loop.body)}
+        kinds = {
+            one.type
+            for one in walk(loop.body)
+            if one.type != "return_statement" or owner_of(one) == self.root
+        }
         if "break_statement" in kinds:
             self.emit(f"stop_{number} = jnp.bool_(False)")
         code = loop.over.code if loop.over is not None else ""

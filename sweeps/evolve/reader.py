@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
 from sweeps.evolve.loops import Loops
-from sweeps.evolve.source import GoProgram, field, items, statements_of, text_of
+from sweeps.evolve.nodes import field, items, parameters_of, receiver_of, statements_of, text_of
+from sweeps.evolve.source import GoProgram
 from sweeps.evolve.values import INSTANCE, GoValue, array, typed
 from sweeps.evolve.writer import MaskedBlock
 
@@ -39,6 +40,17 @@ class GoFunction(Loops):
         self.closures[name] = node, [dict(scope) for scope in self.scopes]
         return GoValue(name, "function")
 
+    def less(self, node: Node, function: Node, values: list[GoValue]) -> GoValue:
+        """Translate what a sort asks of two places, or of two elements."""
+        closure = self.value(function)
+        if closure.kind != "function":
+            return self.refuse(function, "a closure is wanted")
+        root = self.closures[closure.code][0]
+        names, _ = parameters_of(root)
+        if len(names) != len(values):
+            return self.refuse(node, "this sort is not read")
+        return self.called_with("", root, closure, names, values)
+
     def called(self, node: Node, name: str, given: list[Node]) -> GoValue:
         """Translate a call: the function is translated once for each kinds of its arguments."""
         closure = self.find(name)
@@ -46,17 +58,24 @@ class GoFunction(Loops):
             self.closures[closure.code][0] if closure is not None else self.program.functions[name]
         )
         values = [self.value(one) for one in given]
-        names, kinds = [], []
-        for one in items(field(root, "parameters")):
-            own = [text_of(part) for part in one.children_by_field_name("name")]
-            names += own
-            kinds += [field(one, "type")] * len(own)
+        names, kinds = parameters_of(root)
         if len(names) != len(values) or root == self.root:
             return self.refuse(node, "this call is not read")
         for place, (value, kind) in enumerate(zip(values, kinds, strict=True)):
             if value.is_untyped or value.kind == "string":
                 wanted = self.type_of(kind)[0]
                 values[place] = typed(value, wanted) if value.is_untyped else self.as_class(value)
+        return self.called_with(name, root, closure, names, values)
+
+    def called_with(
+        self,
+        name: str,
+        root: Node,
+        closure: GoValue | None,
+        names: list[str],
+        values: list[GoValue],
+    ) -> GoValue:
+        """Translate a call with these values for these parameters."""
         key = (
             closure.code if closure is not None else name,
             *(f"{v.kind}{v.axes}" for v in values),
@@ -86,6 +105,8 @@ class GoFunction(Loops):
         made.closures, made.taken = self.closures, self.taken
         made.scopes = [*(self.closures[closure.code][1] if closure is not None else []), {}]
         made.captured = len(made.scopes) - 1
+        if root.type == "method_declaration":  # of the router
+            made.scopes[-1] |= dict.fromkeys(receiver_of(root), GoValue("", "router"))
         told = []
         for name, value in zip(names, values, strict=True):
             if value.kind in _ABSENT:
@@ -109,14 +130,12 @@ class GoFunction(Loops):
 
     def translate(self) -> None:
         """Translate the body of the function, and give back what it returns."""
-        results = self.root.child_by_field_name("result")
+        for one in self.named_results():
+            self.declare(one, self._zero(one.parent))  # type: ignore[arg-type]
         if self.returns_early:
             self.emit("done = jnp.bool_(False)")
-            shown = [] if results is None else [text_of(results)] if results.type != "parameter_list" else [
-                text_of(one) for one in items(results)
-            ]  # fmt: skip
-            for place, text in enumerate(shown):
-                self.emit(f"answer_{place} = {'jnp.bool_(False)' if text == 'bool' else '0'}")
+            for place, kind in enumerate(self.result_kinds() or ["id"]):
+                self.emit(f"answer_{place} = {'jnp.bool_(False)' if kind == 'bool' else '0'}")
         self.run(statements_of(field(self.root, "body")))
         if not self.returned:
             self.refuse(self.root, "a function without a result is not read")
@@ -132,7 +151,7 @@ class Route(GoFunction):
 
     def __init__(self, program: GoProgram) -> None:
         super().__init__(program, program.route)
-        receiver, (request, state) = self._parameters("receiver"), self._parameters("parameters")
+        receiver, (request, state) = receiver_of(program.route), parameters_of(program.route)[0]
         scope = self.scopes[0]
         for name in receiver:
             scope[name] = GoValue("", "router")
@@ -140,10 +159,6 @@ class Route(GoFunction):
         scope.setdefault("snapshots", GoValue("", "snapshots", (INSTANCE,)))
         self.scopes.append({})
         self.frames = [MaskedBlock("", is_function=True)]
-
-    def _parameters(self, name: str) -> list[str]:
-        parts = items(field(self.program.route, name))
-        return [text_of(one) for part in parts for one in part.children_by_field_name("name")]
 
     def result(self, node: Node) -> GoValue:
         """Translate a decision: the instance that it names."""
@@ -201,7 +216,7 @@ def policy_of(program: GoProgram, module: str = "mine") -> str:
             "observers are told of another instance than the one that is chosen",
         )
     body = "\n".join(route.lines)
-    helpers = [one for one in route.functions.values() if one.root.type == "function_declaration"]
+    helpers = [one for one in route.functions.values() if one.root.type != "func_literal"]
     parts = ["\n".join(one.lines) for one in helpers]
     draws = "go.intn(" in body or any("go.intn(" in part for part in parts)
     decorator = "@routing_policy(start=none_used, is_random=True)" if draws else "@routing_policy()"

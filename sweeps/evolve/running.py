@@ -6,6 +6,7 @@ in that order. An instance's ID is its number there, and -1 stands for the empty
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from blis_jax.core.exact import exact_product as times
 from blis_jax.core.exact import exact_quotient as over
 from blis_jax.core.types import NO_DRAW
+from blis_jax.errors import ConfigError
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.routing.pickers import DrawState, draw_below
 
@@ -161,6 +163,12 @@ def whole(value: Any) -> jax.Array:
     return jnp.trunc(value).astype(INT) if _is_real(value) else jnp.asarray(value).astype(INT)
 
 
+def rounded(value: Any) -> jax.Array:
+    """Round as `math.Round` does: halves away from zero."""
+    below = jnp.trunc(value)
+    return jnp.where(jnp.abs(value - below) >= 0.5, below + jnp.sign(value), below)
+
+
 def quotient(first: Any, second: Any) -> jax.Array:
     """Divide ints as Go does: toward zero."""
     return lax.div(*_alike(first, second))
@@ -276,6 +284,15 @@ class Slice:
             return jnp.zeros((), self.values.dtype)
         return self.values[jnp.clip(place, 0, self.capacity - 1)]
 
+    def part(self, start: Any, end: Any = None) -> Slice:
+        """Return `slice[start:end]`."""
+        count = (self.count if end is None else jnp.asarray(end, INT)) - start
+        return Slice(jnp.roll(self.values, -start), count)
+
+    def take(self, places: Any) -> Slice:
+        """Return the slice with its values in the order of these places."""
+        return Slice(self.values[places], self.count)
+
     def append(self, value: Any, mask: Mask = True) -> Slice:
         """Return the slice with a value more where the mask holds."""
         return self.extend(jnp.asarray(value)[None], jnp.asarray(mask)[None])
@@ -288,6 +305,40 @@ class Slice:
         grown = jnp.pad(self.values, (0, mask.shape[0]))
         grown = grown.at[jnp.where(mask, place, size)].set(values.astype(grown.dtype), mode="drop")
         return Slice(grown, self.count + jnp.sum(mask, dtype=INT))
+
+
+def order_of(
+    less: Callable[[Any, Any], Any], size: int, count: Any, mask: Mask, most: int
+) -> jax.Array:
+    """Return the places of `count` elements, of at most `size`, as Go's sort puts them in order where the mask holds.
+
+    Up to `most` elements Go inserts one after another, so equal ones keep their order.
+
+    Raises:
+        ConfigError: there may be more.
+    """
+    if size > most:
+        raise ConfigError(
+            f"a slice of up to {size} elements is sorted, and Go gives equal ones an order of its own above {most}; "
+            "use sort.SliceStable up to 20, or an arg max"
+        )
+    order: list[Any] = [jnp.asarray(place, INT) for place in range(size)]
+    for place in range(1, size):
+        moves = place < count
+        for at_ in range(place, 0, -1):
+            first, second = order[at_ - 1], order[at_]
+            moves = moves & less(second, first)
+            order[at_ - 1] = jnp.where(moves, second, first)
+            order[at_] = jnp.where(moves, first, second)
+    kept = lax.iota(INT, size)
+    return jnp.where(mask, jnp.stack(order), kept) if size else kept
+
+
+def ascending(values: Any, count: Any, mask: Mask) -> jax.Array:
+    """Return the places of numbers in ascending order where the mask holds; what is not there stays behind."""
+    place = lax.iota(INT, values.shape[0])
+    order = jnp.lexsort((place, values, place >= count))
+    return jnp.where(mask, order, place)
 
 
 def either(mask: Mask, first: Slice, second: Slice) -> Slice:
@@ -312,16 +363,19 @@ __all__ = [
     "REAL",
     "GoRouter",
     "Slice",
+    "ascending",
     "at",
     "either",
     "extreme",
     "lanes",
     "last_where",
+    "order_of",
     "over",
     "put",
     "quotient",
     "real",
     "remainder",
+    "rounded",
     "slice_of",
     "summed",
     "times",

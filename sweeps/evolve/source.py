@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as made_of
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import tree_sitter, tree_sitter_go
+from sweeps.evolve.nodes import field, shown, text_of, walk
+from sweeps.evolve.structs import without_structs
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -29,7 +30,8 @@ class GoProgram:
     text: bytes
     first_line: int  # of the text in the file
     route: Node
-    functions: dict[str, Node]  # other functions of the file, by name
+    functions: dict[str, Node]  # other functions of the file, and methods of its router, by name
+    methods: frozenset[str]  # those that are methods
     constants: dict[str, Node]  # values of constants of the file, by name
     marked: range  # lines of the block between the marks, else of the whole function
     notes: list[str] = made_of(default_factory=list)  # what its user should know
@@ -44,7 +46,7 @@ class GoProgram:
         Raises:
             ConfigError: always; it names the file, the line and what stands there.
         """
-        raise ConfigError(f"{self.name}:{self.line(node)}: {what}: {_shown(node)}")
+        raise ConfigError(f"{self.name}:{self.line(node)}: {what}: {shown(node)}")
 
     def note(self, what: str) -> None:
         """Keep a sentence for the program's user, once."""
@@ -112,12 +114,19 @@ def _parsed(name: str, text: str, first_line: int) -> GoProgram:
     if root.has_error:
         bad = next(node for node in walk(root) if node.type == "ERROR" or node.is_missing)
         raise ConfigError(
-            f"{name}:{bad.start_point.row + first_line}: this is not Go: {_shown(bad) or 'something is missing'}"
+            f"{name}:{bad.start_point.row + first_line}: this is not Go: {shown(bad) or 'something is missing'}"
         )
+    written = without_structs(name, root, source, first_line)
+    root = root if written == source else parser.parse(written).root_node
     functions = {
         text_of(field(node, "name")): node
         for node in root.named_children
         if node.type == "function_declaration"
+    }
+    methods = {
+        text_of(field(node, "name")): node
+        for node in root.named_children
+        if node.type == "method_declaration" and text_of(field(node, "name")) != ROUTE
     }
     constants = {}
     for group in root.named_children:
@@ -152,10 +161,21 @@ def _parsed(name: str, text: str, first_line: int) -> GoProgram:
         source,
         first_line,
         route,
-        functions,
+        {**_of_router(methods, route), **functions},
+        frozenset(_of_router(methods, route)),
         constants,
         range(begin + first_line, end + first_line),
     )
+
+
+def _of_router(methods: dict[str, Node], route: Node) -> dict[str, Node]:
+    """Return the methods of the type that the routing function belongs to."""
+    own = _receiver(route)
+    return {name: node for name, node in methods.items() if _receiver(node) == own}
+
+
+def _receiver(node: Node) -> str:
+    return text_of(field(field(node, "receiver").named_children[0], "type")).lstrip("*")
 
 
 def _chosen(name: str, routes: list[Node], marks: list[int]) -> Node:
@@ -169,67 +189,3 @@ def _chosen(name: str, routes: list[Node], marks: list[int]) -> Node:
     raise ConfigError(
         f"{name}: {len(routes)} methods {ROUTE} and no mark {START} in any; mark the one that is meant"
     )
-
-
-# --- nodes ----------------------------------------------------------------------------------------
-
-
-def _shown(node: Node) -> str:
-    """Return the first line of a node's source, not more than 60 letters of it."""
-    first = text_of(node).partition("\n")[0].strip()
-    return first if len(first) <= 60 else f"{first[:57]}..."
-
-
-def text_of(node: Node) -> str:
-    """Return the source of a node."""
-    return (node.text or b"").decode()
-
-
-def field(node: Node, name: str) -> Node:
-    """Return the child in a field that the grammar always has."""
-    child = node.child_by_field_name(name)
-    assert child is not None, (node.type, name)
-    return child
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and all below it, in the order of the text."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
-
-
-def statements_of(block: Node) -> list[Node]:
-    """Return the statements of a block or of a case, without comments."""
-    found = []
-    for child in block.named_children:
-        if child.type == "statement_list":
-            found += statements_of(child)
-        elif child.type != "comment":
-            found.append(child)
-    return found
-
-
-def items(node: Node) -> list[Node]:
-    """Return the expressions of a list, without comments."""
-    return [child for child in node.named_children if child.type != "comment"]
-
-
-def names_in(node: Node) -> Iterator[Node]:
-    """Yield the identifiers in a node that may name variables."""
-    for one in walk(node):
-        if one.type == "identifier":
-            yield one
-
-
-def owner_of(node: Node) -> Node:
-    """Return the function that a node belongs to."""
-    above = node.parent
-    while above is not None and above.type not in (
-        "func_literal",
-        "function_declaration",
-        "method_declaration",
-    ):
-        above = above.parent
-    assert above is not None
-    return above

@@ -10,6 +10,7 @@ from blis_jax.core.types import SLO_CLASSES
 INSTANCE, SCORER, CLASS, LIST, FIXED = "instance", "scorer", "class", "list", "fixed"
 NUMBERS = ("int", "float")
 DTYPES = {"int": "INT", "float": "REAL", "bool": "bool", "id": "INT", "snap": "INT"}
+EMPTY = {"int": "0", "float": "0.0", "bool": "False", "id": "-1", "snap": "-1"}
 GO_TYPES = {
     "int": "int", "int64": "int", "int32": "int", "float64": "float", "bool": "bool", "RoutingSnapshot": "snap",
 }  # fmt: skip
@@ -26,9 +27,16 @@ WHOLE_MATH = tuple(name for name in MATH if "Int" in name)
 FUNCTIONS = {  # of package math: one float64 to another
     "Abs": "jnp.abs", "Sqrt": "jnp.sqrt", "Exp": "jnp.exp", "Exp2": "jnp.exp2", "Expm1": "jnp.expm1",
     "Log": "jnp.log", "Log2": "jnp.log2", "Log10": "jnp.log10", "Log1p": "jnp.log1p", "Floor": "jnp.floor",
+    "Round": "rounded", "RoundToEven": "jnp.round", "Sin": "jnp.sin", "Cos": "jnp.cos", "Atan": "jnp.arctan",
     "Ceil": "jnp.ceil", "Trunc": "jnp.trunc", "Tanh": "jnp.tanh", "Cbrt": "jnp.cbrt",
 }  # fmt: skip
-PAIRS = {"Max": "jnp.maximum", "Min": "jnp.minimum", "Pow": "jnp.power", "Hypot": "jnp.hypot"}
+PAIRS = {
+    "Max": "jnp.maximum",
+    "Min": "jnp.minimum",
+    "Pow": "jnp.power",
+    "Hypot": "jnp.hypot",
+    "Mod": "jnp.fmod",
+}
 FIELDS = {  # of a snapshot: the vector, its kind
     "QueueDepth": ("queue_depth", "int"), "BatchSize": ("batch_size", "int"),
     "KVUtilization": ("kv_utilization", "float"), "FreeKVBlocks": ("free_kv_blocks", "int"),

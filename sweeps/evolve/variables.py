@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.source import field, items, text_of, walk
+from sweeps.evolve.nodes import field, items, text_of, walk
 from sweeps.evolve.values import (
     CLASS,
     DTYPES,
+    EMPTY,
     INSTANCE,
     LIST,
     NUMBERS,
@@ -77,8 +79,17 @@ class Variables(Lines):
     def _zero(self, spec: Node) -> GoValue:
         kind = field(spec, "type")
         wanted, axes = self.type_of(kind)
+        if wanted == "snapshots":
+            wanted, axes = "snap", (LIST,)
         if axes == (LIST,):
-            return GoValue(f"slice_of({DTYPES[wanted]})", wanted, axes)
+            zeros = ""
+            if kind.type == "array_type":
+                length = self.value(field(kind, "length")).const
+                if not isinstance(length, Fraction):
+                    self.refuse(spec, "an array of this length is not read")
+                    raise AssertionError
+                zeros = f", {', '.join([EMPTY[wanted]] * int(length))}" * (length > 0)
+            return GoValue(f"slice_of({DTYPES[wanted]}{zeros})", wanted, axes)
         if axes:
             self.refuse(spec, "a map that is nil is not read")
         if wanted == "id":
@@ -139,6 +150,9 @@ class Variables(Lines):
             if value.kind == "text":
                 self.scopes[-1][text] = value
                 return
+        if value.kind == "id" and value.axes and self._holds_words(text):
+            self.scopes[-1][text] = GoValue("None", "text")
+            return
         self._check_alias(name, value)
         python = self.fresh(text)
         keeps = text not in self.reassigned
@@ -174,6 +188,17 @@ class Variables(Lines):
             return replace(self.as_class(value), is_static=True)
         return GoValue("None", "text")
 
+    def _holds_words(self, name: str) -> bool:
+        """Return whether elements of a map or slice are words for the decision's reason."""
+        for node in walk(self.root):
+            if node.type == "assignment_statement":
+                for left, right in zip(
+                    items(field(node, "left")), items(field(node, "right")), strict=False
+                ):
+                    if left.type == "index_expression" and text_of(field(left, "operand")) == name:
+                        return "fmt." in text_of(right) or right.type.endswith("string_literal")
+        return False
+
     def _asks_for_keys(self, name: str) -> bool:
         """Return whether something asks which keys a map has."""
         for node in walk(self.root):
@@ -193,11 +218,13 @@ class Variables(Lines):
 
     def _check_alias(self, name: Node, value: GoValue) -> None:
         """Refuse a second name of a container that either name changes: in Go both see it."""
-        if not value.axes or (value.is_list and not value.is_alias):
+        if not value.axes:
             return
         declaration = name.parent.parent if name.parent else None
         right = declaration.child_by_field_name("right") if declaration else None
         source = text_of(items(right)[0]) if right else ""
+        if value.is_list and not value.is_alias and self.find(source) is None:
+            return  # a new one
         base = source.partition("[")[0]
         is_shared = value.is_alias or (self.find(source) is not None and self.find(source).axes)  # type: ignore[union-attr]
         if not is_shared:
@@ -298,6 +325,8 @@ class Variables(Lines):
             if old.kind == "id" and value.const == "":
                 return GoValue("-1", "id", is_static=True)
             value = self.as_class(value)
+        if value.kind == "snapshots" and old.kind == "snap" and old.is_list:
+            return GoValue("Slice(go.place, go.count)", "snap", (LIST,))
         if value.kind == "nil" and old.kind == "snap":
             return GoValue("-1", "snap", is_static=True)
         if value.kind != old.kind:
@@ -315,6 +344,8 @@ class Variables(Lines):
             places.insert(0, self.value(field(node, "index")))
             node = field(node, "operand")
         owner = self._own(node) if node.type == "identifier" else self.value(node)
+        if owner.kind == "text":
+            return
         if (
             node.type != "identifier"
             or owner.is_alias

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
 from sweeps.evolve.calls import Calls
-from sweeps.evolve.source import GoProgram, field, items, owner_of, statements_of, text_of, walk
+from sweeps.evolve.nodes import field, items, owner_of, sorted_in, statements_of, text_of, walk
+from sweeps.evolve.source import GoProgram
 from sweeps.evolve.values import (
     GoValue,
 )
@@ -51,6 +52,7 @@ class Lines(Calls):
         self.elements = [
             node for node in walk(root) if node.type == "index_expression" and _is_target(node)
         ]
+        self.elements += [one for node in walk(root) for one in sorted_in(node)]
         returns = [
             node
             for node in walk(root)

@@ -107,7 +107,7 @@ def by_go(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return what each program, a whole `routing.go`, decides in Go: the instance `[case]`, and numbers drawn."""
     stubs, main = STUBS.read_text().split("// ---- main.go ----\n")
-    (folder / "go.mod").write_text("module evolved\n\ngo 1.21\n")
+    (folder / "go.mod").write_text("module evolved\n\ngo 1.22\n")
     names = {name: f"p{place}" for place, name in enumerate(programs)}
     for name, text in programs.items():
         (folder / names[name]).mkdir(exist_ok=True)

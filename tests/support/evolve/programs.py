@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.evolve.later_programs import LATER
+
 _TOP = """package sim
 
 import (
@@ -69,7 +71,9 @@ _BEST = """
 def whole(name: str) -> str:
     """Return a program as a whole `routing.go`."""
     helpers, block = PROGRAMS[name]
-    return _TOP + helpers + _ROUTE + block + _END
+    used = [f'"{one}"' for one in ("slices", "sort") if f"{one}." in helpers + block]
+    top = _TOP.replace('"math/rand"', "\n\t".join(['"math/rand"', *used]))
+    return top + helpers + _ROUTE + block + _END
 
 
 PROGRAMS: dict[str, tuple[str, str]] = {
@@ -435,3 +439,4 @@ func isBusy(s RoutingSnapshot, limit int) bool {
 	}
 """),
 }  # fmt: skip
+PROGRAMS |= LATER
