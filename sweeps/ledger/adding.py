@@ -68,20 +68,9 @@ ABOUT_RUNS = (
     "strategy", "baseline", "reference", "workload", "rate", "over", "seeds", "rng", *ABOUT_STOPPING,
 )  # fmt: skip
 ABOUT_HYPOTHESIS = (
-    "hypothesis",
-    "predict",
-    "published",
-    "family",
-    "vvuq",
-    "type",
-    "mechanism",
-    "diagnostic",
-    "name",
-    "origin",
-    "preconditions",
-    "registered",
-    "evidence",
-)
+    "hypothesis", "predict", "published", "family", "vvuq", "type", "mechanism", "diagnostic", "name",
+    "origin", "preconditions", "registered", "evidence",
+)  # fmt: skip
 AFTERWARDS = ("findings", "resolution", "verdict")
 KEYS = ("id", *ABOUT_RUNS, *ABOUT_HYPOTHESIS, *AFTERWARDS)
 Tell = Callable[[str], None]

@@ -92,11 +92,9 @@ def simulate_one(options: RunOptions, notes: Notes, users: DrawnWorkload | None 
     _check_outputs(options)
     prepare_backend(use_cache=not options.no_cache)
 
-    trace = (
-        trace_flags.read(options, notes, options.seed_of_record, options.horizon)
-        if source.is_trace
-        else None
-    )
+    trace = None
+    if source.is_trace:
+        trace = trace_flags.read(options, notes, options.seed_of_record, options.horizon)
     if "trace" in options.named and not {"corrected", "variant"} & options.named.keys():
         config = served(config, is_real=True)
     wanted_scores = scores.scores_of(options, source.spec, trace, options)
