@@ -114,6 +114,8 @@ def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOfflo
     if isinstance(value, KvOffloadConfig):
         return value
     if isinstance(value, Mapping):
+        if dict(value) == dataclasses.asdict(KvOffloadConfig()):  # as a saved configuration has it
+            return KvOffloadConfig()
         return config_of(value, "kv_offload_config", devices, (*_TIER_KEYS, *RAMP))
     if not isinstance(value, str | Path):
         raise ConfigError(

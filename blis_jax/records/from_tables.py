@@ -63,7 +63,7 @@ def run_record(seen: Observation, num_repairs: int = 0) -> RunRecord:
         is_august=seen.rules.has_order,
         splits=splits,
         adapters=_adapter_records(seen),
-        offload=_offload_records(seen),
+        offload=offload_records(seen),
         figures={name: float(figure) for name, figure in seen.raw.figures.items()},
     )
 
@@ -81,7 +81,7 @@ def _adapter_records(seen: Observation) -> AdapterRecords | None:
     )
 
 
-def _offload_records(seen: Observation) -> OffloadRecords | None:
+def offload_records(seen: Observation) -> OffloadRecords | None:
     """Return what off-load tiers did, if there are some."""
     if OffloadCounts not in seen.raw:
         return None

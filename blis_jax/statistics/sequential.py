@@ -80,7 +80,7 @@ class StoppingRule:
         return SPENT if count >= self.most_seeds else GOES_ON
 
     def _is_precise(self, one: Seen) -> bool:
-        return self.precision is not None and (one.is_same or one.half_width <= self.precision)
+        return self.precision is not None and bool(one.is_same or one.half_width <= self.precision)
 
 
 def _seen(one: Difference) -> Seen:

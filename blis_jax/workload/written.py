@@ -100,7 +100,7 @@ def yaml_text(document: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in _mapping(_ordered(document, "workload"), 0))
 
 
-def _ordered(mapping: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _ordered(mapping: Mapping[Any, Any], kind: str) -> dict[str, Any]:
     """Return the mapping with the keys that BLIS writes, in its order."""
     if kind == "params":
         return {str(name): float(mapping[name]) for name in sorted(mapping, key=_natural)}

@@ -38,6 +38,7 @@ from blis_jax.metrics.summaries import (
 )
 from blis_jax.records.from_tables import (
     instance_records,
+    offload_records,
     preemption_records,
     request_records,
     step_records,
@@ -47,6 +48,7 @@ from blis_jax.records.record import (
     COUNTED,
     SETTLED,
     InstanceRecords,
+    OffloadRecords,
     PreemptionRecords,
     RequestRecords,
     Status,
@@ -146,6 +148,11 @@ class LaneRun:
     def splits(self) -> SplitRecords | None:
         """Return the parts of requests that pools have split."""
         return self._requests[1]
+
+    @property
+    def offload(self) -> OffloadRecords | None:
+        """Return what off-load tiers did, if there are some."""
+        return offload_records(self.seen)
 
     @property
     def num_instances(self) -> Any:

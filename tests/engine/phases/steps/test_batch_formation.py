@@ -91,7 +91,7 @@ def test_formation_ends_with_the_budget_the_batch_limit_or_the_candidates(
 ) -> None:
     made = forming(Made(), budget=budget, waiting=1, to_visit=to_visit)
     made.instance(1, num_decode=members)
-    assert bool(has_candidate(made.ctx, made.work(1), ONE)) == goes_on
+    assert bool(has_candidate(made.ctx, made.state, made.work(1), ONE)) == goes_on
 
 
 def test_memory_that_runs_short_is_reported_without_eviction() -> None:
