@@ -145,6 +145,9 @@ def findings_of(
 
 def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentence]:
     best = cheapest(answers)
+    if best is None and any(_open_sizes(answer) for answer in answers):
+        yield from (_unsure(answer) for answer in answers if _open_sizes(answer))
+        return
     if best is None:
         most = max(max(answer.tried) for answer in answers)
         yield Sentence.of(
@@ -168,6 +171,17 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
     ]
     if open_to:
         yield Sentence.of(f"open, and no dearer: {joined(open_to)}.")
+
+
+def _unsure(answer: Smallest) -> Sentence:
+    """Return how the smallest cluster fared of which the runs do not tell whether it meets the targets."""
+    size = _open_sizes(answer)[0]
+    decision, cluster = answer.tried[size], _machines(answer.arm, answer.family.of(size))
+    least = min(decision.attained, key=lambda share: share.mean)
+    return Sentence.of(
+        f"open: {answer.arm.name} with {cluster} had ", _in_time(least),
+        " in time, in ", Quantity.whole(decision.num_seeds), " runs; that is not sure.",
+    )  # fmt: skip
 
 
 def _by_gpus(answers: Sequence[Smallest]) -> str:

@@ -89,6 +89,9 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     assert none.answer.next.startswith("allow more --max-instances") and "> 1" in text(none)
     unsure = [Smallest(Arm("mine", config), alone, {1: tried[1], 2: tried[2]})]
     unknown = findings_of(unsure, [target], {"workload": "mixed", "confidence": 0.95})
+    assert str(unknown.answer.verdict[0]).startswith(
+        "open: mine with 2 instances × 2 H100 = 4 GPUs had "
+    )
     assert unknown.answer.next.startswith("more --seeds tell") and "> 2" not in text(unknown)
 
 
