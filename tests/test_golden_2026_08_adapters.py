@@ -48,7 +48,7 @@ def test_equals_reference(scenario: AdapterScenario):
 @pytest.mark.slow
 def test_blocks_that_come_back_can_save_what_blis_computes_again():
     """Beside a recorded run: fewer tokens are computed, and first tokens come sooner."""
-    scenario = next(one for one in scenarios_of(FOLDER) if one.name == "off_mt_prompt_s42")
+    scenario = next(one for one in scenarios_of(FOLDER) if one.name == "off_nvme_s42")
     saving = dataclasses.replace(scenario.cluster.kv_offload_config, saves_prefill=True)
     record, _ = scenario.run(kv_offload_config=saving)
     assert record.outcome in WHOLE
