@@ -239,9 +239,12 @@ def no_copies(shape: EngineShape) -> SharedBlocks:
 
 
 def kv_fields_read(shape: EngineShape, mechanism: Mechanism) -> tuple[str, ...]:
-    """Return the signals of KV caches, and of CPU tiers where there are some, that a policy of the gateway reads."""
-    has_tier = shape.has_cpu_tier or shape.has_mirror
-    return tuple(one for one in (*KV, *(CPU_TIER if has_tier else ())) if mechanism.reads(one))
+    """Return the signals of KV caches, and of CPU tiers where there are some, that a policy or the gateway reads."""
+    names = (*KV, *CPU_TIER) if shape.has_cpu_tier or shape.has_mirror else KV
+    saturation = (
+        KV[:1] if mechanism.has_queue else ()
+    )  # the gateway's detector looks at utilization
+    return tuple(name for name in names if name in saturation or mechanism.reads(name))
 
 
 def _first_view(
