@@ -335,11 +335,8 @@ def compile_cached() -> dict[str, Any]:
             "from benchmarks.speed.case import BASELINE, call_of, compiled_in, load_builtin\n"
             "print(compiled_in(call_of(BASELINE, load_builtin('mixed'), 16)))\n"
         )
-        command = [sys.executable, "-c", code]
-        times = [
-            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            for _ in range(2)
-        ]
+        words = [sys.executable, "-c", code]
+        times = [float(subprocess.check_output(words, text=True)) for _ in range(2)]
     return {
         "title": "compile, from the persistent cache",
         "compile_s": times[1],

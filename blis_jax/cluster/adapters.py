@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, closest, shortened
-from blis_jax.files.input_files import mapping, read_text
-from blis_jax.files.strict_yaml import EXPONENT, read_yaml
+from blis_jax.files.input_files import mapping
+from blis_jax.files.strict_yaml import number_at, section_of
 from blis_jax.workload.table import RequestTable, with_column
 
 if TYPE_CHECKING:
@@ -128,13 +127,8 @@ def given_config(value: object) -> LoraConfig:
     """
     if isinstance(value, LoraConfig):
         return value
-    if isinstance(value, Mapping):
-        return config_of(value, "lora_config")
-    if not isinstance(value, str | Path):
-        raise ConfigError(f"lora_config: got {shortened(value)}, allowed is a path or a mapping")
-    document = read_yaml(read_text(Path(value), "a --lora-config file"), str(value)) or {}
-    mapping(document, str(value), ("lora",))
-    return config_of(document.get("lora") or {}, f"{value}: lora")
+    section, place = section_of(value, "lora_config", "lora")
+    return config_of(section or {}, place)
 
 
 def config_of(section: object, place: str) -> LoraConfig:
@@ -145,7 +139,7 @@ def config_of(section: object, place: str) -> LoraConfig:
     """
     section = mapping(section, place, _KEYS)
     said: dict[str, Any] = {
-        name: _number(section[name], f"{place}.{name}")
+        name: number_at(section[name], f"{place}.{name}")
         for name in NUMBERS
         if section.get(name) is not None
     }
@@ -194,7 +188,7 @@ def _tiers(section: object, place: str) -> Iterator[OverheadTier]:
         if rank <= 0:
             raise ConfigError(f"{place}: rank {rank} is not allowed, give 1 or more")
         entry = mapping(entry, at, ("k6", "k7"))
-        k6, k7 = (_number(entry.get(name) or 0.0, f"{at}.{name}") for name in ("k6", "k7"))
+        k6, k7 = (number_at(entry.get(name) or 0.0, f"{at}.{name}") for name in ("k6", "k7"))
         if not (math.isfinite(k6) and k6 >= 0):
             raise ConfigError(f"{at}.k6: got {k6:g}, allowed is a finite number at least 0")
         if not (math.isfinite(k7) and k7 > 0):
@@ -208,14 +202,6 @@ def _whole(value: object, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number")
     return value
-
-
-def _number(value: object, place: str) -> float:
-    if isinstance(value, str) and EXPONENT.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
-    return float(value)
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

@@ -10,14 +10,13 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.machines import deployment
 from blis_jax.cluster.settings import setting
 from blis_jax.errors import ConfigError, choices, shortened
-from blis_jax.files.input_files import mapping, read_text
-from blis_jax.files.strict_yaml import EXPONENT, read_yaml
+from blis_jax.files.input_files import mapping
+from blis_jax.files.strict_yaml import number_at, section_of
 from blis_jax.latency.deployment import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -113,19 +112,13 @@ def given_config(value: object, devices: Mapping[str, Any] = DEVICES) -> KvOfflo
     """
     if isinstance(value, KvOffloadConfig):
         return value
-    if isinstance(value, Mapping):
-        if dict(value) == dataclasses.asdict(KvOffloadConfig()):  # as a saved configuration has it
-            return KvOffloadConfig()
-        return config_of(value, "kv_offload_config", devices, (*_TIER_KEYS, *RAMP))
-    if not isinstance(value, str | Path):
-        raise ConfigError(
-            f"kv_offload_config: got {shortened(value)}, allowed is a path or a mapping"
-        )
-    document = read_yaml(read_text(Path(value), "a --kv-offload-config file"), str(value)) or {}
-    mapping(document, str(value), ("kv_offload",))
-    if document.get("kv_offload") is None:
+    if value == dataclasses.asdict(KvOffloadConfig()):  # as a saved configuration has it
+        return KvOffloadConfig()
+    section, place = section_of(value, "kv_offload_config", "kv_offload")
+    if section is None:
         raise ConfigError(f"{value}: the block kv_offload is missing; begin the file with it")
-    return config_of(document["kv_offload"], f"{value}: kv_offload", devices)
+    more = RAMP if isinstance(value, Mapping) else ()
+    return config_of(section, place, devices, (*_TIER_KEYS, *more))
 
 
 def config_of(
@@ -200,7 +193,7 @@ def _tier(entry: Mapping[str, Any], place: str, devices: Mapping[str, Any]) -> S
     }
     device = _device(said.get("device_class"), said["direct_io"], place, devices)
     numbers = device | {
-        name: _number(said[name], f"{place}.{name}") for name in (*PHYSICS, *RAMP) if name in said
+        name: number_at(said[name], f"{place}.{name}") for name in (*PHYSICS, *RAMP) if name in said
     }
     missing = [name for name in PHYSICS if name not in numbers]
     if missing:
@@ -231,7 +224,9 @@ def _device(
         )
     at = f"kv_offload_devices.{name}"
     entry = mapping(devices[str(name)], at, (*PHYSICS, *RAMP, *_BUFFERED))
-    said = {key: _number(value, f"{at}.{key}") for key, value in entry.items() if value is not None}
+    said = {
+        key: number_at(value, f"{at}.{key}") for key, value in entry.items() if value is not None
+    }
     direct = {key: value for key, value in said.items() if key not in _BUFFERED}
     if is_direct:
         return direct
@@ -262,14 +257,6 @@ def _count(value: object, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**62:
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a whole number above 0")
     return value
-
-
-def _number(value: object, place: str) -> float:
-    if isinstance(value, str) and EXPONENT.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
-    return float(value)
 
 
 # --- what follows for a cluster -------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, closest, shortened
-from blis_jax.files.input_files import refuse_half_characters
+from blis_jax.files.input_files import mapping, read_text, refuse_half_characters
 from blis_jax.lazy import yaml
 
 if TYPE_CHECKING:
@@ -129,6 +129,30 @@ def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
         data = yaml.load(text, Loader=partial(_strict_loader(), texts=texts))
     refuse_half_characters(text, data, source)
     return data
+
+
+def section_of(value: object, setting: str, block: str) -> tuple[Any, str]:
+    """Return the mapping that is a setting's value, or the block that the file at its path has; and its place in words.
+
+    Raises:
+        ConfigError: it is neither, the file cannot be read, or has another block.
+    """
+    if isinstance(value, Mapping):
+        return value, setting
+    if not isinstance(value, str | Path):
+        raise ConfigError(f"{setting}: got {shortened(value)}, allowed is a path or a mapping")
+    what = f"a --{setting.replace('_', '-')} file"
+    document = read_yaml(read_text(Path(value), what), str(value)) or {}
+    return mapping(document, str(value), (block,)).get(block), f"{value}: {block}"
+
+
+def number_at(value: object, place: str) -> float:
+    """Return the number that a file has at a place; refuse anything else."""
+    if isinstance(value, str) and EXPONENT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{place}: got {shortened(value)}, allowed is a number")
+    return float(value)
 
 
 def read_documents(text: str, source: str) -> list[Any]:

@@ -311,9 +311,8 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
         "held": jnp.where(finds_more, before, held),
         "stored": stored,
         "takes": takes,
-        "done": jnp.where(
-            finds_more & (pins > 0), first, 0
-        ),  # with nothing to pin it is the take's
+        # with nothing to pin it is the take's
+        "done": jnp.where(finds_more & (pins > 0), first, 0),
         "cursor": jnp.where(finds_more, listed - first, 0),  # so much further on in the list
         "has_reloaded": as_int(is_old),
         "in_prefill": as_int(in_prefill),

@@ -39,14 +39,7 @@ from blis_jax.memory.block_tables.contents import (
     registered_blocks,
     without_own,
 )
-from blis_jax.memory.memory import (
-    Choice,
-    Demand,
-    Grant,
-    Memory,
-    Plan,
-    Visit,
-)
+from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit
 from blis_jax.memory.victims import Victims
 from blis_jax.tables.blocks import (
     Asker,

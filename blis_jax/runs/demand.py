@@ -386,9 +386,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
 
 def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
     """Return the sizes that may hold a run that ended with this outcome, or None if larger tables do not help."""
-    if outcome not in GROWTH:
-        return None
-    larger = GROWTH[outcome](sizes)
+    larger = GROWTH[outcome](sizes) if outcome in GROWTH else sizes
     return larger if larger != sizes else None
 
 

@@ -52,6 +52,7 @@ def read_latencies(path: Path) -> MeasuredRun:
     units: dict[str, str | None] = {}
 
     def columns_of(names: Sequence[str]) -> dict[str, Column]:
+        """Return the columns by what they are; note their units."""
         lacking = lacks(names)
         if lacking is not None:
             raise ConfigError(f"{path}: {lacking}")

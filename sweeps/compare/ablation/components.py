@@ -98,12 +98,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "offload_policy",
         *_numbers(("offload",)),
     ),
-    "preemption": (
-        "slo_preemption",
-        "preemption_mode",
-        "victim_policy",
-        *_numbers(("victim",)),
-    ),
+    "preemption": ("slo_preemption", "preemption_mode", "victim_policy", *_numbers(("victim",))),
     "horizon": ("horizon",),
     "profile": ("revision", "variant", "corrected"),
 }
