@@ -13,8 +13,8 @@ from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import lookup
 from blis_jax.workload.spec import WorkloadSpec, load_spec
-from sweeps.evolve.reader import policy_of
-from sweeps.evolve.source import read
+from sweeps.evolve.go.reader import policy_of
+from sweeps.evolve.go.source import read
 
 DATA = "../shared/data/openevolve_blis_router"
 METRICS = ("e2e_mean_ms", "e2e_p95_ms")

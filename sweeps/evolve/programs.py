@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from blis_jax.errors import ConfigError, choices
 from blis_jax.files.input_files import is_file, place_of, read_text
 from blis_jax.policies import registry
-from sweeps.evolve.reader import policy_of
-from sweeps.evolve.source import START, read
+from sweeps.evolve.go.reader import policy_of
+from sweeps.evolve.go.source import START, read
 from sweeps.evolve.task import SCORED, Task
 
 if TYPE_CHECKING:

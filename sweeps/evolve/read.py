@@ -13,8 +13,8 @@ from blis_jax.policies import registry
 from blis_jax.policies.reading import SCORERS, signals_of
 from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import show_answer
-from sweeps.evolve.reader import policy_of
-from sweeps.evolve.source import GoProgram, read
+from sweeps.evolve.go.reader import policy_of
+from sweeps.evolve.go.source import GoProgram, read
 
 NAME = "sweeps.evolve.read"
 SIZES = (1, 5)  # of the clusters in which the policy is tried

@@ -6,8 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.nodes import field, items, text_of, walk
-from sweeps.evolve.values import (
+from sweeps.evolve.go.nodes import field, items, text_of, walk
+from sweeps.evolve.go.values import (
     CLASS,
     DTYPES,
     EMPTY,
@@ -20,7 +20,7 @@ from sweeps.evolve.values import (
     truth,
     typed,
 )
-from sweeps.evolve.writer import Lines
+from sweeps.evolve.go.writer import Lines
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.expressions import Expressions
-from sweeps.evolve.nodes import field, items, names_in, sorted_in, text_of, walk
-from sweeps.evolve.values import (
+from sweeps.evolve.go.expressions import Expressions
+from sweeps.evolve.go.nodes import field, items, names_in, sorted_in, text_of, walk
+from sweeps.evolve.go.values import (
     CLASS,
     DTYPES,
     FIXED,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import tree_sitter, tree_sitter_go
-from sweeps.evolve.nodes import field, shown, text_of, walk
-from sweeps.evolve.structs import without_structs
+from sweeps.evolve.go.nodes import field, shown, text_of, walk
+from sweeps.evolve.go.structs import without_structs
 
 if TYPE_CHECKING:
     from tree_sitter import Node

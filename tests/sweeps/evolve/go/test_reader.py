@@ -14,8 +14,8 @@ from blis_jax import ClusterConfig, ConfigError, simulate
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.policies import registry
 from blis_jax.workload.spec import load_builtin, override
-from sweeps.evolve.reader import policy_of
-from sweeps.evolve.source import read
+from sweeps.evolve.go.reader import policy_of
+from sweeps.evolve.go.source import read
 from tests.support.evolve.cases import by_go, cases_of, decided
 from tests.support.evolve.later_programs import LATER
 from tests.support.evolve.programs import PROGRAMS, whole

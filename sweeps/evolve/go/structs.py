@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from blis_jax.errors import ConfigError
-from sweeps.evolve.nodes import field, items, shown, text_of, walk
+from sweeps.evolve.go.nodes import field, items, shown, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.claims import Claims, GoLoop, assignments, best_of, extreme_of
-from sweeps.evolve.nodes import field, items, owner_of, statements_of, text_of, walk
-from sweeps.evolve.statements import SWITCH, Statements
-from sweeps.evolve.values import (
+from sweeps.evolve.go.claims import Claims, GoLoop, assignments, best_of, extreme_of
+from sweeps.evolve.go.nodes import field, items, owner_of, statements_of, text_of, walk
+from sweeps.evolve.go.statements import SWITCH, Statements
+from sweeps.evolve.go.values import (
     CLASS,
     FIXED,
     INSTANCE,

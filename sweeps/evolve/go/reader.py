@@ -6,11 +6,11 @@ import ast
 from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
-from sweeps.evolve.loops import Loops
-from sweeps.evolve.nodes import field, items, parameters_of, receiver_of, statements_of, text_of
-from sweeps.evolve.source import GoProgram
-from sweeps.evolve.values import INSTANCE, GoValue, array, typed
-from sweeps.evolve.writer import MaskedBlock
+from sweeps.evolve.go.loops import Loops
+from sweeps.evolve.go.nodes import field, items, parameters_of, receiver_of, statements_of, text_of
+from sweeps.evolve.go.source import GoProgram
+from sweeps.evolve.go.values import INSTANCE, GoValue, array, typed
+from sweeps.evolve.go.writer import MaskedBlock
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -10,10 +10,10 @@ from dataclasses import field as made_of
 from typing import TYPE_CHECKING
 
 from sweeps.evolve import running
-from sweeps.evolve.calls import Calls
-from sweeps.evolve.nodes import field, items, owner_of, sorted_in, statements_of, text_of, walk
-from sweeps.evolve.source import GoProgram
-from sweeps.evolve.values import (
+from sweeps.evolve.go.calls import Calls
+from sweeps.evolve.go.nodes import field, items, owner_of, sorted_in, statements_of, text_of, walk
+from sweeps.evolve.go.source import GoProgram
+from sweeps.evolve.go.values import (
     GoValue,
 )
 

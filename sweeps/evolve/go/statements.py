@@ -6,9 +6,17 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweeps.evolve.nodes import field, items, parameters_of, sorted_in, statements_of, text_of, walk
-from sweeps.evolve.values import DTYPES, INSTANCE, LIST, NUMBERS, GoValue, array, typed
-from sweeps.evolve.variables import Variables
+from sweeps.evolve.go.nodes import (
+    field,
+    items,
+    parameters_of,
+    sorted_in,
+    statements_of,
+    text_of,
+    walk,
+)
+from sweeps.evolve.go.values import DTYPES, INSTANCE, LIST, NUMBERS, GoValue, array, typed
+from sweeps.evolve.go.variables import Variables
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.evolve.nodes import field, items, names_in, sorted_in, statements_of, text_of, walk
-from sweeps.evolve.values import (
+from sweeps.evolve.go.nodes import field, items, names_in, sorted_in, statements_of, text_of, walk
+from sweeps.evolve.go.values import (
     GoValue,
 )
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from blis_jax.core.types import OLD_CLASSES
-from sweeps.evolve.nodes import field, items, text_of
-from sweeps.evolve.source import GoProgram
-from sweeps.evolve.values import (
+from sweeps.evolve.go.nodes import field, items, text_of
+from sweeps.evolve.go.source import GoProgram
+from sweeps.evolve.go.values import (
     CLASS,
     FIELDS,
     INSTANCE,
