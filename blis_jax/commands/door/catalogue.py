@@ -91,6 +91,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         Command("surrogate report", "surrogate.report", "a surrogate against its test points"),
     )),
     ("reproduce", (
+        _package("papers", "papers", "what the results pages found, and the command that makes each again"),
         _package("papers strategy_evolution", "papers.strategy_evolution", "the claims of the scheduling record"),
         _package("papers routing_evolution", "papers.routing_evolution", "the claims of the routing record"),
         _package("papers corrected", "papers.corrected", "both records with BLIS's defects and without them"),

@@ -52,7 +52,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
 def _named(words: list[str]) -> tuple[Command, list[str]]:
     """The command and the words behind its name."""
     first, *rest = words
-    if first in COMMANDS:
+    if first in COMMANDS and not (rest and f"{first} {rest[0]}" in COMMANDS):
         return COMMANDS[first], rest
     actions = actions_of(first)
     if not actions:
