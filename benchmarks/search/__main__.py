@@ -37,6 +37,10 @@ examples:
     %(prog)s --engines denoised --first-repetition 200 --report \\
         --beside benchmarks/results/search_iter08_token_budget_judged.csv
 
+  the report of judged points that ship, without any search:
+    %(prog)s --engines turbo,denoised-raced-expected-recommended --looks 3 \\
+        --saved benchmarks/results/search_iter08_token_budget_fresh_judged.csv
+
   whether there is a better token budget beside the reference point:
     %(prog)s --scan max_tokens=880:1000
 """
@@ -60,6 +64,13 @@ class _What(CommandOptions, title="what"):
     beside: Path | None = option(
         Path, None, "TABLE", "judged points of other engines, into --report's table"
     )
+    saved: str | None = option(
+        str, None, "A.csv,B.csv,…", "print the report of judged points that these tables have"
+    )
+    within: float | None = option(
+        float, None, "MS", "what is near enough (default: 1 %% of the reference's score)"
+    )
+    looks: int = option(cli.at_least(1), 1, "N", "looks at the pairs that a plan has")
     ends: Path | None = option(
         Path, None, "TABLE", "score the ends of earlier searches again, from their table"
     )

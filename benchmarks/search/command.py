@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.search.judging import choose, searches
 from benchmarks.search.plan import MOST_SEARCHES, Plan, check, engine_of, experiment_of, record_of
-from benchmarks.search.report import report, report_ends
+from benchmarks.search.report import Judging, report, report_ends, report_saved
 from benchmarks.search.scan import scan
 from benchmarks.search.statistics import ByModel
 from blis_jax.commands import cli
@@ -43,8 +43,11 @@ def run_benchmark(options: BenchmarkOptions) -> int:
         return 0
     if options.ends is not None:
         return report_ends(plan, space, options.ends, num_judging)
+    judging = Judging(options.within, options.looks)
+    if options.saved is not None:
+        return report_saved(plan, options.saved, judging)
     if options.report:
-        return report(plan, space, num_judging, options.beside)
+        return report(plan, space, num_judging, judging, options.beside)
     runner = None
     for repetition in plan.repetitions:
         for engine in plan.engines:

@@ -1,14 +1,8 @@
-"""How many searches are near the best known point after so many evaluations, from a table of judged points.
-
-`python -m benchmarks.search.figure JUDGED.csv PNG` draws one that ships.
-"""
+"""How many searches are near the best known point after so many evaluations, from a table of judged points."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from benchmarks.search.judging import is_near_at, tolerance_of
 from blis_jax.reports.style import (
@@ -23,6 +17,11 @@ from blis_jax.reports.style import (
     line_handle,
     save,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
 
 COLOURS = {
     "ensemble": RED,
@@ -41,12 +40,12 @@ COLOURS = {
 LABELS = {"denoised-raced-expected-recommended": "denoised, led by its model"}
 
 
-def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
+def draw(points: pd.DataFrame, path: Path, strategy: str, goal: float) -> None:
     """Draw the share of searches whose best point is near enough, by evaluation, to a PNG.
 
-    `points` is the table of `report.judged`.
+    `points` is the table of `report.judged`, `goal` the difference that is near enough.
     """
-    level, goal, error = tolerance_of(points)
+    level, _, error = tolerance_of(points)
     handles = []
     with figure(3.6) as (made, panels):
         panel = panels[0][0]
@@ -73,16 +72,3 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
             f"search saw. The standard error of a difference is {error:.2f}."
         )
         save(made, path, title, caption, handles)
-
-
-def main(arguments: list[str]) -> int:
-    """Draw a table that ships; return the exit code."""
-    table, path = arguments
-    name = Path(table).stem.removeprefix("search_").removesuffix("_judged")
-    draw(pd.read_csv(table), Path(path), name)
-    print(f"Written: {path}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -229,14 +229,14 @@ def _known() -> dict[str, Any]:
     return json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
 
 
-def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
+def tolerance_of(points: pd.DataFrame, within: float | None = None) -> tuple[float, float, float]:
     """Return the reference's score, the difference that is near enough, and a difference's standard error.
 
-    The tolerance is never finer than the standard error, the median over the searches' ends.
+    Unless `within` gives it, the tolerance is never finer than the standard error, the median over the searches' ends.
     """
     level = float(points["reference"].iloc[0])
     error = float(points.loc[points["is_end"], "standard_error"].median())
-    return level, max(WITHIN / 100 * abs(level), error), error
+    return level, max(WITHIN / 100 * abs(level), error) if within is None else within, error
 
 
 def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:

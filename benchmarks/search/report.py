@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,19 +21,18 @@ from benchmarks.search.judging import (
     verdict,
 )
 from benchmarks.search.plan import NUM_SEEDS, Plan
-from benchmarks.search.statistics import median_interval, needed, ratio_interval, share_interval
+from benchmarks.search.statistics import Ratio, median_interval, needed, ratio_of, share_interval
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from sweeps.search.objectives import Valuation
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sweeps.strategies.space import Space
 
 CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
+AT_MOST = 0.8  # the ratio that the plan of fresh random states asks about
 OURS = (
     "ensemble",
     "ensemble-recommended",
@@ -50,7 +50,16 @@ RIVALS = (
 )  # against which evaluations are compared in pairs
 
 
-def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
+class Judging(NamedTuple):
+    """What is near enough, if not the usual distance, and at how many numbers of pairs a plan looks."""
+
+    within: float | None = None
+    looks: int = 1
+
+
+def report(
+    plan: Plan, space: Space, num_judging: int, judging: Judging, beside: Path | None = None
+) -> int:
     """Score the best points again, write the files and print the table; return the exit code.
 
     `beside` is a table of points of other engines that were judged before on the same seeds.
@@ -65,40 +74,66 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
     points = judged(plan, space, whole, num_judging)
     if beside is not None:
         points = joined(points, beside)
-    summary = summary_of(points)
-    for name, table in (("judged.csv", points), ("summary.csv", summary)):
-        with cli.writing(plan.folder / name), replacing(plan.folder / name) as written:
-            table.to_csv(written, index=False)
-    near, goal, error = tolerance_of(points)
+    with cli.writing(plan.folder / "judged.csv"), replacing(plan.folder / "judged.csv") as written:
+        points.to_csv(written, index=False)
     print(f"{plan.strategy.name}: searches of {plan.calls} evaluations on {NUM_SEEDS} seeds each; points scored "
-          f"again on {num_judging} seeds.\nReference {near:.2f}; near enough is {goal:.2f} above it, the "
-          f"standard error of a difference is {error:.2f}.")  # fmt: skip
-    print(summary.to_string(index=False))
+          f"again on {num_judging} seeds.")  # fmt: skip
+    _say(points, plan.folder, plan.strategy.name, judging)
+    if left := [one for one in found if one not in whole]:
+        names = (f"{one.engine} {one.random_state} ({one.evaluations})" for one in left)
+        print(f"Unfinished and left out: {', '.join(names)}.")
+    return 0
+
+
+def report_saved(plan: Plan, tables: str, judging: Judging) -> int:
+    """Print the report of judged points that are kept in tables, of the plan's engines; return the exit code."""
+    points = None
+    for path in map(Path, tables.split(",")):
+        table = pd.read_csv(path)
+        table = table[table["engine"].isin(plan.engines)]
+        points = table if points is None else _together(points, table, path)
+    assert points is not None
+    if points.empty:
+        raise ConfigError(
+            f"--saved: {tables} has no row of {', '.join(plan.engines)}; name others with --engines"
+        )
+    _say(points, plan.folder, plan.strategy.name, judging)
+    return 0
+
+
+def _say(points: pd.DataFrame, folder: Path, strategy: str, judging: Judging) -> None:
+    """Print tolerance, table, bar, ratios and distances; write summary and figure."""
+    near, goal, error = tolerance_of(points, judging.within)
+    summary = summary_of(points, goal)
+    with cli.writing(folder / "summary.csv"), replacing(folder / "summary.csv") as written:
+        summary.to_csv(written, index=False)
+    print(f"Reference {near:.2f}; near enough is {goal:.2f} above it, the standard error of a difference is "
+          f"{error:.2f}.\n{summary.to_string(index=False)}")  # fmt: skip
     for line in bar_lines(summary):
         print(line)
     engines = set(points["engine"])
     for ours, theirs in ((ours, theirs) for ours in OURS for theirs in RIVALS):
         if {ours, theirs} <= engines:
-            print(ratio_line(points, ours, theirs))
-    if left := [one for one in found if one not in whole]:
-        names = (f"{one.engine} {one.random_state} ({one.evaluations})" for one in left)
-        print(f"Unfinished and left out: {', '.join(names)}.")
-    figure = plan.folder / "reliability.png"
-    draw(points, figure, plan.strategy.name)
-    print(f"Written: {plan.folder}/judged.csv, summary.csv, {figure.name}")
-    return 0
+            print(ratio_line(points, ours, theirs, goal, judging.looks))
+            print(distance_line(points, ours, theirs))
+    draw(points, folder / "reliability.png", strategy, goal)
+    print(f"Written: in {folder}: summary.csv, reliability.png")
 
 
 def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Put judged points after those of a file; refuse an engine that is in both, or points with another reference."""
     others = pd.read_csv(path)
-    if missing := [name for name in points.columns if name not in others]:
-        raise ConfigError(f"{path}: there is no column {missing[0]}; give a table of judged points")
     if both := sorted(set(points["engine"]) & set(others["engine"])):
         raise ConfigError(f"{path}: it has {both[0]}, too; leave {both[0]} out of --engines")
-    if not np.isclose(others["reference"], points["reference"].iloc[0]).all():
+    return _together(others, points, path)
+
+
+def _together(first: pd.DataFrame, then: pd.DataFrame, path: Path) -> pd.DataFrame:
+    if missing := [name for name in then.columns if name not in first]:
+        raise ConfigError(f"{path}: there is no column {missing[0]}; give a table of judged points")
+    if not np.isclose(first["reference"], then["reference"].iloc[0]).all():
         raise ConfigError(f"{path}: its points were judged by another reference or on other seeds")
-    return pd.concat([others[points.columns], points], ignore_index=True)
+    return pd.concat([first[then.columns], then], ignore_index=True)
 
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
@@ -126,7 +161,7 @@ def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
     print(f"Reference {level:.2f} on {num_judging} seeds; near enough is {goal:.2f} above it, the standard "
           f"error of a difference is {error:.2f}.")  # fmt: skip
     columns = ["engine", "searches", "near", "near_low", "near_high", "median_difference"]
-    print(summary_of(points)[columns].to_string(index=False))
+    print(summary_of(points, goal)[columns].to_string(index=False))
     print(f"Written: {written}")
     return 0
 
@@ -160,9 +195,8 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
     return pd.DataFrame(rows)
 
 
-def summary_of(points: pd.DataFrame) -> pd.DataFrame:
+def summary_of(points: pd.DataFrame, goal: float) -> pd.DataFrame:
     """Return a row per engine: ends near enough, evaluations needed, and what it reached after some."""
-    _, goal, _ = tolerance_of(points)
     rows = []
     for engine, of_engine in points.groupby("engine", sort=False):
         each = [run for _, run in of_engine.groupby("random_state")]
@@ -191,9 +225,11 @@ def needed_in(one: pd.DataFrame, goal: float) -> float:
     return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
 
 
-def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
-    """Say how many times the evaluations of another engine one needs, over the random states of both."""
-    _, goal, _ = tolerance_of(points)
+def ratio_line(points: pd.DataFrame, ours: str, theirs: str, goal: float, looks: int) -> str:
+    """Say how many times the evaluations of another engine one needs, over the random states of both.
+
+    With more than one look at the pairs, the interval of this one is that much wider, so that all hold 95 % together.
+    """
     by_state = {
         engine: {
             state: needed_in(search, goal)
@@ -203,10 +239,36 @@ def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
     }
     states = sorted(by_state[ours].keys() & by_state[theirs].keys())
     counts = [[by_state[engine][state] for state in states] for engine in (ours, theirs)]
-    ratio, low, high = ratio_interval(*counts, float(points["calls"].max()))
+    found = ratio_of(*counts, float(points["calls"].max()))
+    said = f"{found.ratio:.2f} {_bracket(found)}"
+    if looks > 1:
+        confidence = 1 - 0.05 / looks
+        low, high = found.interval(confidence)
+        verdict = "below" if high < AT_MOST else "above" if low > AT_MOST else "no verdict on"
+        said += (
+            f" at 95 %; as one of {looks} looks, at {100 * confidence:.1f} %, {_bracket(found, confidence)}: {verdict} "
+            f"{AT_MOST:g}"
+        )
     return (
-        f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {ratio:.2f} "
-        f"[{low:.2f}, {high:.2f}], bootstrap."
+        f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {said}; against {AT_MOST:g}: "
+        f"p = {found.p_against(AT_MOST):.2g}. Bootstrap."
+    )
+
+
+def _bracket(found: Ratio, confidence: float = 0.95) -> str:
+    low, high = found.interval(confidence)
+    return f"[{low:.2f}, {high:.2f}]"
+
+
+def distance_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
+    """Say how much nearer to the reference the ends of one engine are, over the random states of both."""
+    ends = points[points["is_end"]].pivot_table("difference", "random_state", "engine")
+    nearer = (ends[theirs] - ends[ours]).dropna().to_numpy()
+    drawn = np.random.default_rng(0).choice(nearer, (4000, len(nearer))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return (
+        f"Ends of {ours} nearer than those of {theirs} by {nearer.mean():.2f} [{low:.2f}, {high:.2f}] ms in the "
+        f"mean, in {int((nearer > 0).sum())} of {len(nearer)} pairs."
     )
 
 

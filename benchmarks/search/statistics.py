@@ -38,19 +38,32 @@ def median_interval(
     return middle, float(ordered[rank - 1]), float(ordered[count - rank])
 
 
-def ratio_interval(
-    ours: Sequence[float], theirs: Sequence[float], most: float, draws: int = 4000
-) -> tuple[float, float, float]:
-    """Return the ratio of two medians of pairs, and its 95 % interval: bootstrap over the pairs (percentiles).
+class Ratio(NamedTuple):
+    """The ratio of two medians of pairs, and what bootstrap over the pairs makes of it, ascending."""
 
-    Medians above `most` count as `most`, infinite ones too.
-    """
+    ratio: float
+    drawn: np.ndarray
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the percentile interval."""
+        low, high = np.quantile(self.drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+        return float(low), float(high)
+
+    def p_against(self, ratio: float) -> float:
+        """Return the two-sided p-value of a ratio: twice the share of the draws on its rarer side."""
+        fewest = min((self.drawn >= ratio).sum(), (self.drawn <= ratio).sum())
+        return float(min(1, 2 * (fewest + 1) / (len(self.drawn) + 1)))
+
+
+def ratio_of(
+    ours: Sequence[float], theirs: Sequence[float], most: float, draws: int = 40_000
+) -> Ratio:
+    """Return the ratio of two medians of pairs. Medians above `most` count as `most`, infinite ones too."""
     pairs = np.stack([np.asarray(ours, float), np.asarray(theirs, float)])
     chosen = np.random.default_rng(0).integers(pairs.shape[1], size=(draws, pairs.shape[1]))
     drawn = np.minimum(np.median(pairs[:, chosen], axis=2), most)
     medians = np.minimum(np.median(pairs, axis=1), most)
-    low, high = np.quantile(drawn[0] / drawn[1], [0.025, 0.975])
-    return float(medians[0] / medians[1]), float(low), float(high)
+    return Ratio(float(medians[0] / medians[1]), np.sort(drawn[0] / drawn[1]))
 
 
 def share_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from benchmarks.search.statistics import (
     Found,
     median_interval,
     needed,
-    ratio_interval,
+    ratio_of,
     share_interval,
 )
 from blis_jax.errors import ConfigError
@@ -85,13 +85,13 @@ def test_ratios_of_medians_hold_the_truth_as_often_as_they_say() -> None:
         ours, theirs = (
             level * common * random.lognormal(sigma=0.3, size=40) for level in (2.0, 3.0)
         )
-        _, low, high = ratio_interval(ours.tolist(), theirs.tolist(), 1e9, draws=400)
+        low, high = ratio_of(ours.tolist(), theirs.tolist(), 1e9, draws=400).interval()
         inside += low <= 2 / 3 <= high
     assert 182 <= inside <= 198
 
 
 def test_a_median_that_is_censored_counts_as_the_budget() -> None:
-    ratio, _, _ = ratio_interval([50.0, 50.0, math.inf], [math.inf, math.inf, 10.0], 200.0)
+    ratio = ratio_of([50.0, 50.0, math.inf], [math.inf, math.inf, 10.0], 200.0).ratio
     assert ratio == 0.25
 
 
@@ -242,7 +242,7 @@ def test_judged_points_of_other_engines_stand_in_the_same_table(tmp_path: Path) 
     path = tmp_path / "judged.csv"
     theirs.to_csv(path, index=False)
     assert joined(ours, path)["engine"].tolist() == ["turbo"] * 20 + ["ensemble"] * 30
-    assert summary_of(joined(ours, path)).set_index("engine").loc["turbo", "near"] == 9
+    assert summary_of(joined(ours, path), 1.0).set_index("engine").loc["turbo", "near"] == 9
     for points, problem in (
         (theirs, "it has turbo, too"),
         (ours.assign(reference=99.0), "by another reference or on other seeds"),
@@ -274,7 +274,7 @@ def test_the_tolerance_is_never_finer_than_the_standard_error() -> None:
 
 
 def test_a_summary_counts_ends_and_evaluations() -> None:
-    rows = summary_of(table()).set_index("engine")
+    rows = summary_of(table(), 1.0).set_index("engine")
     assert rows["near"].tolist() == [10, 9] and rows["searches"].tolist() == [10, 10]
     assert rows["needed"].tolist() == ["44.5", "125.5"]
     assert rows["needed_high"]["turbo"] == "129" and rows["needed_low"]["ensemble"] == "41"
@@ -289,7 +289,7 @@ def test_a_point_counts_until_a_better_one_of_the_search_is_worse() -> None:
 
 
 def test_the_bar_wants_reliability_and_two_thirds_of_the_evaluations() -> None:
-    summary = summary_of(table())
+    summary = summary_of(table(), 1.0)
     assert bar_lines(summary)[0].endswith("the bar is met.")
     for column, value in (("near", 8), ("needed", "90"), ("needed", ">200")):
         worse = summary.copy()
@@ -301,13 +301,13 @@ def test_the_bar_wants_reliability_and_two_thirds_of_the_evaluations() -> None:
 
 def test_every_engine_of_ours_has_a_line_against_the_best_rival() -> None:
     ours = table().query("engine == 'ensemble'").assign(engine="denoised-recommended")
-    lines = bar_lines(summary_of(pd.concat([table(), ours])))
+    lines = bar_lines(summary_of(pd.concat([table(), ours]), 1.0))
     assert [line.split(":")[0] for line in lines] == [
         "ensemble against turbo", "denoised-recommended against turbo",
     ]  # fmt: skip
-    assert ratio_line(pd.concat([table(), ours]), "denoised-recommended", "turbo").startswith(
-        "Evaluations of denoised-recommended over those of turbo, 10 pairs: 0.35 "
-    )
+    assert ratio_line(
+        pd.concat([table(), ours]), "denoised-recommended", "turbo", 1.0, 1
+    ).startswith("Evaluations of denoised-recommended over those of turbo, 10 pairs: 0.35 ")
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_searches_are_recorded_judged_and_gone_on_with(
         assert row.tolist()[-3:] == tried[row["evaluation"] - 1]
     is_reference = (points[points.columns[-3:]] == chosen["point"]).all(axis=1)
     assert is_reference.any() and (points.loc[is_reference, "difference"] == 0).all()
-    draw(points, tmp_path / "again.png", "tiny")
+    draw(points, tmp_path / "again.png", "tiny", tolerance_of(points)[1])
     assert (tmp_path / "again.png").read_bytes() == (folder / "reliability.png").read_bytes()
     ends.drop(columns="score").rename(columns={"search_score": "score"}).to_csv(
         tmp_path / "ends.csv", index=False
@@ -389,10 +389,30 @@ def test_the_shipped_ends_are_those_that_were_published(name: str, space: str) -
     ends = pd.read_csv(folder / f"search_{name}_ends.csv")
     assert points["random_state"].tolist() == ends["random_state"].tolist()
     assert points["search_score"].tolist() == ends["score"].tolist()
-    for _, row in summary_of(points.assign(is_end=True, evaluation=1, calls=1)).iterrows():
+    for _, row in _of_ends(points).iterrows():
         share = f"{100 * row['near_low']:.0f} to {100 * row['near_high']:.0f} %"
         words = f"| `{row['engine']}` | {space} | {row['near']} of {row['searches']}, {share} |"
         assert words in page
+
+
+def _of_ends(points: pd.DataFrame) -> pd.DataFrame:
+    points = points.assign(is_end=True, evaluation=1, calls=1)
+    return summary_of(points, tolerance_of(points)[1])
+
+
+def test_the_report_of_judged_points_that_ship_is_what_the_page_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines, output = "denoised-raced-expected-recommended,turbo", str(tmp_path)
+    tables = "benchmarks/results/search_iter08_token_budget_fresh_judged.csv"
+    given = ["--engines", engines, "--saved", tables, "--looks", "3", "--output", output]
+    assert search.main(given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = [line for line in lines if line.startswith(("Evaluations of", "Ends of"))]
+    page = Path("docs/results/search.md").read_text()
+    assert len(said) == 2 and all(line in page for line in said)
+    assert search.main(["--engines", "random", *given[2:]]) == 2
+    assert "has no row of random" in capsys.readouterr().err
 
 
 def test_the_plan_of_the_fresh_states_is_the_one_that_was_frozen() -> None:
