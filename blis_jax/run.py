@@ -1,4 +1,4 @@
-"""`python -m blis_jax.run`: one run, or recorded scenarios again."""
+"""`blis-jax run`: one run, or recorded scenarios again."""
 
 from __future__ import annotations
 

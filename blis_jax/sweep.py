@@ -1,4 +1,4 @@
-"""`python -m blis_jax.sweep`; the command is in `sweeps.sweep.command`."""
+"""`blis-jax sweep`; the command is in `sweeps.sweep.command`."""
 
 import sys
 

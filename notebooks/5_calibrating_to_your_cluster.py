@@ -115,7 +115,7 @@ plt.show()
 
 # %% [markdown]
 # ## Carried into a comparison
-# `python -m sweeps.compare … --coefficients-from fit.json` runs every strategy with each draw, and says how
+# `blis-jax compare … --coefficients-from fit.json` runs every strategy with each draw, and says how
 # wide a P99 is because of what the run left open, and how probable it is that a strategy is the best.
 
 # %%

@@ -1,4 +1,4 @@
-"""`python -m papers`: what each reproduction asks, what it found, what it takes, and its command."""
+"""`blis-jax papers`: what each reproduction asks, what it found, what it takes, and its command."""
 
 from __future__ import annotations
 

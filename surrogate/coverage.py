@@ -1,4 +1,4 @@
-"""`python -m surrogate.coverage MODEL DATA.zarr`: do the intervals hold as often as they say?"""
+"""`blis-jax surrogate coverage MODEL DATA.zarr`: do the intervals hold as often as they say?"""
 
 from __future__ import annotations
 

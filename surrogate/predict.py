@@ -1,4 +1,4 @@
-"""`python -m surrogate.predict MODEL POINTS`: what a surrogate says of points in a file."""
+"""`blis-jax surrogate predict MODEL POINTS`: what a surrogate says of points in a file."""
 
 from __future__ import annotations
 

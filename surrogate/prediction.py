@@ -152,7 +152,7 @@ def _answer(found: xr.Dataset, confidence: float, verdict: str) -> Answer:
         f"{int(trusted.sum())} of {len(trusted)} points lie where the surrogate was trained; "
         f"{100 * confidence:g} % intervals.",
         "nothing was simulated.",
-        "simulate what you rely on: python -m sweeps.compare.",
+        "simulate what you rely on: blis-jax compare.",
     )
 
 

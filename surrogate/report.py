@@ -1,4 +1,4 @@
-"""`python -m surrogate.report MODEL DATA.zarr`: how far a surrogate can be trusted, in figures."""
+"""`blis-jax surrogate report MODEL DATA.zarr`: how far a surrogate can be trusted, in figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m surrogate.train DATA.zarr`: fit a deep ensemble to a dataset and calibrate it."""
+"""`blis-jax surrogate train DATA.zarr`: fit a deep ensemble to a dataset and calibrate it."""
 
 from __future__ import annotations
 

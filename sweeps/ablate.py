@@ -1,4 +1,4 @@
-"""`python -m sweeps.ablate ARM --against BASE`: what each component contributes, and how they interact."""
+"""`blis-jax ablate ARM --against BASE`: what each component contributes, and how they interact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.evaluate`: a strategy and its parameters to metrics, as JSON, for optimisers of any kind.
+"""`blis-jax evaluate`: a strategy and its parameters to metrics, as JSON, for optimisers of any kind.
 
 From Python, `evaluate(strategy="iter08_token_budget", parameters={"max_tokens": 1024})`.
 """

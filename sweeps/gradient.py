@@ -1,4 +1,4 @@
-"""`python -m sweeps.gradient ARM`: smoothed gradients of metrics by settings that act through decisions."""
+"""`blis-jax gradient ARM`: smoothed gradients of metrics by settings that act through decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.init NAME`: begin a track, its baseline measured and its ledger empty."""
+"""`blis-jax init NAME`: begin a track, its baseline measured and its ledger empty."""
 
 from __future__ import annotations
 

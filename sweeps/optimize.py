@@ -1,4 +1,4 @@
-"""`python -m sweeps.optimize STRATEGY`: search a strategy's parameters for the best score."""
+"""`blis-jax optimize STRATEGY`: search a strategy's parameters for the best score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.recommend MODEL GPU`: clusters that keep service targets, ranked, and how the best is started."""
+"""`blis-jax recommend MODEL GPU`: clusters that keep service targets, ranked, and how the best is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.select`: the best of several arms in one metric, with a stated probability of being right."""
+"""`blis-jax select`: the best of several arms in one metric, with a stated probability of being right."""
 
 from __future__ import annotations
 

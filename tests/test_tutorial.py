@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from blis_jax.__main__ import main
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY
 
@@ -48,14 +48,14 @@ def test_every_replacement_is_in_the_tutorial() -> None:
 
 
 def test_there_are_fewer_than_ten_commands() -> None:
-    assert 0 < sum(block.count("python -m ") for block in blocks("")) < 10
+    assert 0 < sum(block.count("blis-jax ") for block in blocks("")) < 10
 
 
 def test_the_commands_before_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the search; what comes after takes five times as long."""
     monkeypatch.chdir(tmp_path)
     lines = commands()
-    first = next(at for at, line in enumerate(lines) if "sweeps.ledger" in line)
+    first = next(at for at, line in enumerate(lines) if "blis-jax ledger" in line)
     assert first > 3
     run(lines[:first])
     assert Path("out", "shop.json").exists()
@@ -81,14 +81,8 @@ def run(lines: list[str]) -> None:
     (strategy,) = blocks("yaml")
     for line in lines:
         words = shlex.split(small(line, ""))
-        assert words[:2] == ["python", "-m"]
-        name = words[2]
-        module = importlib.import_module(f"{name}.__main__" if _is_package(name) else name)
-        assert module.main(words[3:]) == 0, line
-        if name == "sweeps.init":
+        assert words[0] == "blis-jax"
+        assert main(words[1:]) == 0, line
+        if words[1] == "init":
             text = small(strategy, json.dumps(workload))
             Path("tracks/shop/iter1-strategy.yaml").write_text(text)
-
-
-def _is_package(name: str) -> bool:
-    return REPO_ROOT.joinpath(*name.split("."), "__init__.py").is_file()

@@ -22,7 +22,7 @@ STARTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "start-sweep": (
         ("blis_jax.sweep", "--vmap-seeds", "256", "--output", "sweep.zarr"),
-        "`python -m blis_jax.sweep --vmap-seeds 256`, as a whole",
+        "`blis-jax sweep --vmap-seeds 256`, as a whole",
     ),
 }
 

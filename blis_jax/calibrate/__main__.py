@@ -1,4 +1,4 @@
-"""`python -m blis_jax.calibrate TRACE`: latency coefficients fitted to a measured run."""
+"""`blis-jax calibrate TRACE`: latency coefficients fitted to a measured run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ examples:
     %(prog)s second.parquet --coefficients-from steps.json --output errors.csv
 
   strategies compared on what is known of the server:
-    python -m sweeps.compare iter00_baseline iter05_simplified --coefficients-from fit.json
+    blis-jax compare iter00_baseline iter05_simplified --coefficients-from fit.json
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written.
 """

@@ -285,7 +285,7 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 
 
 def load(path: Path) -> Posterior:
-    """Return the posterior that `python -m blis_jax.calibrate` wrote; warn of a fit that does not describe its run.
+    """Return the posterior that `blis-jax calibrate` wrote; warn of a fit that does not describe its run.
 
     Of a fit to the steps of several deployments `FILE:RUN` is that of one.
     """
@@ -302,7 +302,7 @@ def load(path: Path) -> Posterior:
 
 
 def load_steps(path: Path) -> StepFits:
-    """Return the fits to steps that `python -m blis_jax.calibrate` wrote.
+    """Return the fits to steps that `blis-jax calibrate` wrote.
 
     Raises:
         ConfigError: the file is none, or is damaged.

@@ -1,4 +1,4 @@
-"""`python -m blis_jax.commands.compose`: BLIS's command `compose`, several workload files as one."""
+"""`blis-jax compose`: BLIS's command `compose`, several workload files as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m blis_jax.commands.convert`: BLIS's command `convert`, other descriptions as workload files."""
+"""`blis-jax convert`: BLIS's command `convert`, other descriptions as workload files."""
 
 from __future__ import annotations
 

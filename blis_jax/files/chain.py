@@ -319,7 +319,11 @@ class Journal:
                 self.lines()
             else:
                 self.path.unlink(missing_ok=True)
-            yield
+            try:
+                yield
+            finally:  # without a finished part there is nothing to go on from, nor to be kept
+                if self._data() == line_of(self._header):
+                    self.path.unlink()
 
     def lines(self) -> list[Any]:
         """Return the finished parts; none if there is no file. Another work's journal is refused."""

@@ -248,9 +248,7 @@ def _next(study: Study) -> str:
     if unclear:
         many = study.runs.many
         return f"more {many} tell more: --decide adds them until the verdicts are safe."
-    return (
-        "python -m sweeps.ablate finds which setting does it; --report FILE.html draws all of it."
-    )
+    return "blis-jax ablate finds which setting does it; --report FILE.html draws all of it."
 
 
 def scaled(metric: str, interval: ShownInterval | None) -> ShownInterval:

@@ -1,4 +1,4 @@
-"""`python -m blis_jax.traces FILE`: what a trace holds, and the same trace in another format."""
+"""`blis-jax traces FILE`: what a trace holds, and the same trace in another format."""
 
 from __future__ import annotations
 

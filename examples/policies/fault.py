@@ -1,6 +1,6 @@
 """An event source of one's own: a fault that makes the steps of one instance longer between two times.
 
-    python -m blis_jax.run --model meta-llama/llama-3.1-8b-instruct --num-instances 2 --workload chatbot \
+    blis-jax run --model meta-llama/llama-3.1-8b-instruct --num-instances 2 --workload chatbot \
         --event-source examples/policies/fault.py:slow_instance --policy-numbers source.factor=3,source.until_s=20
 """
 

@@ -1,6 +1,6 @@
 """Policies from outside the package: each is one function, and what it remembers and learns is in plain sight.
 
-    python -m blis_jax.run --model meta-llama/llama-3.1-8b-instruct --num-instances 4 --workload chatbot \
+    blis-jax run --model meta-llama/llama-3.1-8b-instruct --num-instances 4 --workload chatbot \
         --routing-policy examples/policies/learning.py:fastest
 """
 

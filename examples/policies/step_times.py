@@ -1,6 +1,6 @@
 """A latency model from outside the package: a step costs more while prompts are computed beside decoding.
 
-    python -m blis_jax.run --model meta-llama/llama-3.1-8b-instruct --num-instances 2 --workload chatbot \
+    blis-jax run --model meta-llama/llama-3.1-8b-instruct --num-instances 2 --workload chatbot \
         --latency-model examples/policies/step_times.py:interference --beta-coeffs 6900,17.7,2.8,900
 """
 

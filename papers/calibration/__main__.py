@@ -1,4 +1,4 @@
-"""`python -m papers.calibration`: fits to four real vLLM runs, held-out errors, and a published simulator's."""
+"""`blis-jax papers calibration`: fits to four real vLLM runs, held-out errors, and a published simulator's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m papers.calibration.prefill`: which form of a prefill's time holds beyond the batches it was fitted to.
+"""`blis-jax papers prefill`: which form of a prefill's time holds beyond the batches it was fitted to.
 
 Measured latencies of whole prompt phases and of decode steps (Splitwise, ISCA 2024). Every form is fitted
 to the small batches of a deployment, with relative errors and coefficients of at least 0, and predicts the

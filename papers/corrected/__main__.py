@@ -1,4 +1,4 @@
-"""`python -m papers.corrected`: both records with the defects of the reference and without them."""
+"""`blis-jax papers corrected`: both records with the defects of the reference and without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m papers.openevolve`: routers of a program search, their published numbers again, and on new seeds."""
+"""`blis-jax papers openevolve`: routers of a program search, their published numbers again, and on new seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m papers.real_servers`: predictions of real servers against what they measured."""
+"""`blis-jax papers real_servers`: predictions of real servers against what they measured."""
 
 from __future__ import annotations
 

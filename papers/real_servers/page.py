@@ -47,7 +47,7 @@ WORDS = {
 }
 _HEAD = """\
 # Fits of step times and client times to measured runs of real servers; numbers of ours, none of the data.
-# Made by `python -m papers.real_servers --write`. Runs: inference-sim/sim-to-real-accuracy-validation (vllm_runs),
+# Made by `blis-jax papers real_servers --write`. Runs: inference-sim/sim-to-real-accuracy-validation (vllm_runs),
 # llm-d/llm-d-prism (llmd_runs), ai-dynamo/aiconfigurator (inferencex). `beta`: coefficients of served-physics;
 # `errors`: half-widths of 90 % intervals, in logarithms, by what the fit had not seen. Closed loops: `view`, `layouts`
 # and `effects`, logarithms of factors by figure and group, one for each of `predict.effects.features`.

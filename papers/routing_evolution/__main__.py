@@ -1,4 +1,4 @@
-"""`python -m papers.routing_evolution`: every row of the routing record again, and its figures."""
+"""`blis-jax papers routing_evolution`: every row of the routing record again, and its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m papers.sensitivity`: what matters in the ledger's spaces, by simulator and surrogate."""
+"""`blis-jax papers sensitivity`: what matters in the ledger's spaces, by simulator and surrogate."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def printed(table: pd.DataFrame) -> list[str]:
         [count_words(table)],
         "95 % for each index by itself, over seeds and resampled points.",
         f"{len(table)} indices; each space's study has its number of runs.",
-        "python -m sweeps.sensitivity SPACE studies a space of your own.",
+        "blis-jax sensitivity SPACE studies a space of your own.",
     )
     for space, part in table.groupby("space", sort=False):
         lines += [f"{space}, total indices [95 %]:"]

@@ -1,4 +1,4 @@
-"""`python -m papers.step_law`: which terms the law of a step's time lacks, by steps that servers measured."""
+"""`blis-jax papers step_law`: which terms the law of a step's time lacks, by steps that servers measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m papers.strategy_evolution`: every row of the scheduling record again, and its figures."""
+"""`blis-jax papers strategy_evolution`: every row of the scheduling record again, and its figures."""
 
 from __future__ import annotations
 

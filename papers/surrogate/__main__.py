@@ -1,4 +1,4 @@
-"""`python -m papers.surrogate`: data, surrogates, bars, rivals and learning curves of three spaces."""
+"""`blis-jax papers surrogate`: data, surrogates, bars, rivals and learning curves of three spaces."""
 
 from __future__ import annotations
 

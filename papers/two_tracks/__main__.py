@@ -1,4 +1,4 @@
-"""`python -m papers.two_tracks`: the winners of both tracks on both tracks' workloads, and which to take where."""
+"""`blis-jax papers two_tracks`: the winners of both tracks on both tracks' workloads, and which to take where."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _fitted(
                 f"{len(data.outputs)} outputs (the others are constant). Written: {path}",
                 "calibrated on points of its own; test points were not looked at.",
                 f"nothing was simulated; {time.monotonic() - started:.0f} s of training.",
-                f"python -m surrogate.coverage {path} DATA says how often its intervals cover.",
+                f"blis-jax surrogate coverage {path} DATA says how often its intervals cover.",
             )
         )
     return 0

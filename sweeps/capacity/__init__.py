@@ -1,1 +1,1 @@
-"""`python -m sweeps.capacity`: the smallest cluster that meets its service targets, with stated confidence."""
+"""`blis-jax capacity`: the smallest cluster that meets its service targets, with stated confidence."""

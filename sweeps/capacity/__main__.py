@@ -1,4 +1,4 @@
-"""`python -m sweeps.capacity WORKLOAD`: the smallest cluster that meets its service targets, and how surely."""
+"""`blis-jax capacity WORKLOAD`: the smallest cluster that meets its service targets, and how surely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.compare`: strategies on common seeds, by paired differences per class.
+"""`blis-jax compare`: strategies on common seeds, by paired differences per class.
 
 `ablation/` says which component of a strategy does it.
 """

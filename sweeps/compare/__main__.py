@@ -1,4 +1,4 @@
-"""`python -m sweeps.compare ARM ARM...`: strategies on common seeds, by paired differences per class."""
+"""`blis-jax compare ARM ARM...`: strategies on common seeds, by paired differences per class."""
 
 from __future__ import annotations
 

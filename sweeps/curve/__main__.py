@@ -1,4 +1,4 @@
-"""`python -m sweeps.curve ARM…`: latency against throughput over the rate, and the Pareto front of clusters."""
+"""`blis-jax curve ARM…`: latency against throughput over the rate, and the Pareto front of clusters."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`python -m sweeps.dataset`: runs all over a space, from which a surrogate learns."""
+"""`blis-jax dataset`: runs all over a space, from which a surrogate learns."""

@@ -1,4 +1,4 @@
-"""`python -m sweeps.dataset STRATEGY --output DATA.zarr`: runs all over a space, for a surrogate."""
+"""`blis-jax dataset STRATEGY --output DATA.zarr`: runs all over a space, for a surrogate."""
 
 from __future__ import annotations
 

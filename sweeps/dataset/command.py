@@ -227,7 +227,7 @@ def fill(
                 f"Written: {store.path}",
                 f"{num_planned} runs; points of training, calibration and test are drawn apart.",
                 f"{num_planned - num_before} runs in {seconds:.0f} s.",
-                f"python -m surrogate.train {store.path}",
+                f"blis-jax surrogate train {store.path}",
             )
         )
     return 0

@@ -1,4 +1,4 @@
-"""`python -m sweeps.evolve.check PROGRAM TASK.yaml`: a program on seeds that its search did not use."""
+"""`blis-jax evolve check PROGRAM TASK.yaml`: a program on seeds that its search did not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.evolve.evaluator TASK.yaml`: the evaluator of a task for OpenEvolve and SkyDiscover."""
+"""`blis-jax evolve evaluator TASK.yaml`: the evaluator of a task for OpenEvolve and SkyDiscover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.evolve.read ROUTING.GO`: an evolved routing function as a policy of Python."""
+"""`blis-jax evolve read ROUTING.GO`: an evolved routing function as a policy of Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m sweeps.ledger ACTION`: the record of every iteration."""
+"""`blis-jax ledger ACTION`: the record of every iteration."""
 
 from __future__ import annotations
 

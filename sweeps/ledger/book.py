@@ -208,7 +208,7 @@ def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
         if not ledger.path.is_file() and not (is_new_allowed and ledger.page.is_file()):
             raise ConfigError(
                 f"there is no {RECORDS} in this folder; give --track NAME, begin a track with "
-                "python -m sweeps.init NAME, or go to the root of the repository"
+                "blis-jax init NAME, or go to the root of the repository"
             )
         return ledger
     for folder in (Path(track), Path(TRACKS) / track):
@@ -219,7 +219,7 @@ def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
         return here
     raise ConfigError(
         f"track {track!r} is neither a folder with a {FILE} nor one of {TRACKS}/; begin it with "
-        f"python -m sweeps.init {track}"
+        f"blis-jax init {track}"
     )
 
 

@@ -76,7 +76,7 @@ def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
     report.remarks.append(remark)
     if not report.problems and rendered(ledger, contents) != page_text(ledger):
         report.remarks.append(
-            f"{ledger.page} does not match the records; run python -m sweeps.ledger render"
+            f"{ledger.page} does not match the records; run blis-jax ledger render"
         )
     return report
 

@@ -170,7 +170,7 @@ def _problem_text(problem: Problem) -> str:
         mode="json", include={"name", "question", "workload", "baseline", "seeds", "rng"}
     )
     text = yaml.safe_dump({**required, **content}, sort_keys=False, allow_unicode=True, width=100)
-    return f"# The problem of this track. After an edit: python -m sweeps.init {problem.name} --refresh\n{text}"
+    return f"# The problem of this track. After an edit: blis-jax init {problem.name} --refresh\n{text}"
 
 
 def _write_pages(made: Path, problem: Problem, baseline: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ def _answer(folder: Path, baseline: Mapping[str, Any]) -> Answer:
         f"Written: {folder}/ ({files})",
         f"the baseline's figures below are means with 95 % intervals over {len(baseline['seeds'])} seeds.",
         f"{len(baseline['seeds'])} runs.",
-        f"write {folder}/problem.md, then python -m sweeps.ledger add --track {folder} ID …",
+        f"write {folder}/problem.md, then blis-jax ledger add --track {folder} ID …",
     )
 
 

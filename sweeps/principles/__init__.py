@@ -1,3 +1,3 @@
-"""The catalogue of principles and prior findings as executable checks; see `python -m sweeps.principles`."""
+"""The catalogue of principles and prior findings as executable checks; see `blis-jax principles`."""
 
 USUAL_OUTPUT = "out/principles.json"

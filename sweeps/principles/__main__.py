@@ -1,4 +1,4 @@
-"""`python -m sweeps.principles`: run the catalogue's checks, or hold a strategy against them."""
+"""`blis-jax principles`: run the catalogue's checks, or hold a strategy against them."""
 
 from __future__ import annotations
 

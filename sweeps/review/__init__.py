@@ -1,1 +1,1 @@
-"""Judges that probe candidate strategies in the simulator, and the consensus; see `python -m sweeps.review`."""
+"""Judges that probe candidate strategies in the simulator, and the consensus; see `blis-jax review`."""

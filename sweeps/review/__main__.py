@@ -1,4 +1,4 @@
-"""`python -m sweeps.review CANDIDATE CANDIDATE [CANDIDATE]`: judges, imported verdicts, consensus."""
+"""`blis-jax review CANDIDATE CANDIDATE [CANDIDATE]`: judges, imported verdicts, consensus."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _command(
     words += ["--judges", opinion.judge, "--rng", stream]
     words += ["--seeds", seeds_text(seeds[opinion.candidate])]
     words += ["--num-requests", str(num_requests)] if num_requests is not None else []
-    return f"python -m sweeps.review {shlex.join(words)}"
+    return f"blis-jax review {shlex.join(words)}"
 
 
 def consensus(

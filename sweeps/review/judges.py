@@ -184,7 +184,7 @@ def _findings(record: Mapping[str, Any], num_judges: int, num_seeds: int) -> Fin
         f"Chosen: {chosen}." if chosen else "No candidate is chosen: all are rejected.",
         record["consensus"]["rule"],
         f"{num_judges} judges on {count} candidates; their runs are on {num_seeds} seeds each.",
-        f"python -m sweeps.compare sets {chosen} beside a baseline." if chosen
+        f"blis-jax compare sets {chosen} beside a baseline." if chosen
         else "read the reasons below, change a candidate, and judge it again.",
     )  # fmt: skip
     sections = [

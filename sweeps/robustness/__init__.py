@@ -1,1 +1,1 @@
-"""`python -m sweeps.robustness`: which strategy is best in which regime, and how surely."""
+"""`blis-jax robustness`: which strategy is best in which regime, and how surely."""

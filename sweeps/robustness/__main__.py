@@ -1,4 +1,4 @@
-"""`python -m sweeps.robustness ARM ARM…`: which strategy is best in which regime, and how surely."""
+"""`blis-jax robustness ARM ARM…`: which strategy is best in which regime, and how surely."""
 
 from __future__ import annotations
 

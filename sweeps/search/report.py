@@ -38,7 +38,7 @@ def _answer(document: Mapping[str, Any], result: Path | None) -> Answer:
         verdict=tuple(_verdicts(document)),
         sure=_sure(document),
         price=Sentence.of(Quantity.whole(num_runs), " runs."),
-        next=f"python -m sweeps.compare {document['strategy']} {name} judges it on other seeds."
+        next=f"blis-jax compare {document['strategy']} {name} judges it on other seeds."
         if document["best_score"] is not None
         else "see the outcomes in the result.",
         cluster=document.get("cluster", ""),

@@ -1,1 +1,1 @@
-"""`python -m sweeps.sensitivity` and `sweeps.gradient`: which parameters matter, for which metric and class."""
+"""`blis-jax sensitivity` and `sweeps.gradient`: which parameters matter, for which metric and class."""

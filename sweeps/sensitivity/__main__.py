@@ -1,4 +1,4 @@
-"""`python -m sweeps.sensitivity STRATEGY`: which parameters matter, for which metric and class."""
+"""`blis-jax sensitivity STRATEGY`: which parameters matter, for which metric and class."""
 
 from __future__ import annotations
 

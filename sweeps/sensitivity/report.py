@@ -94,7 +94,7 @@ def _answer(study: SensitivityStudy, strategy: str, num_runs: int) -> Answer:
             f"{level} for each index by itself (bootstrap), against what a dummy parameter gets."
         ),
         price=Sentence.of("at most ", Quantity.whole(num_runs), " runs."),
-        next=f"python -m sweeps.optimize {strategy} tunes what matters.",
+        next=f"blis-jax optimize {strategy} tunes what matters.",
     )
 
 

@@ -347,7 +347,7 @@ def answer(arm: str, seeds: Sequence[int], gradients: Mapping[str, SmoothedGradi
         f"{2 * pairs * len(seeds)} runs: {pairs} pairs of draws on {len(seeds)} seeds.",
         "more --pairs or --seeds narrow the errors."
         if len(told) < len(slopes)
-        else "python -m sweeps.optimize searches for better settings.",
+        else "blis-jax optimize searches for better settings.",
     )
 
 

@@ -1,1 +1,1 @@
-"""`python -m blis_jax.sweep`: strategies on many common seeds, compared per SLO class."""
+"""`blis-jax sweep`: strategies on many common seeds, compared per SLO class."""

@@ -1,4 +1,4 @@
-"""`python -m blis_jax.sweep`: strategies on many common seeds, compared per SLO class."""
+"""`blis-jax sweep`: strategies on many common seeds, compared per SLO class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _stream(text: str) -> str:
     if text == "reference":
         raise argparse.ArgumentTypeError(
             "many seeds are drawn by the JAX generator; for the requests that BLIS draws from one "
-            "seed use python -m blis_jax.run --seed N"
+            "seed use blis-jax run --seed N"
         )
     return cli.one_of("jax")(text)
 

@@ -158,7 +158,7 @@ def method_lines(plan: SweepPlan) -> list[str]:
         return []
     return [
         "One run of a trace has no spread to take intervals from: --trace-windows N makes N runs "
-        "of it, and python -m sweeps.compare resamples its requests."
+        "of it, and blis-jax compare resamples its requests."
     ]
 
 

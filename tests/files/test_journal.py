@@ -178,6 +178,16 @@ def test_held_again_it_goes_on_or_begins_anew(tmp_path: Path) -> None:
         assert journal(path).lines() == []
 
 
+def test_work_that_ends_before_its_first_part_leaves_no_file(tmp_path: Path) -> None:
+    """A mistyped policy is found behind the header; the same command, mended, must not be refused."""
+    path = tmp_path / "runs.jsonl"
+    with pytest.raises(ConfigError), journal(path).held(is_resumed=False):
+        journal(path).begin()
+        assert path.exists()
+        raise ConfigError("a policy")
+    assert not path.exists()
+
+
 def test_a_full_disk_names_the_file_and_leaves_no_part_of_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

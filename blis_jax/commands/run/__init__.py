@@ -1,1 +1,1 @@
-"""`python -m blis_jax.run`: one run, or recorded scenarios again; figures as BLIS prints them."""
+"""`blis-jax run`: one run, or recorded scenarios again; figures as BLIS prints them."""

@@ -1,4 +1,4 @@
-"""Options of `python -m blis_jax.run`: the reference's, under its names, and those that are refused."""
+"""Options of `blis-jax run`: the reference's, under its names, and those that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of `python -m blis_jax.run`: from its options to the figures as BLIS prints them, and its files."""
+"""One run of `blis-jax run`: from its options to the figures as BLIS prints them, and its files."""
 
 from __future__ import annotations
 

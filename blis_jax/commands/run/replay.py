@@ -1,4 +1,4 @@
-"""`python -m blis_jax.commands.run.replay`: BLIS's command `replay` of August 2026, a TraceV2 trace on one cluster."""
+"""`blis-jax replay`: BLIS's command `replay` of August 2026, a TraceV2 trace on one cluster."""
 
 from __future__ import annotations
 

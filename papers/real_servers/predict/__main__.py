@@ -1,4 +1,4 @@
-"""`python -m papers.real_servers.predict RUNS.csv`: what real servers would measure, with intervals."""
+"""`blis-jax predict RUNS.csv`: what real servers would measure, with intervals."""
 
 from __future__ import annotations
 

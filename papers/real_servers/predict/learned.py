@@ -1,6 +1,6 @@
 """What was learned from public measured runs: coefficients, what clients see, and how far predictions were off.
 
-`served_fits.yaml` holds numbers that `python -m papers.real_servers` fitted, and none of the data."""
+`served_fits.yaml` holds numbers that `blis-jax papers real_servers` fitted, and none of the data."""
 
 from __future__ import annotations
 

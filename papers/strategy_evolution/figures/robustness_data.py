@@ -21,7 +21,7 @@ the value of each axis, and write figure 10's data.
 _EXAMPLES = """\
 examples:
   the map of the figure (24,016 runs), then its data:
-    python -m sweeps.robustness baseline=iter00_baseline tuned=iter08_token_budget@published \\
+    blis-jax robustness baseline=iter00_baseline tuned=iter08_token_budget@published \\
         found=iter13_class_lead@found --output out/map.zarr
     %(prog)s out/map.csv
 """

@@ -1,1 +1,1 @@
-"""`python -m sweeps.ablate`: what each component of a strategy contributes, and how components interact."""
+"""`blis-jax ablate`: what each component of a strategy contributes, and how components interact."""

@@ -202,7 +202,7 @@ def study_of(document: Document, command: str = "") -> Study:
         study,
         asked=f"Which part of {arm} makes it differ from {base} in {of}? {len(components)} components, {runs}.",
         verdict=_verdict(study, document),
-        next="python -m sweeps.compare judges an arm without what does nothing; --report FILE.html draws it.",
+        next="blis-jax compare judges an arm without what does nothing; --report FILE.html draws it.",
     )
 
 

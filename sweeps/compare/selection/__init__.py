@@ -1,1 +1,1 @@
-"""`python -m sweeps.select`: the best of several arms, with a stated probability of being right."""
+"""`blis-jax select`: the best of several arms, with a stated probability of being right."""

@@ -103,7 +103,7 @@ def findings_of(document: Mapping[str, Any]) -> Findings:
             ),
             next="more --most-seeds or a larger --indifference tell them apart."
             if document["winner"] is None
-            else "python -m sweeps.compare says in what else the winner differs.",
+            else "blis-jax compare says in what else the winner differs.",
             cluster=document["cluster"],
         ),
         tuple(sections),

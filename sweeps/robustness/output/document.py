@@ -95,7 +95,7 @@ def map_answer(verdicts: xr.Dataset, timing: MapTiming | None = None) -> Answer:
         price=Sentence.of(Quantity.whole(num_runs), " runs."),
         next="--decide adds seeds in the undecided cells."
         if counts[UNDECIDED]
-        else "the .csv beside the result has every cell; python -m sweeps.compare looks at one closely.",
+        else "the .csv beside the result has every cell; blis-jax compare looks at one closely.",
         time=time,
         cluster=verdicts.attrs.get("cluster", ""),
     )

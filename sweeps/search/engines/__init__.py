@@ -45,7 +45,7 @@ def make(space: Space, search: Search) -> Engine:
     if not space.dimensions:
         raise ConfigError(
             f"{space.strategy.source}: parameters: there are none, so there is nothing to search; "
-            "give one, or compare fixed strategies with python -m blis_jax.sweep"
+            "give one, or compare fixed strategies with blis-jax sweep"
         )
     engine = ENGINES[search.engine](space, search)
     return Started(engine, _starts(space, search)) if search.start else engine

@@ -607,7 +607,7 @@ def test_no_ledger_here(
     assert main(["check"]) == 2
     assert "there is no ledger.jsonl in this folder" in capsys.readouterr().err
     assert main(["check", "--track", "nowhere"]) == 2
-    assert "python -m sweeps.init nowhere" in capsys.readouterr().err
+    assert "blis-jax init nowhere" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

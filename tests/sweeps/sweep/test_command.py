@@ -485,7 +485,7 @@ BAD = [
     (("--first-seed=-1",), "out of range"),
     (("--first-seed", "4294967295"), "out of range"),
     (("--seeds", "1,1"), "given twice"),
-    (("--rng", "reference"), "python -m blis_jax.run --seed"),
+    (("--rng", "reference"), "blis-jax run --seed"),
     (("--rng", "go"), "use one of jax"),
     (("--seeds", "1,2", "--vmap-seeds", "3"), "lists 2 seeds"),
     (("--workload", "mixd"), "--workload: 'mixd' is neither a file"),
