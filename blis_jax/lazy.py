@@ -9,7 +9,10 @@ one of the others for one thing of several. A command names modules of ours that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,18 @@ class Module(ModuleType):
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
+
+
+@cache
+def ahead(*names: str) -> None:
+    """Import modules in a thread, once, while others compile and run; what is not installed is left out."""
+
+    def load() -> None:
+        for name in names:
+            with suppress(ImportError):
+                import_module(name)
+
+    Thread(target=load, daemon=True).start()
 
 
 if TYPE_CHECKING:
@@ -88,4 +103,14 @@ def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str],
     return get
 
 
-__all__ = ["Module", "exports", "jax", "jnp", "lax", "rich_console", "rich_progress", "rich_table"]
+__all__ = [
+    "Module",
+    "ahead",
+    "exports",
+    "jax",
+    "jnp",
+    "lax",
+    "rich_console",
+    "rich_progress",
+    "rich_table",
+]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier
@@ -21,6 +20,7 @@ from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing
+from blis_jax.lazy import xarray as xr
 from blis_jax.metrics import kv as kv_metrics
 from blis_jax.metrics.reference import instance_name
 from blis_jax.metrics.run_summary import RunSummary

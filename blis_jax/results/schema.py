@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from blis_jax.cluster.config import PROFILE
 from blis_jax.core.outcome import Outcome
 from blis_jax.files.atomic_write import version_of
+from blis_jax.lazy import xarray as xr
 
 FORMAT = 2
 RUNS, REQUESTS, SWEEP = (

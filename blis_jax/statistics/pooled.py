@@ -43,6 +43,7 @@ REACH = 20.0  # standard deviations of the beta law within which weights are not
 MOST_COUNTED = 12  # seeds of which all exchanges are counted
 ROUNDING = 1e-12
 LEAST_ROOT = 1e-4
+_RANKS = np.array(RANKS)
 
 
 def whole(tails: Tails) -> Bool[np.ndarray, "run"]:
@@ -141,8 +142,10 @@ def _parts(
     values = [_values_ms(int(tails.count[run]), tails.top_us[run]) for run in runs]
     of_run = np.repeat(np.arange(len(runs)), [len(of_one) for of_one in values])
     pool = np.concatenate(values)
-    order = np.argsort(pool, kind="stable")
-    estimate, influence = _harrell_davis(pool[order], percent / 100)
+    weights = _weights(len(pool), percent / 100)
+    order = np.argpartition(pool, weights.first)  # those below are not told apart
+    order[weights.first :] = order[weights.first :][np.argsort(pool[order[weights.first :]])]
+    estimate, influence = _harrell_davis(pool[order], weights)
     return estimate, np.bincount(of_run[order], influence, len(runs)) * len(runs) / len(pool)
 
 
@@ -151,7 +154,7 @@ def _values_ms(count: int, top_us: np.ndarray) -> Float[np.ndarray, "request"]:
     kept = np.flatnonzero(np.isfinite(top_us))
     if not count:
         return np.zeros(0)
-    values: np.ndarray = np.interp(np.arange(count), np.array(RANKS)[kept], top_us[kept]) / 1000
+    values: np.ndarray = np.interp(np.arange(count), _RANKS[kept], top_us[kept]) / 1000
     return values
 
 
@@ -176,10 +179,9 @@ def _weights(size: int, level: float) -> _Weights:
 
 
 def _harrell_davis(
-    ordered: Float[np.ndarray, "value"], level: float
+    ordered: Float[np.ndarray, "value"], weights: _Weights
 ) -> tuple[float, Float[np.ndarray, "value"]]:
-    """Return the quantile, and by how much each value moves it."""
-    weights = _weights(len(ordered), level)
+    """Return the quantile, and by how much each value moves it; values before the first weight may be in any order."""
     near = ordered[weights.first :]
     gaps = weights.densities * np.diff(near)
     influence = np.full(len(ordered), float((weights.shares * gaps).sum()))

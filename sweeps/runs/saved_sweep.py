@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import xarray as xr
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import POOLED_LATENCIES, lookup, pooled_latency
 from blis_jax.metrics.summaries import ALL
@@ -117,7 +117,8 @@ class SavedSweep:
     def runs_by_point(self, names: Sequence[str]) -> Iterator[tuple[RunSummary, ...]]:
         """Yield the runs of one point after the other, those that were not made too: all at once may be too many."""
         outcomes = self._by_point(self.dataset["outcome"])
-        columns = {name: self.column(name) for name in names}
+        of_single = [name for name in names if pooled_latency(name) is None]
+        columns = {name: self.column(name) for name in of_single}
         violations = self._by_point(self.dataset["invariant_violations"], "invariant").sum(axis=-1)
         tails = {latency: self._tails(latency) for latency in POOLED_LATENCIES}
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 import yaml
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.core.outcome import WHOLE, Outcome
 from blis_jax.core.types import CLASS_NAMES
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import xarray as xr
 from blis_jax.metrics.measure import Measure, window_of
 from blis_jax.metrics.on_device.compiled import VIOLATIONS, CompiledSummary, Report
 from blis_jax.metrics.on_device.lane import LaneSelection, MeasureNumbers, measure_numbers

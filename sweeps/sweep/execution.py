@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
-import xarray as xr
 
 from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
@@ -28,6 +27,8 @@ from blis_jax.core.outcome import WHOLE
 from blis_jax.engine.mechanism import without_effect
 from blis_jax.errors import ConfigError, refusing_damage
 from blis_jax.files.atomic_write import plain
+from blis_jax.lazy import ahead
+from blis_jax.lazy import xarray as xr
 from blis_jax.reports.differences import findings
 from blis_jax.results.schema import SWEEP
 from blis_jax.runs.driver import Timing
@@ -120,6 +121,9 @@ class _Keeper:
     def keep(self, point: int, seed: int, row: np.ndarray) -> None:
         """Put the metrics of a run in their place; save the table when it is time."""
         self.table[point, seed] = row
+        ahead(
+            "xarray", "zarr", "scipy.special", "scipy.optimize", "matplotlib.figure"
+        )  # of the report
         if time.monotonic() - self.saved > self.pause_s:
             start = time.monotonic()
             self.save()
