@@ -172,10 +172,10 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fit_of(given: Mapping[str, Any]) -> DeploymentFit:
-    engine = MeasuredEngine(*(given[name] for name in MeasuredEngine._fields))
-    beta = np.array(given["beta"], np.float64)
-    draws = np.array(given["draws"], np.float64)
+def _fit_of(entry: Mapping[str, Any]) -> DeploymentFit:
+    engine = MeasuredEngine(*(entry[name] for name in MeasuredEngine._fields))
+    beta = np.array(entry["beta"], np.float64)
+    draws = np.array(entry["draws"], np.float64)
     if (
         beta.shape != (len(TERMS),)
         or draws.shape[1:] != beta.shape
@@ -184,27 +184,27 @@ def _fit_of(given: Mapping[str, Any]) -> DeploymentFit:
     ):
         raise ValueError("beta or draws")
     errors = {
-        name: {phase: _errors_of(one) for phase, one in given["errors"][name].items()}
+        name: {phase: _errors_of(one) for phase, one in entry["errors"][name].items()}
         for name in ("every_second", "second_half")
     }
     return DeploymentFit(
-        run=str(given["run"]),
+        run=str(entry["run"]),
         engine=engine,
         beta=beta,
         draws=draws,
-        num_steps=int(given["num_steps"]),
-        num_warm_up=int(given["num_warm_up"]),
-        num_slow=int(given["num_slow"]),
-        num_booked=int(given["num_booked"]),
-        windows=float(given.get("windows", math.nan)),
-        floor_ms=float(given.get("floor_ms", math.nan)),
+        num_steps=int(entry["num_steps"]),
+        num_warm_up=int(entry["num_warm_up"]),
+        num_slow=int(entry["num_slow"]),
+        num_booked=int(entry["num_booked"]),
+        windows=float(entry.get("windows", math.nan)),
+        floor_ms=float(entry.get("floor_ms", math.nan)),
         **errors,
     )
 
 
-def _errors_of(given: Mapping[str, Any]) -> Errors:
-    further = (float(given.get(name, math.nan)) for name in Errors._fields[1:])
-    return Errors(int(given["steps"]), *further)
+def _errors_of(entry: Mapping[str, Any]) -> Errors:
+    further = (float(entry.get(name, math.nan)) for name in Errors._fields[1:])
+    return Errors(int(entry["steps"]), *further)
 
 
 def source_of(path: Path) -> str:

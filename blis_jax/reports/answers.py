@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Form, Quantity, Sentence
 from blis_jax.reports.study import (
     NO_FIGURE,
     SEEDS,
     TOO_FEW,
-    ShownDifference,
-    ShownInterval,
+    MetricChange,
     Study,
 )
 from blis_jax.reports.style import ALL_REQUESTS
@@ -23,6 +25,7 @@ from blis_jax.reports.words import (
     metric_name,
     table_title,
 )
+from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
 
 IN_BRIEF = (  # metrics of the short table, where they are there
@@ -50,7 +53,6 @@ FOR = {
 }
 COUNTED = {BETTER: "better", WORSE: "worse", UNCLEAR: "not told from chance", SAME: "equal"}
 IN_PERCENT = ("attainment",)  # shares
-NO_INTERVAL = ShownInterval(None, None, None)
 
 
 def metric_title(metric: str) -> str:
@@ -126,7 +128,7 @@ def _verdicts(study: Study) -> Iterator[Sentence]:
 
 def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
     counts = Counter(
-        difference.verdict
+        difference.change.verdict
         for difference in study.differences
         if difference.strategy in strategies
         and difference.metric == metric
@@ -138,7 +140,7 @@ def _others(study: Study, metric: str, strategies: Sequence[str]) -> Sentence:
     )
 
 
-def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[str | Quantity]:
+def by_class(differences: Sequence[MetricChange], metric: str) -> Iterator[str | Quantity]:
     """Yield classes by verdict with their changes, then the throughput of all requests."""
     of_metric = [difference for difference in differences if difference.metric == metric]
     chosen = [one for one in of_metric if one.slo_class != ALL_REQUESTS] or of_metric
@@ -155,17 +157,17 @@ def by_class(differences: Sequence[ShownDifference], metric: str) -> Iterator[st
         for difference in differences
         if difference.metric in OF_ALL and difference.slo_class == ALL_REQUESTS
     ]
-    if len(whole) == 1 and whole[0].num_pairs and whole[0].metric != metric:
+    if len(whole) == 1 and whole[0].change.num_pairs and whole[0].metric != metric:
         yield f"{separator}throughput "
-        yield change_value(whole[0], "bare") if whole[0].verdict != SAME else SAME
+        yield change_value(whole[0], "bare") if whole[0].change.verdict != SAME else SAME
         separator = "; "
     yield from _in_return(
-        differences, {one.slo_class for one in chosen if one.verdict == BETTER}, separator
+        differences, {one.slo_class for one in chosen if one.change.verdict == BETTER}, separator
     )
 
 
 def _in_return(
-    differences: Sequence[ShownDifference], classes: Collection[str], separator: str
+    differences: Sequence[MetricChange], classes: Collection[str], separator: str
 ) -> Iterator[str | Quantity]:
     """Yield figures of the short table that are worse in classes which the verdict calls better, by size."""
     worse = [
@@ -174,9 +176,9 @@ def _in_return(
         if difference.slo_class in classes
         and difference.metric in IN_BRIEF
         and difference.metric not in OF_ALL
-        if difference.verdict == WORSE and difference.num_pairs and not difference.place
+        if difference.judgement == WORSE and not difference.place
     ]
-    worse.sort(key=lambda one: -abs(one.percent.mean or 0.0))
+    worse.sort(key=lambda one: -abs(finite(one.change.percent.mean) or 0.0))
     for at, one in enumerate(worse[:MOST_IN_RETURN]):
         yield ", " if at else f"{separator}in return worse: "
         yield f"{metric_name(one.metric)} of {one.slo_class} "
@@ -185,7 +187,7 @@ def _in_return(
         yield f", {len(worse) - MOST_IN_RETURN} more"
 
 
-def _listed(classes: Sequence[ShownDifference]) -> Iterator[str | Quantity]:
+def _listed(classes: Sequence[MetricChange]) -> Iterator[str | Quantity]:
     """Yield each class with its change; where places of a grid differ, in how many it is so."""
     names = list(dict.fromkeys(one.slo_class for one in classes))
     for at, name in enumerate(names):
@@ -242,7 +244,7 @@ def _next(study: Study) -> str:
         return (
             "give more of the trace: an interval needs 100 requests, a P99 as many of each class."
         )
-    unclear = [one for one in of_metric if one.verdict == UNCLEAR]
+    unclear = [one for one in of_metric if one.change.verdict == UNCLEAR]
     if unclear and study.pairs:  # one trace, of which there is no other run
         return "a longer trace tells more, or --trace-windows N, which makes several runs of it."
     if unclear:
@@ -251,15 +253,17 @@ def _next(study: Study) -> str:
     return "blis-jax ablate finds which setting does it; --report FILE.html draws all of it."
 
 
-def scaled(metric: str, interval: ShownInterval | None) -> ShownInterval:
+def scaled(metric: str, estimate: Estimate) -> Estimate:
     """Return a figure as tables show it: shares in %."""
     by = 100.0 if metric in IN_PERCENT else 1.0
-    return ShownInterval(*(None if end is None else by * end for end in interval or NO_INTERVAL))
+    ends = {name: by * getattr(estimate, name) for name in ("mean", "low", "high")}
+    return replace(estimate, **ends)
 
 
-def change_value(one: ShownDifference, form: Form = "interval") -> Quantity:
+def change_value(row: MetricChange, form: Form = "interval") -> Quantity:
     """Return a difference in %, or in its unit where the reference is 0."""
-    if one.percent.mean is not None:
-        return Quantity.of(one.joint_percent or one.percent, form, unit=" %", is_signed=True)
-    unit = f" {one.unit}" if one.unit not in ("", "1") else ""
-    return Quantity.of(one.joint or one.absolute, form, unit=unit, is_signed=True)
+    if finite(row.change.percent.mean) is not None:
+        return Quantity.of(row.change.simultaneous_percent, form, unit=" %", is_signed=True)
+    unit = lookup(row.metric)[0].unit
+    shown = f" {unit}" if unit not in ("", "1") else ""
+    return Quantity.of(row.change.simultaneous, form, unit=shown, is_signed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from blis_jax.files.atomic_write import finite
 from blis_jax.reports.pictures import (
     Axis,
     Bars,
@@ -117,12 +118,12 @@ def _distribution(
     marks: list[Mark] = []
     notes = []
     tails = {
-        figure.strategy: figure.value.mean
+        figure.strategy: finite(figure.value.mean)
         for figure in (*study.figures, *study.tails)
         if (figure.place, figure.slo_class, figure.metric) == (place, slo_class, TAIL)
     }
     percents = {
-        difference.strategy: difference.percent.mean
+        difference.strategy: finite(difference.change.percent.mean)
         for difference in study.differences
         if (difference.place, difference.slo_class, difference.metric) == (place, slo_class, TAIL)
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
 from blis_jax.reports.answers import (
     IN_BRIEF,
-    NO_INTERVAL,
     OF_ALL,
     answer,
     deciding,
@@ -16,16 +16,17 @@ from blis_jax.reports.answers import (
     scaled,
 )
 from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Table
-from blis_jax.reports.study import ShownDifference, ShownFigure, ShownInterval, Study
+from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.style import ALL_REQUESTS
 from blis_jax.reports.words import joined
+from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, WORSE
 
 MOST_IN_TITLE = 3  # strategies
 MOST_POINTS = 4  # beyond it the short table has the deciding metric alone
 FEW_METRICS = 4  # were asked for, so the short table has them all
-Entry = ShownDifference | ShownFigure
+Entry = MetricChange | ShownFigure
 Column = tuple[str, Callable[[Any], Cell]]  # its heading, and what it shows of a difference
 
 
@@ -93,7 +94,7 @@ def difference_table(study: Study) -> Table:
     )
 
 
-def _is_told(one: ShownDifference, metric: str) -> bool:
+def _is_told(one: MetricChange, metric: str) -> bool:
     """Whether a row says something new: a clear difference, and throughput of the whole cluster alone."""
     is_whole = one.metric not in OF_ALL or one.slo_class == ALL_REQUESTS or one.metric == metric
     return one.judgement in (BETTER, WORSE) and is_whole
@@ -138,51 +139,44 @@ def _mean_columns(study: Study) -> list[Column]:
         for figure in study.figures
     }
 
-    def mean(one: ShownDifference, strategy: str, plain: float | None) -> Quantity:
-        interval = known.get((strategy, one.place, one.slo_class, one.metric))
-        return Quantity.of(scaled(one.metric, interval or ShownInterval(plain, None, None)), "half")
+    def mean(row: MetricChange, strategy: str, plain: float) -> Quantity:
+        alone = Estimate(plain, math.nan, math.nan, row.change.num_pairs)
+        figure = known.get((strategy, row.place, row.slo_class, row.metric), alone)
+        return Quantity.of(scaled(row.metric, figure), "half")
 
     pairs = {(difference.reference, difference.strategy) for difference in study.differences}
     before, after = next(iter(pairs)) if len(pairs) == 1 else ("reference", "strategy")
     return [
-        (before, lambda one: mean(one, one.reference, one.reference_mean)),
-        (after, lambda one: mean(one, one.strategy, one.mean)),
+        (before, lambda row: mean(row, row.reference, row.change.first_mean)),
+        (after, lambda row: mean(row, row.strategy, row.change.second_mean)),
     ]
 
 
 def _change_columns(study: Study) -> list[Column]:
-    """Return differences by themselves and all together, in the unit and in %, as far as there are any."""
+    """Return differences by themselves and all together, in the unit and in %."""
     level = f"{100 * study.confidence:g} %"
 
-    def in_unit(one: ShownDifference, interval: ShownInterval | None) -> Quantity:
-        return Quantity.of(scaled(one.metric, interval), is_signed=True)
+    def in_unit(row: MetricChange, estimate: Estimate) -> Quantity:
+        return Quantity.of(scaled(row.metric, estimate), is_signed=True)
 
-    columns: list[tuple[bool, str, Callable[[Any], Cell]]] = [
-        (True, f"difference [{level}]", lambda one: in_unit(one, one.absolute)),
-        (
-            any(difference.joint for difference in study.differences),
-            f"difference [{level}, all]",
-            lambda one: in_unit(one, one.joint),
-        ),
-        (True, f"in % [{level}]", lambda one: Quantity.of(one.percent, is_signed=True)),
-        (
-            any(difference.joint_percent for difference in study.differences),
-            f"in % [{level}, all]",
-            lambda one: Quantity.of(one.joint_percent or NO_INTERVAL, is_signed=True),
-        ),
-        (True, study.pairs or study.runs.many, lambda one: Quantity.whole(one.num_pairs)),
-        (
-            any(difference.p_adjusted is not None for difference in study.differences),
-            "p (Holm)",
-            lambda one: p_text(one.p_adjusted),
-        ),
+    def in_percent(estimate: Estimate) -> Quantity:
+        return Quantity.of(estimate, is_signed=True)
+
+    columns: list[Column] = [
+        (f"difference [{level}]", lambda row: in_unit(row, row.change.absolute)),
+        (f"difference [{level}, all]", lambda row: in_unit(row, row.change.simultaneous)),
+        (f"in % [{level}]", lambda row: in_percent(row.change.percent)),
+        (f"in % [{level}, all]", lambda row: in_percent(row.change.simultaneous_percent)),
+        (study.pairs or study.runs.many, lambda row: Quantity.whole(row.change.num_pairs)),
     ]
-    return [(heading, shown) for is_there, heading, shown in columns if is_there]
+    if any(math.isfinite(row.change.p_adjusted) for row in study.differences):
+        columns.append(("p (Holm)", lambda row: p_text(row.change.p_adjusted)))
+    return columns
 
 
 def p_text(value: float | None) -> str:
     """Return a p-value, empty where there is none."""
-    if value is None:
+    if value is None or math.isnan(value):
         return ""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from blis_jax.files.atomic_write import finite
 from blis_jax.reports import words
 
 if TYPE_CHECKING:
     from blis_jax.reports.pictures import Picture
-    from blis_jax.reports.study import ShownInterval
+    from blis_jax.statistics.intervals import Estimate
 
 Form = Literal["interval", "half", "bare"]
 
@@ -28,9 +29,10 @@ class Quantity(NamedTuple):
     form: Form = "interval"
 
     @classmethod
-    def of(cls, interval: ShownInterval, form: Form = "interval", **further: Any) -> Quantity:
+    def of(cls, estimate: Estimate, form: Form = "interval", **further: Any) -> Quantity:
         """Return a mean with its interval."""
-        return cls(interval.mean, interval.low, interval.high, form=form, **further)
+        mean, low, high = map(finite, (estimate.mean, estimate.low, estimate.high))
+        return cls(mean, low, high, form=form, **further)
 
     @classmethod
     def whole(cls, number: int) -> Quantity:

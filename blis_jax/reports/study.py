@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.metric import name_in
 from blis_jax.metrics.scalars import lookup
 from blis_jax.metrics.summaries import ALL
@@ -95,87 +94,47 @@ EVERYWHERE = "*"  # a place of what is drawn whichever place is chosen
 BAND = (5, 95)  # percent of the seeds, between which a distribution's band lies
 
 
-class ShownInterval(NamedTuple):
-    """A mean and the ends of its interval; None where there is none."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    @classmethod
-    def of(cls, mean: float, low: float, high: float) -> ShownInterval:
-        """Make an interval of numbers; NaN and infinity become None."""
-        return cls(finite(mean), finite(low), finite(high))
-
-
-def shown_interval(estimate: Estimate) -> ShownInterval:
-    """Return an estimate's mean and interval as they are shown."""
-    return ShownInterval.of(estimate.mean, estimate.low, estimate.high)
-
-
 NO_FIGURE, TOO_FEW = "no figure", "too few requests to judge"
 
 
 @dataclass(frozen=True)
-class ShownDifference:
-    """One metric of one class: a strategy against its reference on the seeds that both have."""
+class MetricChange:
+    """One metric of one class: how a strategy differs from its reference on the seeds that both have."""
 
     strategy: str
     reference: str
     slo_class: str
     metric: str
-    unit: str
-    better: str  # "lower" or "higher"
-    reference_mean: float | None
-    mean: float | None
-    absolute: ShownInterval  # in the unit
-    percent: ShownInterval
-    num_pairs: int
-    verdict: str
+    change: Difference
     place: str = ""
-    joint: ShownInterval | None = None  # intervals that hold for all differences together
-    joint_percent: ShownInterval | None = None
-    p_adjusted: float | None = None
+
+    @classmethod
+    def of(
+        cls, change: Difference, strategy: str, reference: str, metric: str, place: str = ""
+    ) -> MetricChange:
+        """Return the change of a metric that has `[class]` behind its name where it is of a class."""
+        kind, slo_class = lookup(metric)
+        return cls(strategy, reference, slo_class or ALL, kind.name, change, place)
+
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any]) -> MetricChange:
+        """Return the change that a result document has as `entry`."""
+        metric = name_in(entry["metric"], entry["class"])
+        return cls.of(
+            Difference.of_json(entry),
+            entry["arm"],
+            entry["reference"],
+            metric,
+            entry.get("place", ""),
+        )
 
     @property
     def judgement(self) -> str:
         """Return the verdict; `NO_FIGURE` where an arm has none, `TOO_FEW` where figures have no interval."""
-        if self.num_pairs:
-            return self.verdict
-        return NO_FIGURE if None in (self.reference_mean, self.mean) else TOO_FEW
-
-
-def shown_difference(
-    change: Difference, strategy: str, reference: str, metric: str, place: str = ""
-) -> ShownDifference:
-    """Return a difference of one metric, `[class]` behind where it is of a class, as it is shown."""
-    kind, slo_class = lookup(metric)
-    return ShownDifference(
-        strategy=strategy,
-        reference=reference,
-        slo_class=slo_class or ALL,
-        metric=kind.name,
-        unit=kind.unit,
-        better=kind.direction,
-        reference_mean=finite(change.first_mean),
-        mean=finite(change.second_mean),
-        absolute=shown_interval(change.absolute),
-        percent=shown_interval(change.percent),
-        num_pairs=change.num_pairs,
-        verdict=change.verdict,
-        place=place,
-        joint=shown_interval(change.simultaneous),
-        joint_percent=shown_interval(change.simultaneous_percent),
-        p_adjusted=finite(change.p_adjusted),
-    )
-
-
-def difference_of(entry: Mapping[str, Any]) -> ShownDifference:
-    """Return a difference from the entry that a result document has of it."""
-    change, metric = Difference.of_json(entry), name_in(entry["metric"], entry["class"])
-    return shown_difference(
-        change, entry["arm"], entry["reference"], metric, entry.get("place", "")
-    )
+        if self.change.num_pairs:
+            return self.change.verdict
+        means = (self.change.first_mean, self.change.second_mean)
+        return TOO_FEW if np.isfinite(means).all() else NO_FIGURE
 
 
 @dataclass(frozen=True)
@@ -185,7 +144,7 @@ class ShownFigure:
     strategy: str
     slo_class: str
     metric: str
-    value: ShownInterval
+    value: Estimate
     place: str = ""
 
 
@@ -254,7 +213,7 @@ class Study:
     descriptions: Mapping[str, str]
     classes: tuple[str, ...]  # "all" first
     seeds: tuple[int, ...]
-    differences: tuple[ShownDifference, ...]
+    differences: tuple[MetricChange, ...]
     intervals: str  # how those of the differences are made, one sentence
     joint: str = ""  # the same of the joint ones
     verdicts: str = ""

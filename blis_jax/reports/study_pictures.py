@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from blis_jax.files.atomic_write import finite
+from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.answers import deciding
 from blis_jax.reports.arm_pictures import (
     MOST_STRATEGIES,
@@ -29,7 +32,7 @@ from blis_jax.reports.pictures import (
     Style,
     Words,
 )
-from blis_jax.reports.study import ShownDifference, ShownFigure, Study
+from blis_jax.reports.study import MetricChange, ShownFigure, Study
 from blis_jax.reports.style import (
     ALL_REQUESTS,
     BLUE,
@@ -39,6 +42,7 @@ from blis_jax.reports.style import (
     class_words,
 )
 from blis_jax.reports.words import HEADLINE_METRICS, metric_name, table_title
+from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, WORSE
 
 MOST_PLACES = 8  # of a grid that are drawn
@@ -70,7 +74,7 @@ def changes(study: Study, place: str) -> Picture:
     names = [name for name in study.strategies if name in compared or name == study.strategies[0]]
     classes = [name for name in study.classes if any(entry.slo_class == name for entry in entries)]
     metrics = list(dict.fromkeys(entry.metric for entry in entries))[:MOST_METRICS]
-    labels = [(float(row), _metric_label(entries, name)) for row, name in enumerate(metrics)]
+    labels = [(float(row), _metric_label(name)) for row, name in enumerate(metrics)]
     rows = [
         [
             _changes_panel(study, [entry for entry in entries if entry.slo_class == name], compared,
@@ -96,30 +100,34 @@ def changes(study: Study, place: str) -> Picture:
     )  # fmt: skip
 
 
-def _entries(study: Study, place: str) -> list[ShownDifference]:
+def _entries(study: Study, place: str) -> list[MetricChange]:
     return [
         difference
         for difference in study.differences
-        if difference.place == place and difference.percent.mean is not None
+        if difference.place == place and finite(difference.change.percent.mean) is not None
     ]
 
 
-def _metric_label(entries: Sequence[ShownDifference], metric: str) -> str:
-    better = next(entry.better for entry in entries if entry.metric == metric)
-    return f"{metric_name(metric)}\n({better} is better)"
+def _metric_label(metric: str) -> str:
+    return f"{metric_name(metric)}\n({lookup(metric)[0].direction} is better)"
 
 
-def _reach(entries: Sequence[ShownDifference]) -> tuple[float, float]:
+def _reach(entries: Sequence[MetricChange]) -> tuple[float, float]:
     """Return the same axis for all classes, in %, wide enough for every interval."""
-    intervals = [one for entry in entries for one in (entry.percent, entry.joint_percent) if one]
-    ends = [end for interval in intervals for end in interval if end is not None]
+    ends = [
+        end
+        for entry in entries
+        for estimate in (entry.change.percent, entry.change.simultaneous_percent)
+        for end in (estimate.mean, estimate.low, estimate.high)
+        if math.isfinite(end)
+    ]
     low, high = max(min([-10.0, *ends]), -96.875), min(max([11.0, *ends]), 3100.0)
     return (100 + low) / 1.1 - 100, (100 + high) * 1.1 - 100
 
 
 def _changes_panel(
     study: Study,
-    entries: Sequence[ShownDifference],
+    entries: Sequence[MetricChange],
     compared: Sequence[str],
     metrics: Sequence[str],
     labels: Sequence[tuple[float, str]],
@@ -134,17 +142,15 @@ def _changes_panel(
         row = metrics.index(entry.metric)
         at = row + (compared.index(entry.strategy) - (len(compared) - 1) / 2) * apart
         colour = study.colours.get(entry.strategy, STRATEGY_COLOURS[1])
-        is_clear = entry.verdict in (BETTER, WORSE)
-        if joint := entry.joint_percent:
-            told = f"{short(entry.strategy)}, interval that holds for all together"
-            marks.append(
-                _interval(joint.low, joint.high, at, Style(colour, width=1, opacity=0.75), told)
-            )
+        is_clear = entry.change.verdict in (BETTER, WORSE)
+        alone, together = entry.change.percent, entry.change.simultaneous_percent
+        told = f"{short(entry.strategy)}, interval that holds for all together"
+        marks.append(_interval(together, at, Style(colour, width=1, opacity=0.75), told))
         marks.append(
             Series(
-                [entry.percent.mean], [at],
+                [alone.mean], [at],
                 Style(colour, "o", width=3, size=5.5, is_hollow=not is_clear, opacity=0.75),
-                short(entry.strategy), [entry.percent.low], [entry.percent.high],
+                short(entry.strategy), [finite(alone.low)], [finite(alone.high)],
             )
         )  # fmt: skip
     y = Axis(ticks=labels, limits=(len(metrics) - 0.4, -0.6), has_grid=False)
@@ -152,7 +158,8 @@ def _changes_panel(
     return Panel(marks, x, y, class_words(slo_class))
 
 
-def _interval(low: float | None, high: float | None, at: float, style: Style, told: str) -> Series:
+def _interval(estimate: Estimate, at: float, style: Style, told: str) -> Series:
+    low, high = finite(estimate.low), finite(estimate.high)
     return Series([low], [at], style, x_low=[low], x_high=[high], told=told)
 
 
@@ -173,7 +180,7 @@ def _longest(study: Study, names: Sequence[str]) -> float:
                 sums.get((part.strategy, part.slo_class), 0) + part.mean_ms
             )
     tails = [one for (name, _), one in _tails(study).items() if name in names]
-    return max(1.0, *sums.values(), *(tail.value.high or 0.0 for tail in tails))
+    return max(1.0, *sums.values(), *(finite(tail.value.high) or 0.0 for tail in tails))
 
 
 def _tail_panel(
@@ -185,8 +192,10 @@ def _tail_panel(
         marks += bars or [Words(0.0, row, "no run ended")]
         total = sum(bar.length[0] or 0.0 for bar in bars)
         whole = _tails(study).get((name, slo_class))
-        if bars and whole is not None and whole.value.low is not None:
-            low, high = whole.value.low, whole.value.high
+        low, high = (
+            (None, None) if whole is None else map(finite, (whole.value.low, whole.value.high))
+        )
+        if bars and low is not None:
             marks.append(
                 Series([], [], Style(width=1.2, line="-"), "interval of the P99")
                 if high is None
@@ -208,7 +217,6 @@ def _tail_panel(
 
 def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
     level = f"{100 * study.confidence:g} %"
-    has_joint = any(difference.joint_percent for difference in study.differences)
     left = len({difference.strategy for difference in study.differences}) - num_compared
     sentences = [
         f"{study.source} {study.workload_name}, the same requests for every strategy, "
@@ -218,18 +226,14 @@ def _changes_caption(study: Study, has_parts: bool, num_compared: int) -> str:
     ]  # fmt: skip
     sentences[1] += (
         f" metric against {study.strategies[0]}, from paired differences, on an axis where halving and doubling are "
-        f"equally far from 0; thick lines: {level} interval of one difference; "
-    )
-    if has_joint:
-        sentences[1] += "thin lines: intervals that hold for all together; "
-    sentences[1] += (
-        "filled dots: a difference after correction for their number (Holm); hollow dots: none that can be told "
-        "from chance."
+        f"equally far from 0; thick lines: {level} interval of one difference; thin lines: intervals that hold "
+        "for all together; filled dots: a difference after correction for their number (Holm); hollow dots: "
+        "none that can be told from chance."
     )
     if left > 0:
         sentences.append(f"{left} more strategies are in the table.")
     if not study.pairs and any(
-        difference.num_pairs < len(study.seeds) for difference in study.differences
+        difference.change.num_pairs < len(study.seeds) for difference in study.differences
     ):
         sentences.append("Runs that did not come to their end are left out.")
     return " ".join(sentences)
@@ -245,7 +249,7 @@ def ranked(study: Study) -> Picture:
         difference
         for difference in study.differences
         if (difference.metric, difference.slo_class) == (metric, ALL_REQUESTS)
-        and difference.percent.mean is not None
+        and finite(difference.change.percent.mean) is not None
     ]
     best = [str(row.cells[1]) for row in study.ranked[0].rows][:MOST_STRATEGIES]
     names = best if reference in best else [*best[:-1], reference]
@@ -254,9 +258,10 @@ def ranked(study: Study) -> Picture:
     for entry in entries:
         if entry.strategy in rows:
             style = Style(
-                BLUE, "o", width=3, size=5.5, is_hollow=entry.verdict not in (BETTER, WORSE)
+                BLUE, "o", width=3, size=5.5, is_hollow=entry.change.verdict not in (BETTER, WORSE)
             )
-            mean, low, high = entry.joint_percent or entry.percent
+            change = entry.change.simultaneous_percent
+            mean, low, high = map(finite, (change.mean, change.low, change.high))
             marks.append(Series([mean], [rows[entry.strategy]], style, "", [low], [high]))
     x = Axis(f"{metric_name(metric)} against {reference}", "percent", limits=_reach(entries))
     y = Axis(
@@ -311,9 +316,7 @@ def _seeds(study: Study, place: str, metric: str) -> Picture | None:
         for difference in study.differences
         if difference.place == place
     )
-    unit = next(
-        (difference.unit for difference in study.differences if difference.metric == metric), ""
-    )
+    unit = lookup(metric)[0].unit
     rows = []
     for strategy, reference in list(pairs)[:MOST_TIMELINES]:
         marks: list[Mark] = [Guide(0.0, "y")]

@@ -24,6 +24,7 @@ from papers.openevolve.experiments import (
     published,
 )
 from papers.pages import answer, table_lines
+from sweeps.evolve.score import mean_gain, weighted
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.measured import metric_values, pair_of
 
@@ -114,12 +115,6 @@ def _percent(value: float) -> str:
 # --- scores ---------------------------------------------------------------------------------------
 
 
-def _half_sums(runs: Sequence[RunSummary]) -> np.ndarray:
-    """Return half the mean and half the P95 of E2E, ms, by seed."""
-    first, second = (metric_values(runs, name) for name in METRICS)
-    return 0.5 * first + 0.5 * second
-
-
 def of_example(by_workload: Mapping[str, Runs], arm: str) -> np.ndarray:
     """Return the example's score by seed: minus half the E2E mean and half the P95, the workloads' mean."""
     parts = [[metric_values(runs[arm], name) for name in METRICS] for runs in by_workload.values()]
@@ -129,26 +124,27 @@ def of_example(by_workload: Mapping[str, Runs], arm: str) -> np.ndarray:
 
 def of_hand_over(by_workload: Mapping[str, Runs], arm: str) -> float:
     """Return the hand-over's score: the workloads' mean gain over 1_1 in %, of values averaged over the seeds."""
-    gains = []
+    sums = []
     for runs in by_workload.values():
-        ours, theirs = (
-            [float(np.mean(metric_values(runs[one], name))) for name in METRICS]
-            for one in (arm, "1_1")
-        )
-        gains.append(1 - (0.5 * ours[0] + 0.5 * ours[1]) / (0.5 * theirs[0] + 0.5 * theirs[1]))
-    return 100 * float(np.mean(gains))
+        for name in ("1_1", arm):
+            first, second = (
+                float(np.mean(metric_values(runs[name], metric))) for metric in METRICS
+            )
+            sums.append(np.array([0.5 * first + 0.5 * second]))
+    return float(mean_gain(*sums))
 
 
 def resampled_gain(
     by_workload: Mapping[str, Runs], arm: str, num: int = 9999
 ) -> tuple[float, float, float]:
     """Return the hand-over's score with the 95 % interval of resampled seeds."""
-    pairs = [(_half_sums(runs[arm]), _half_sums(runs["1_1"])) for runs in by_workload.values()]
-    size = len(pairs[0][0])
-    chosen = np.random.default_rng(0).integers(0, size, (num, size))
-    means = [(ours[chosen].mean(axis=1), theirs[chosen].mean(axis=1)) for ours, theirs in pairs]
-    scores = 100 * np.mean([1 - ours / theirs for ours, theirs in means], axis=0)
-    low, high = np.quantile(scores, (0.025, 0.975))
+    sums = [
+        weighted(runs[name], dict.fromkeys(METRICS, 0.5))
+        for runs in by_workload.values()
+        for name in ("1_1", arm)
+    ]
+    chosen = np.random.default_rng(0).integers(0, len(sums[0]), (num, len(sums[0])))
+    low, high = np.quantile(mean_gain(*(values[chosen] for values in sums)), (0.025, 0.975))
     return of_hand_over(by_workload, arm), float(low), float(high)
 
 

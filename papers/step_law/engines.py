@@ -43,7 +43,7 @@ def tried(path: Path) -> list[TriedEngine]:
     """Fit every deployment of a file, and ask the other laws."""
     return [
         TriedEngine(steps, fit_deployment(steps), _straight(steps), _from_sizes(steps))
-        for steps in read_steps(path, {}).runs
+        for steps in read_steps(path).runs
     ]
 
 

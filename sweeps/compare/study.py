@@ -23,14 +23,13 @@ from blis_jax.reports.findings import Findings, Quantity, Sentence
 from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curve,
+    MetricChange,
     SeedValues,
     ShownFigure,
     Study,
     TtftShare,
-    difference_of,
     judged,
     provenance_of,
-    shown_interval,
     words_of,
 )
 from blis_jax.reports.timelines import timelines_of
@@ -109,7 +108,7 @@ def study_of(document: Document, command: str = "") -> Study:
         seeds=tuple(document["seeds"]),
         runs=runs_are,
         pairs="blocks" if inference.get("block_s") else "",
-        differences=tuple(map(difference_of, document["comparisons"])),
+        differences=tuple(map(MetricChange.of_json, document["comparisons"])),
         sure=ranking.sure(document),
         **judged(document),
         title=ranking.title(document),
@@ -190,9 +189,7 @@ def _tails(arm: Mapping[str, Any]) -> Iterable[ShownFigure]:
     """Yield the TTFT P99 of one arm with its intervals."""
     for slo_class, of_class in arm["figures"].items():
         if TAIL in of_class:
-            yield ShownFigure(
-                arm["name"], slo_class, TAIL, shown_interval(Estimate.of_json(of_class[TAIL]))
-            )
+            yield ShownFigure(arm["name"], slo_class, TAIL, Estimate.of_json(of_class[TAIL]))
 
 
 def curves_of(runs: Mapping[str, Sequence[RunSummary]], classes: Sequence[str]) -> Iterable[Curve]:

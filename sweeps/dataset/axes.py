@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import WorkloadSpec, override
 from surrogate.columns import InputColumn, Kind
 from sweeps.robustness.plan import Extent, Shape
+from sweeps.strategies.space import Dimension
 
 SCALED = {"gaussian": ("mean", "std_dev", "min", "max"), "exponential": ("mean",)}
 SCALED |= {"constant": ("value",)}
@@ -53,34 +53,19 @@ KINDS = (
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-@dataclass(frozen=True)
-class DescriptorAxis:
-    """A descriptor with the range in which it is drawn."""
-
-    kind: DescriptorKind
-    low: float
-    high: float
-
-    @property
-    def column(self) -> InputColumn:
-        """Return the axis as an input of a surrogate."""
-        kind: Kind = "integer" if self.kind.is_whole else "real"
-        return InputColumn(self.kind.name, kind, self.low, self.high, unit=self.kind.unit)
-
-    def at(self, share: float) -> float:
-        """Return the value at a share, 0 to 1, of the range."""
-        if self.kind.is_whole:
-            return int(min(self.low + math.floor(share * (self.high - self.low + 1)), self.high))
-        return self.low + share * (self.high - self.low)
+def column_at(axis: Dimension) -> InputColumn:
+    """Return a descriptor's axis as an input of a surrogate."""
+    kind: Kind = "integer" if axis.kind == "integer" else "real"
+    return InputColumn(axis.name, kind, axis.low, axis.high, unit=BY_NAME[axis.name].unit)
 
 
-def read_axes(text: str) -> tuple[DescriptorAxis, ...]:
+def read_axes(text: str) -> tuple[Dimension, ...]:
     """Read the axes in `NAME=LOW:HIGH,…`.
 
     Raises:
         ConfigError: a part has another form, an unknown or repeated name, or an empty range.
     """
-    axes: list[DescriptorAxis] = []
+    axes: list[Dimension] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, span = part.partition("=")
         low_text, colon, high_text = span.partition(":")
@@ -91,11 +76,14 @@ def read_axes(text: str) -> tuple[DescriptorAxis, ...]:
                 f"--vary: {name!r} is unknown; there are {', '.join(BY_NAME)}"
                 f"{closest(name, BY_NAME)}"
             )
-        if name in (axis.kind.name for axis in axes):
+        if name in (axis.name for axis in axes):
             raise ConfigError(f"--vary: {name} is given twice; keep one of them")
         kind = BY_NAME[name]
-        axes.append(DescriptorAxis(kind, _number(kind, low_text), _number(kind, high_text)))
-        if not axes[-1].low < axes[-1].high:
+        low, high = _number(kind, low_text), _number(kind, high_text)
+        axes.append(
+            Dimension(name, kind.setting, "integer" if kind.is_whole else "real", low, high)
+        )
+        if not low < high:
             raise ConfigError(f"--vary: {part!r}: the low end must be below the high end")
     return tuple(axes)
 
@@ -104,17 +92,17 @@ def _number(kind: DescriptorKind, text: str) -> float:
     return number_within(f"--vary: {kind.name}", text, kind.low, kind.high, kind.is_whole)
 
 
-def check_axes(axes: Sequence[DescriptorAxis], spec: WorkloadSpec, targets: Sequence[str]) -> None:
+def check_axes(axes: Sequence[Dimension], spec: WorkloadSpec, targets: Sequence[str]) -> None:
     """Refuse axes that a strategy's parameter sets too, or that the workload cannot follow."""
     for axis in axes:
-        if axis.kind.setting in targets and axis.kind.setting:
+        if axis.target and axis.target in targets:
             raise ConfigError(
-                f"--vary: {axis.kind.name} is a parameter of the strategy already "
-                f"({axis.kind.setting}); leave it out"
+                f"--vary: {axis.name} is a parameter of the strategy already "
+                f"({axis.target}); leave it out"
             )
     ends = [[axis.low for axis in axes], [axis.high for axis in axes]]
     for end in ends:
-        workload_at(spec, dict(zip((axis.kind.name for axis in axes), end, strict=True)))
+        workload_at(spec, dict(zip((axis.name for axis in axes), end, strict=True)))
 
 
 def config_at(config: ClusterConfig, place: Mapping[str, float]) -> ClusterConfig:

@@ -34,7 +34,6 @@ from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND
 from surrogate.levels.model import COVARIATES, covariates
 from sweeps.dataset.axes import (
     BY_NAME,
-    DescriptorAxis,
     check_axes,
     config_at,
     read_axes,
@@ -46,7 +45,7 @@ from sweeps.runs.experiment import Experiment, metrics_for, targets_of
 from sweeps.runs.options import FOLDER
 from sweeps.runs.requests import StudyRequests, check_seeds, workload_for
 from sweeps.strategies.arms import Arm, arm_of
-from sweeps.strategies.space import space_of
+from sweeps.strategies.space import Dimension, space_of
 
 if TYPE_CHECKING:
     from blis_jax.runs.runs import Row
@@ -194,7 +193,7 @@ class DatasetRunner:
 
     def _runner_for(self, instances: int) -> Runner:
         if instances not in self.runners:
-            pools = [axis.low for axis in self.plan.axes if axis.kind.name == "kv_blocks"]
+            pools = [axis.low for axis in self.plan.axes if axis.name == "kv_blocks"]
             self.runners[instances] = part_runner(int(min(*pools, MOST_BLOCKS)) if pools else None)
         return self.runners[instances]
 
@@ -249,7 +248,7 @@ OF_CLASS = (
 
 def fill_dataset(options: DatasetOptions, command: str) -> int:
     """Run the points that the options describe, and write them; return the exit code."""
-    strategy, sizes, axes = options.load(), sizes_of(options), _axes(options.vary)
+    strategy, sizes, axes = options.load(), sizes_of(options), read_axes(options.vary or "")
     path = _path(options)
 
     space = space_of(strategy)
@@ -311,11 +310,7 @@ def sizes_of(options: DatasetOptions) -> DatasetSizes:
     return sizes
 
 
-def _axes(vary: str | None) -> tuple[DescriptorAxis, ...]:
-    return read_axes(vary or "")
-
-
-def _baseline(options: DatasetOptions, axes: Sequence[DescriptorAxis]) -> Arm | None:
+def _baseline(options: DatasetOptions, axes: Sequence[Dimension]) -> Arm | None:
     """Return the baseline, if one is given."""
     if options.baseline is None:
         if options.own_seeds:
@@ -323,7 +318,7 @@ def _baseline(options: DatasetOptions, axes: Sequence[DescriptorAxis]) -> Arm | 
                 "--own-seeds: what a seed does is learned beside a baseline; give --baseline"
             )
         return None
-    changed = [axis.kind.name for axis in axes if axis.kind.is_workload]
+    changed = [axis.name for axis in axes if BY_NAME[axis.name].is_workload]
     if changed:
         raise ConfigError(
             f"--baseline: {changed[0]} changes the requests of every point, so a seed has no level of "
@@ -351,7 +346,7 @@ def _about(strategy: Strategy, plan: DatasetPlan, experiment: Experiment) -> dic
         "overrides": [entry.model_dump(mode="json") for entry in strategy.overrides],
         "workload": requests.content()["workload"],
         "sizes": dataclasses.asdict(sizes),
-        "vary": [[axis.kind.name, axis.low, axis.high] for axis in plan.axes],
+        "vary": [[axis.name, axis.low, axis.high] for axis in plan.axes],
         "rng": requests.stream,
         "metrics": list(experiment.names),
         "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],

@@ -29,7 +29,7 @@ from surrogate.data import (
     TEST,
     TRAIN,
 )
-from sweeps.dataset.axes import DescriptorAxis
+from sweeps.dataset.axes import column_at
 from sweeps.strategies.arms import Arm
 from sweeps.strategies.space import Dimension, Space, sobol_shares
 
@@ -112,7 +112,7 @@ class DatasetPlan:
     """
 
     space: Space
-    axes: tuple[DescriptorAxis, ...]
+    axes: tuple[Dimension, ...]
     columns: tuple[InputColumn, ...]
     sizes: DatasetSizes
     codes: np.ndarray
@@ -133,14 +133,12 @@ class DatasetPlan:
         ]
         count = len(self.space.dimensions)
         parameters = dict(zip(self.space.names, values[:count], strict=True))
-        return parameters, dict(
-            zip((axis.kind.name for axis in self.axes), values[count:], strict=True)
-        )
+        return parameters, dict(zip((axis.name for axis in self.axes), values[count:], strict=True))
 
 
 def make_plan(
     space: Space,
-    axes: Sequence[DescriptorAxis],
+    axes: Sequence[Dimension],
     sizes: DatasetSizes,
     random_state: int,
     baseline: Arm | None = None,
@@ -149,7 +147,7 @@ def make_plan(
     sizes.check()
     columns = (
         *(column_of(dimension, space) for dimension in space.dimensions),
-        *(axis.column for axis in axes),
+        *map(column_at, axes),
     )
     if not columns:
         raise ConfigError("the strategy has no parameters; give --vary something")
@@ -164,7 +162,7 @@ def make_plan(
         _shares(role, count, len(columns), [random_state, *_stream(place)])
         for place, (role, count) in enumerate(counts.items())
     ]
-    sources: tuple[Dimension | DescriptorAxis, ...] = (*space.dimensions, *axes)
+    sources: tuple[Dimension, ...] = (*space.dimensions, *axes)
     codes = np.array(
         [
             [

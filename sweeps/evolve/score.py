@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,13 +51,14 @@ def gain(pairs: Sequence[RunPair], weights: Mapping[str, float], inference: Infe
     """Return the gain over the baseline in %, the mean over the workloads, of values averaged over the seeds."""
     samples = [weighted(runs, weights) for pair in pairs for runs in (pair.baseline, pair.program)]
     sign = 1.0 if lookup(next(iter(weights)))[0].direction == HIGHER else -1.0
+    return interval_of(functools.partial(mean_gain, sign=sign), samples, inference)
 
-    def mean_gain(*values: np.ndarray, axis: int = -1) -> np.ndarray:
-        means = [np.mean(one, axis=axis) for one in values]
-        parts = [1 - after / before for before, after in zip(means[::2], means[1::2], strict=True)]
-        return np.asarray(-sign * 100 * np.mean(parts, axis=0))
 
-    return interval_of(mean_gain, samples, inference)
+def mean_gain(*values: np.ndarray, axis: int = -1, sign: float = -1.0) -> np.ndarray:
+    """Return the gain in % of baseline, program, baseline, … by workload; `sign` is 1 where higher is better."""
+    means = [np.mean(of_runs, axis=axis) for of_runs in values]
+    parts = [1 - after / before for before, after in zip(means[::2], means[1::2], strict=True)]
+    return np.asarray(-sign * 100 * np.mean(parts, axis=0))
 
 
 def reached(

@@ -20,6 +20,7 @@ from blis_jax.cluster.step_times import model_of
 from blis_jax.commands.values import number_within
 from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
+from sweeps.runs.axes import StudyAxis
 from sweeps.strategies.space import sobol_shares
 
 if TYPE_CHECKING:
@@ -105,28 +106,17 @@ def kinds_in(names: Container[Any]) -> tuple[MapAxisKind, ...]:
     return (*KINDS, *(kind for kind in OPTIONAL if kind.name in names))
 
 
-@dataclass(frozen=True)
-class MapAxis:
-    """An axis with the values that are looked at."""
-
-    kind: MapAxisKind
-    values: tuple[Any, ...]
-
-    @property
-    def name(self) -> str:
-        """Return the name of the axis."""
-        return self.kind.name
-
-    @property
-    def reference(self) -> Any:
-        """Return the value nearest to the ledger's; of texts the ledger's own, or else the first."""
-        published = self.kind.published
-        if self.kind.is_text:
-            return published if published in self.values else self.values[0]
-        return min(self.values, key=lambda value: (abs(value - published), value))
+def _axis(kind: MapAxisKind, values: tuple[Any, ...]) -> StudyAxis:
+    """Return an axis; its reference is the value nearest to the ledger's, of texts the ledger's or else the first."""
+    if kind.is_text:
+        return StudyAxis(
+            kind.name, values, kind.published if kind.published in values else values[0]
+        )
+    nearest = min(values, key=lambda value: (abs(value - kind.published), value))
+    return StudyAxis(kind.name, values, nearest)
 
 
-def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
+def make_axes(texts: Mapping[str, str]) -> tuple[StudyAxis, ...]:
     """Make every axis, with the values given as `a,b,…` by name, or else its defaults; optional ones if given."""
     unknown = [name for name in texts if name not in BY_NAME]
     if unknown:
@@ -135,7 +125,7 @@ def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
             f"{closest(unknown[0], NAMES)}"
         )
     return tuple(
-        MapAxis(kind, _values(kind, texts[kind.name]) if kind.name in texts else kind.defaults)
+        _axis(kind, _values(kind, texts[kind.name]) if kind.name in texts else kind.defaults)
         for kind in kinds_in(texts)
     )
 
@@ -143,26 +133,27 @@ def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
 PACES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a trace, in multiples of its own rate
 
 
-def trace_axes(texts: Mapping[str, str], trace: TraceSource) -> tuple[MapAxis, ...]:
+def trace_axes(texts: Mapping[str, str], trace: TraceSource) -> tuple[StudyAxis, ...]:
     """Make every axis for a trace: rates around its own, its own burstiness, and the trace itself as the shape."""
-    own = trace.aggregate_rate
-    if own is None:
+    rate = trace.aggregate_rate
+    if rate is None:
         raise ConfigError(f"{trace.path}: all requests arrive at once, so they have no rate")
+    gaps = np.diff(trace.trace.rows.arrival_us)
+    cv = float(f"{gaps.std() / max(gaps.mean(), 1e-9):.3g}")
+    of_trace: dict[
+        str, tuple[Any, tuple[Any, ...]]
+    ] = {  # the trace's own value, and those looked at
+        "shape": (str(trace.path), (str(trace.path),)),
+        "arrival_cv": (cv, (cv,)),
+        "rate": (rate, tuple(float(f"{pace * rate:.4g}") for pace in PACES)),
+    }
     axes = []
     for axis in make_axes(texts):
-        if axis.name == "shape":
-            kind = dataclasses.replace(axis.kind, published=str(trace.path))
-            axes.append(MapAxis(kind, (str(trace.path),)))
-        elif axis.name == "arrival_cv":
-            gaps = np.diff(trace.trace.rows.arrival_us)
-            cv = float(f"{gaps.std() / max(gaps.mean(), 1e-9):.3g}")
-            axes.append(MapAxis(dataclasses.replace(axis.kind, published=cv), (cv,)))
-        elif axis.name == "rate":
-            kind = dataclasses.replace(axis.kind, published=own)
-            values = tuple(float(f"{pace * own:.4g}") for pace in PACES)
-            axes.append(MapAxis(kind, axis.values if "rate" in texts else values))
-        else:
-            axes.append(axis)
+        if axis.name in of_trace:
+            published, usual = of_trace[axis.name]
+            values = axis.values if axis.name == "rate" and "rate" in texts else usual
+            axis = _axis(dataclasses.replace(BY_NAME[axis.name], published=published), values)
+        axes.append(axis)
     return tuple(axes)
 
 
@@ -188,12 +179,12 @@ def _value(kind: MapAxisKind, text: str) -> Any:
     return number_within(kind.option, text, kind.low, kind.high, kind.is_whole)
 
 
-def grid_size(axes: Sequence[MapAxis]) -> int:
+def grid_size(axes: Sequence[StudyAxis]) -> int:
     """Return the number of combinations of the axes' values."""
     return math.prod(len(axis.values) for axis in axes)
 
 
-def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
+def reference_place(axes: Sequence[StudyAxis], text: str = "") -> dict[str, Any]:
     """Return the ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says.
 
     Raises:
@@ -220,7 +211,7 @@ def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
 
 
 def make_cells(
-    axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
+    axes: Sequence[StudyAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[dict[str, Any]]:
     """Return distinct cells, the reference among them: all combinations, or `num_cells` spread evenly over the axes.
 
@@ -247,7 +238,7 @@ def make_cells(
 
 
 def _sampled(
-    axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
+    axes: Sequence[StudyAxis], design: str, num_cells: int, seed: int, reference: Place
 ) -> list[tuple[int, ...]]:
     """Levels of a space-filling sample without repeats; the reference takes the last place."""
     sizes = np.array([len(axis.values) for axis in axes])

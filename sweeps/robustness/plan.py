@@ -19,7 +19,8 @@ from blis_jax.statistics.sequential import StoppingRule
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.claims.grammar import Claim, parse_constraint, reported_names
-from sweeps.robustness.cells import MapAxis, Place, config_in
+from sweeps.robustness.cells import BY_NAME, Place, config_in
+from sweeps.runs.axes import StudyAxis
 from sweeps.runs.requests import workload_from
 from sweeps.strategies.arms import Arm
 
@@ -200,7 +201,7 @@ class MapPlan:
     """The inputs that a map's numbers depend on, besides the version."""
 
     arms: tuple[Arm, ...]
-    axes: tuple[MapAxis, ...]
+    axes: tuple[StudyAxis, ...]
     cells: tuple[Place, ...]  # in the order in which they are run
     reference: Place
     shapes: Mapping[str, Shape | TraceShape]
@@ -238,7 +239,7 @@ class MapPlan:
 
 def make_plan(
     arms: Sequence[Arm],
-    axes: Sequence[MapAxis],
+    axes: Sequence[StudyAxis],
     cells: Sequence[Place],
     reference: Place,
     shapes: Mapping[str, Shape | TraceShape],
@@ -285,7 +286,7 @@ def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:
     return tuple(sorted(plan.cells, key=key))
 
 
-def check_arms(arms: Sequence[Arm], axes: Sequence[MapAxis]) -> None:
+def check_arms(arms: Sequence[Arm], axes: Sequence[StudyAxis]) -> None:
     """Refuse arms that cells make equal, or that cannot be run on a value of an axis; warn of settings
     that cells replace.
     """
@@ -310,11 +311,11 @@ def check_arms(arms: Sequence[Arm], axes: Sequence[MapAxis]) -> None:
             warnings.warn(ConfigWarning(text), stacklevel=2)
 
 
-def _placed(arm: Arm, axis: MapAxis, place: Place) -> ClusterConfig:
+def _placed(arm: Arm, axis: StudyAxis, place: Place) -> ClusterConfig:
     try:
         return config_in(arm.config, place)
     except ConfigError as error:
-        raise ConfigError(f"{axis.kind.option}, arm {arm.name!r}: {error}") from None
+        raise ConfigError(f"{BY_NAME[axis.name].option}, arm {arm.name!r}: {error}") from None
 
 
 def _check_classes(shapes: Mapping[str, Shape | TraceShape], asked: Sequence[str]) -> None:

@@ -21,11 +21,12 @@ MOST_VALUES = 10_000  # of one axis
 
 
 @dataclass(frozen=True)
-class GridAxis:
-    """One setting that varies, of the cluster or (`workload.…`) of the workload."""
+class StudyAxis:
+    """One quantity that varies: a setting of the cluster or (`workload.…`) of the workload, or an axis of a map."""
 
     name: str
     values: tuple[Any, ...]
+    reference: Any = None  # of a map: the value of the regime that the others are beside
 
 
 def at_each_place(arms: Sequence[Arm], grid: Sequence[str]) -> tuple[Arm, ...]:
@@ -51,7 +52,7 @@ def at_each_place(arms: Sequence[Arm], grid: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def _placed(
-    arm: Arm, axes: Sequence[GridAxis], values: Sequence[Any], given: Sequence[str], is_named: bool
+    arm: Arm, axes: Sequence[StudyAxis], values: Sequence[Any], given: Sequence[str], is_named: bool
 ) -> Arm:
     """Return an arm with other settings, named after them, and after itself where there are several."""
     if not axes:
@@ -84,10 +85,10 @@ def setting_of(text: str) -> tuple[str, Any]:
     return name, _value(name, value)
 
 
-def axis_of(text: str) -> GridAxis:
+def axis_of(text: str) -> StudyAxis:
     """Read `KEY=VALUES`."""
     name, values = _pair(text, "--grid")
-    return GridAxis(name, values_of(name, values))
+    return StudyAxis(name, values_of(name, values))
 
 
 def values_of(name: str, text: str) -> tuple[Any, ...]:

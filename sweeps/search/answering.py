@@ -21,13 +21,12 @@ from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.page import write_study
 from blis_jax.reports.study import (
     VERDICT_RULE,
+    MetricChange,
     RunWords,
     SeedValues,
-    ShownDifference,
     Study,
     provenance_of,
     run_words,
-    shown_difference,
 )
 from blis_jax.reports.words import target_line
 from blis_jax.statistics.intervals import BY_STUDENT
@@ -136,7 +135,7 @@ def _values_of(answer: Answer) -> dict[str, np.ndarray]:
 
 def _differences(
     values: Mapping[str, Mapping[str, np.ndarray]], metrics: Sequence[str]
-) -> Iterator[ShownDifference]:
+) -> Iterator[MetricChange]:
     first, *others = values
     asked = list(itertools.product(others, metrics))
     pairs = [
@@ -144,7 +143,7 @@ def _differences(
         for other, metric in asked
     ]
     for (other, metric), change in zip(asked, differences(pairs, BY_STUDENT), strict=True):
-        yield shown_difference(change, other, first, metric)
+        yield MetricChange.of(change, other, first, metric)
 
 
 def _failures(names: Mapping[str, Any], answers: Sequence[Answer]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.traces.source import STREAM, TraceSource
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec, override
-from sweeps.runs.axes import GridAxis, axis_of, is_of_workload, setting_of, values_of
+from sweeps.runs.axes import StudyAxis, axis_of, is_of_workload, setting_of, values_of
 from sweeps.runs.experiment import Experiment, Targets
 from sweeps.runs.requests import WORKLOAD_PREFIX, StudyRequests, runs_of, trace_of, workload_from
 from sweeps.strategies.arms import Arm, arm_of, as_served, on_server
@@ -71,7 +71,7 @@ class SweepPlan:
 
     experiment: Experiment
     strategies: tuple[Arm, ...]
-    axes: tuple[GridAxis, ...]
+    axes: tuple[StudyAxis, ...]
 
     @property
     def requests(self) -> StudyRequests:
@@ -166,7 +166,7 @@ def make_plan(
         if len(values) == 1:
             fixed.append((RATE, values[0]))
         else:
-            axes.append(GridAxis(RATE, values))
+            axes.append(StudyAxis(RATE, values))
     names = [name for name, _ in fixed] + [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1:

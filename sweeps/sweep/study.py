@@ -17,13 +17,12 @@ from blis_jax.metrics.scalars import PERCENTILES_EXPLAINED
 from blis_jax.metrics.summaries import ALL
 from blis_jax.reports.study import (
     Curve,
+    MetricChange,
     RunWords,
     SeedValues,
     ShownFigure,
     Study,
-    difference_of,
     judged,
-    shown_interval,
 )
 from blis_jax.reports.timelines import parts_of, timelines_of
 from blis_jax.reports.words import cluster_line, target_line
@@ -104,7 +103,7 @@ def study_of(swept: Swept) -> Study:
         seeds=plan.requests.seeds,
         runs=runs_are,
         places=places,
-        differences=tuple(map(difference_of, swept.document["comparisons"])),
+        differences=tuple(map(MetricChange.of_json, swept.document["comparisons"])),
         figures=tuple(_figures(swept.document)),
         **judged(swept.document),
         remarks=(*stopping_lines(swept.document), *remark_lines(dataset, runs_are)),
@@ -147,7 +146,7 @@ def _figures(document: Mapping[str, Any]) -> Iterator[ShownFigure]:
     for arm in document["arms"]:
         for slo_class, figures in arm["figures"].items():
             for metric, entry in figures.items():
-                value = shown_interval(Estimate.of_json(entry))
+                value = Estimate.of_json(entry)
                 yield ShownFigure(arm["name"], slo_class, metric, value, arm["place"])
 
 

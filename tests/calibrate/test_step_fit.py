@@ -25,7 +25,7 @@ REAL = SHARED_DIR / "data" / "engine_steps" / "steps.parquet"
 def file_of(tmp_path: Path, *tables: pd.DataFrame) -> StepFile:
     path = tmp_path / "steps.csv"
     pd.concat(tables).to_csv(path, index=False)
-    return read_steps(path, {})
+    return read_steps(path)
 
 
 def test_a_known_law_is_found_again(tmp_path):
@@ -192,7 +192,7 @@ BY_CONTENT = BOOKED | {
 @pytest.mark.skipif(not REAL.is_file(), reason=f"{REAL} is not here")
 def test_the_bars_on_real_engines():
     pytest.importorskip("pyarrow")
-    for steps in read_steps(REAL, {}).runs:
+    for steps in read_steps(REAL).runs:
         errors = fit_deployment(steps).every_second
         assert errors["decode"].median <= (0.02 if steps.run in BY_CONTENT else 0.0105), steps.run
         if steps.run not in BOOKED:

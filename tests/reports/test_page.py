@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from blis_jax.reports.pictures import Axis, Series
 from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curve,
+    MetricChange,
     SeedValues,
-    ShownDifference,
-    ShownInterval,
     Study,
 )
 from blis_jax.reports.study_pictures import pictures
 from blis_jax.reports.timelines import timeline
+from blis_jax.statistics.intervals import Estimate
+from blis_jax.statistics.paired import Difference
 from tests.support.browser import opened
 from tests.support.findings_forms import where
 from tests.support.report_page import embedded, marks
@@ -36,22 +38,26 @@ from tests.support.tiny_records import pressed_run, whole_run
 HOSTILE = 'a</script><script>alert("1")</script>'
 
 
-def difference(**changes: object) -> ShownDifference:
-    usual = ShownDifference(
-        strategy=HOSTILE,
-        reference="base",
-        slo_class="critical",
-        metric="ttft_p99_ms",
-        unit="ms",
-        better="lower",
-        reference_mean=200.0,
-        mean=100.0,
-        absolute=ShownInterval(-100.0, -110.0, -90.0),
-        percent=ShownInterval(-50.0, -55.0, -45.0),
-        num_pairs=2,
-        verdict="better",
-    )
-    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+def estimate(mean: float, low: float, high: float) -> Estimate:
+    return Estimate(mean, low, high, num_seeds=2)
+
+
+def difference(
+    metric: str = "ttft_p99_ms", slo_class: str = "critical", **changes: object
+) -> MetricChange:
+    """One change; intervals that hold for all together are those of one where they are not given."""
+    usual: dict[str, object] = {
+        "num_pairs": 2, "first_mean": 200.0, "second_mean": 100.0, "verdict": "better",
+        "absolute": estimate(-100.0, -110.0, -90.0), "percent": estimate(-50.0, -55.0, -45.0),
+        "p_value": math.nan, "p_adjusted": math.nan, **changes,
+    }  # fmt: skip
+    together = {
+        "simultaneous": usual["absolute"],
+        "in_family": usual["absolute"],
+        "simultaneous_percent": usual["percent"],
+    }
+    change = Difference(**(together | usual))  # type: ignore[arg-type]
+    return MetricChange(HOSTILE, "base", slo_class, metric, change)
 
 
 def study(**changes: object) -> Study:
@@ -94,8 +100,8 @@ def tooltips(text: str, figure: str) -> list[tuple[str, str]]:
 
 
 def test_every_mark_says_what_it_is_with_value_and_interval() -> None:
-    unsure = ShownInterval(-50.0, -90.0, 150.0)
-    one = study(differences=(difference(joint_percent=unsure),))
+    unsure = estimate(-50.0, -90.0, 150.0)
+    one = study(differences=(difference(simultaneous_percent=unsure),))
     text = page.page(findings_of(one), "title", "command", {})
     assert HOSTILE not in text
     name = f"{HOSTILE[:32]}…"
@@ -172,15 +178,15 @@ def test_the_verdict_says_the_change_and_whether_it_is_chance() -> None:
         return str(sentence)
 
     assert verdict() == "better: critical −50.0 %."
-    unsure = ShownInterval(-50.0, -90.0, 150.0)
-    assert verdict(verdict="unclear", joint_percent=unsure) == (
+    unsure = estimate(-50.0, -90.0, 150.0)
+    assert verdict(verdict="unclear", simultaneous_percent=unsure) == (
         "not told from chance: critical −50.0 %."
     )
     assert verdict(verdict="same") == "the same: critical."
-    nothing = ShownInterval(None, None, None)
-    assert verdict(num_pairs=0, mean=None, percent=nothing) == "no figure: critical."
+    nothing = estimate(math.nan, math.nan, math.nan)
+    assert verdict(num_pairs=0, second_mean=math.nan, percent=nothing) == "no figure: critical."
     assert verdict(num_pairs=0) == "too few requests to judge: critical −50.0 %."
-    of_zero = verdict(percent=nothing, absolute=ShownInterval(3.0, 2.0, 4.0), verdict="worse")
+    of_zero = verdict(percent=nothing, absolute=estimate(3.0, 2.0, 4.0), verdict="worse")
     assert of_zero == "worse: critical +3.00 ms."
 
 
@@ -188,7 +194,7 @@ def test_the_verdict_says_what_a_better_class_pays() -> None:
     """Only figures that are surely worse, of classes that are called better; the largest first, the others counted."""
     paid = {"goodput_rps": 3.0, "e2e_p95_ms": 50.0, "ttft_mean_ms": 8.0, "pooled_e2e_p99_ms": 5.0}
     worse = [
-        difference(metric=name, percent=ShownInterval(at, 1.0, 9.0), verdict="worse")
+        difference(metric=name, percent=estimate(at, 1.0, 9.0), verdict="worse")
         for name, at in paid.items()
     ]
     of_other_class = difference(slo_class="sheddable", metric="ttft_mean_ms", verdict="worse")
@@ -200,13 +206,13 @@ def test_the_verdict_says_what_a_better_class_pays() -> None:
 
 
 def test_what_lies_beyond_the_axis_stops_at_its_end() -> None:
-    open_ended = difference(percent=ShownInterval(9000.0, -10.0, None))
+    open_ended = difference(percent=estimate(9000.0, -10.0, math.inf))
     (picture, *_) = pictures(study(differences=(open_ended,)))
     with drawn(picture) as made:
-        (lines,) = [one for one in made.axes[0].collections if hasattr(one, "get_segments")]
-        ((low, high),) = lines.get_segments()
-    assert (low[0], high[0]) == (0.9, 32.0)
-    (series,) = [mark for mark in picture.marks if isinstance(mark, Series)]
+        lines = [one for one in made.axes[0].collections if hasattr(one, "get_segments")]
+        ends = [[point[0] for point in of_series.get_segments()[0]] for of_series in lines]
+    assert ends == [[0.9, 32.0], [0.9, 32.0]]  # of all differences together, and alone
+    series = next(mark for mark in picture.marks if isinstance(mark, Series) and mark.x != [-10.0])
     assert series.x == [9000.0]  # the number itself is kept
     assert where(Axis(scale="percent"), series.x)[0] == 32.0
 

@@ -17,7 +17,7 @@ from blis_jax.workload.spec import parse_spec
 from surrogate import coverage, train
 from surrogate.data import load_all, load_data
 from surrogate.predictor import Surrogate
-from sweeps.runs.axes import GridAxis
+from sweeps.runs.axes import StudyAxis
 from sweeps.runs.experiment import Experiment
 from sweeps.runs.requests import StudyRequests
 from sweeps.strategies.arms import Arm
@@ -64,7 +64,7 @@ def ttft_ms(budget: int, instances: int) -> float:
 def swept(path: Path, instances: tuple[int, ...] = (1, 2, 3, 4), seeds: int = 4) -> Path:
     """Write what `blis_jax.sweep` does of a grid, with made figures."""
     arm = Arm("mine", ClusterConfig(num_instances=1))
-    axes = (GridAxis("max_num_scheduled_tokens", BUDGETS), GridAxis("num_instances", instances))
+    axes = (StudyAxis("max_num_scheduled_tokens", BUDGETS), StudyAxis("num_instances", instances))
     requests = StudyRequests(SPEC, tuple(range(seeds)), "jax", "made")
     plan = SweepPlan(Experiment(requests, (), {}), (arm,), axes)
     summarizer = Summarizer([SPEC], Measure())

@@ -111,12 +111,12 @@ def holds_steps(path: Path) -> bool:
     return path.suffix in (".log", ".txt") and bool(_logged(path, most=1))
 
 
-def read_steps(path: Path, given: Mapping[str, Any]) -> StepFile:
+def read_steps(path: Path, engine: Mapping[str, str | int] | None = None) -> StepFile:
     """Read measured steps.
 
     Args:
         path: a table, a log, or a folder of Dynamo's files.
-        given: `model`, `tp`, `dp`, `ep` that the files do not say, or say wrongly.
+        engine: `model`, `tp`, `dp`, `ep` that the files do not say, or say wrongly.
 
     Raises:
         ConfigError: the file cannot be read, lacks a column, or has a value that cannot be.
@@ -132,7 +132,7 @@ def read_steps(path: Path, given: Mapping[str, Any]) -> StepFile:
         table = _table(path)
     if not len(table):
         raise ConfigError(f"{path} has no steps; record a load on the engine first")
-    settled = table.assign(**given)
+    settled = table.assign(**(engine or {}))
     for name, usual in (("run", path.stem), *MeasuredEngine("")._asdict().items()):
         if name not in settled:
             settled[name] = usual

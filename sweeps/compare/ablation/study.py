@@ -11,17 +11,17 @@ import numpy as np
 
 from blis_jax.commands.options.outputs import OutputPaths, outputs_of, write_pages
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import finite
 from blis_jax.metrics.summaries import ALL, VIEWS, grouped
 from blis_jax.progress import phase
 from blis_jax.reports.answers import answer, by_class, change_value, deciding, in_words
 from blis_jax.reports.findings import Findings, Quantity, Remarks, Sentence
 from blis_jax.reports.study import (
     EVERYWHERE,
+    MetricChange,
     SeedValues,
-    ShownDifference,
     Study,
     TtftShare,
-    difference_of,
     judged,
     provenance_of,
     words_of,
@@ -138,10 +138,12 @@ def _verdict(study: Study, document: Document) -> tuple[Sentence, ...]:
             if (difference.place, difference.metric, difference.slo_class)
             == (kind, metric, slo_class)
             and difference.strategy != arm
-            and difference.verdict in words.CLEAR
+            and difference.change.verdict in words.CLEAR
         ]
         if clear:
-            most = max(clear, key=lambda difference: abs(difference.absolute.mean or 0))
+            most = max(
+                clear, key=lambda difference: abs(finite(difference.change.absolute.mean) or 0)
+            )
             parts += [
                 ", " * bool(parts),
                 f"{slo_class} {most.strategy} ",
@@ -156,7 +158,7 @@ def study_of(document: Document, command: str = "") -> Study:
     """Return an ablation as a report, without what only its runs know."""
     base, arm = document["base"], document["arm"]
     total = {"arm": arm, "reference": base, "place": ADDED}
-    differences = [difference_of(entry | total) for entry in document["total"]]
+    differences = [MetricChange.of_json(entry | total) for entry in document["total"]]
     differences += [_contribution(entry, base, arm) for entry in document["contributions"]]
     components = [component["name"] for component in document["components"]]
     runs_are = words_of(document)
@@ -221,10 +223,10 @@ def _with_ends(
     )
 
 
-def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> ShownDifference:
+def _contribution(entry: Mapping[str, Any], base: str, arm: str) -> MetricChange:
     component, kind = entry["component"], entry["kind"]
     reference = f"{arm} without {component}" if kind == LEFT_OUT else base
-    return difference_of({**entry, "arm": component, "reference": reference, "place": kind})
+    return MetricChange.of_json({**entry, "arm": component, "reference": reference, "place": kind})
 
 
 def _values(document: Document) -> Iterator[SeedValues]:

@@ -20,8 +20,9 @@ from blis_jax.reports.study import RunWords, run_words
 from blis_jax.reports.style import strategy_colours
 from blis_jax.reports.words import metric_words
 from sweeps.claims.words import UNDECIDED
-from sweeps.robustness.cells import BY_NAME, MapAxis, kinds_in
+from sweeps.robustness.cells import BY_NAME, kinds_in
 from sweeps.robustness.verdict import NONE
+from sweeps.runs.axes import StudyAxis
 
 MARKS = "os^DvP*"
 NO_COMPARISON = "0.55"
@@ -52,7 +53,7 @@ class MapView:
         return tuple(name for name in (self.x, self.y, self.column, self.row) if name is not None)
 
 
-def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> MapView:
+def read_view(map_axes: str, map_facets: str, axes: Sequence[StudyAxis]) -> MapView:
     """Read a view from `X,Y` and `COLUMN,ROW`.
 
     Raises:

@@ -3,7 +3,7 @@ import pytest
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import load_builtin
-from sweeps.dataset.axes import check_axes, config_at, read_axes, workload_at
+from sweeps.dataset.axes import check_axes, column_at, config_at, read_axes, workload_at
 
 MIXED = load_builtin("mixed")
 
@@ -12,7 +12,7 @@ def test_ranges_are_read_and_covered() -> None:
     rate, instances = read_axes("rate=1000:3000, instances=4:6")
     assert (rate.at(0.0), rate.at(0.5)) == (1000, 2000)
     assert [instances.at(share) for share in (0.0, 0.34, 0.99, 1.0)] == [4, 5, 6, 6]
-    assert rate.column.unit == "requests/s" and instances.column.kind == "integer"
+    assert column_at(rate).unit == "requests/s" and column_at(instances).kind == "integer"
 
 
 def test_workload_follows_the_descriptors() -> None:

@@ -12,13 +12,13 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from sweeps.robustness.cells import (
     DEFAULT_CELLS,
-    MapAxis,
     config_in,
     grid_size,
     make_axes,
     make_cells,
     reference_place,
 )
+from sweeps.runs.axes import StudyAxis
 
 SMALL = {
     "rate": "100,200",
@@ -31,7 +31,7 @@ SMALL = {
 }
 
 
-def axes(**texts: str) -> tuple[MapAxis, ...]:
+def axes(**texts: str) -> tuple[StudyAxis, ...]:
     return make_axes(SMALL | texts)
 
 

@@ -48,7 +48,7 @@ def test_dynamo_writes_a_file_and_its_metadata_beside(tmp_path: Path):
         text = json.dumps(metadata(tp, dp, experts=dp > 1))
         (tmp_path / name / "vllm_metadata.json").write_text(text)
     assert holds_steps(tmp_path) and holds_steps(tmp_path / "one" / "fpm_metrics_detail.csv")
-    found = read_steps(tmp_path, {})
+    found = read_steps(tmp_path)
     assert [one.run for one in found.runs] == ["one", "two"]
     assert [one.engine for one in found.runs] == [
         MeasuredEngine("made/up"),
@@ -83,7 +83,7 @@ def test_vllm_logs_its_iterations(tmp_path: Path):
 def test_a_table_needs_three_columns(tmp_path: Path):
     path = tmp_path / "steps.csv"
     path.write_text("latency_ms,sum_prefill_tokens,num_decode_requests\n5,0,3\n20,100,0\n")
-    (steps,) = read_steps(path, {}).runs
+    (steps,) = read_steps(path).runs
     assert steps.sums.prompts.tolist() == [0, 1] and steps.engine == MeasuredEngine("")
     assert str(steps.engine) == "unnamed model, TP 1"
 
@@ -129,14 +129,14 @@ def test_what_cannot_be_is_refused(tmp_path: Path, text: str, words: str):
     path = tmp_path / "steps.csv"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        read_steps(path, {})
+        read_steps(path)
 
 
 def test_metadata_that_does_not_say_the_engine_is_refused(tmp_path: Path):
     (tmp_path / "fpm_metrics_detail.csv").write_text(DYNAMO)
     (tmp_path / "vllm_metadata.json").write_text("{}")
     with pytest.raises(ConfigError, match="does not state the engine"):
-        read_steps(tmp_path, {})
+        read_steps(tmp_path)
     (tmp_path / "a.parquet").write_text("none")
     with pytest.raises(ConfigError, match="is not a Parquet file"):
-        read_steps(tmp_path / "a.parquet", {})
+        read_steps(tmp_path / "a.parquet")
