@@ -45,6 +45,15 @@ def worst_ttft_p99_ms(measured: MeasuredRequests) -> Number:
     return worst_p99_ms(record, record.requests.ttft_us, measured.is_chosen)
 
 
+@of_requests("ms", LOWER)
+def ttft_max_ms(measured: MeasuredRequests) -> Number:
+    """Return the longest TTFT of the measured requests with a first token, completed or not."""
+    times = measured.record.requests.ttft_us
+    xp = namespace(times)
+    longest = xp.where(measured.is_chosen & (times >= 0), times, -1).max(initial=-1)
+    return xp.where(longest < 0, math.nan, longest / 1000)
+
+
 @of_requests("1", HIGHER, has_classes=False)
 def class_fairness(measured: MeasuredRequests) -> Number:
     """Return Jain's index of the classes' attainment: 1 where all keep their targets equally often."""

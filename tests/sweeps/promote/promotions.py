@@ -55,6 +55,7 @@ NOT_IN_THE_TARGET = {
     "iter21_intent": "priority_policy",
     "iter22_joint": "priority_policy",
     "iter23_thin_tiers": "priority_policy",
+    "iter25_every_class": "priority_policy",
     "opp_f_regimes": "routing_policy",
     "opp_f_regimes_apart": "routing_policy",
     "opp_f_threshold": "routing_policy",
