@@ -68,7 +68,7 @@ class _What(CommandOptions, title="what"):
         str, None, "A.csv,B.csv,…", "print the report of judged points that these tables have"
     )
     within: float | None = option(
-        float, None, "MS", "what is near enough (default: 1 %% of the reference's score)"
+        float, None, "MS", "what is near enough (default: 1 % of the reference's score)"
     )
     looks: int = option(cli.at_least(1), 1, "N", "looks at the pairs that a plan has")
     ends: Path | None = option(

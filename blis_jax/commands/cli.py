@@ -204,7 +204,8 @@ def command_text(name: str, arguments: Sequence[str] | None) -> str:
     """Return the command line to type for the same result, to be kept with it."""
     words = sys.argv[1:] if arguments is None else arguments
     kept = [word for word in words if word not in ("--resume", "--overwrite")]
-    return f"python -m {name} {shlex.join(kept)}".strip()
+    called = as_called(name)
+    return f"{f'python -m {name}' if called == name else called} {shlex.join(kept)}".strip()
 
 
 def say(name: str, message: str) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 from blis_jax.files.atomic_write import finite
 from blis_jax.reports.findings import Answer as FiveLines
 from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Sentence, Table
-from blis_jax.reports.pictures import Axis, Guide, Mark, Panel, Picture, Series, Style
-from blis_jax.reports.style import GUIDE_COLOUR, STRATEGY_COLOURS
 from blis_jax.reports.words import joined
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.source import STREAM
 from sweeps.capacity.deciding import Decision, ServiceTarget
 from sweeps.capacity.finding import BOTH, Layout, Smallest
-from sweeps.claims.words import FAILS, MEETS, OPEN
+from sweeps.capacity.picture import in_time, name_in, picture
+from sweeps.claims.words import OPEN
 from sweeps.strategies.arms import Arm
 
 FORMAT = 1
@@ -149,10 +148,7 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
         yield from (_unsure(answer) for answer in answers if _open_sizes(answer))
         return
     if best is None:
-        most = max(max(answer.tried) for answer in answers)
-        yield Sentence.of(
-            "no cluster of at most ", Quantity.whole(most), " instances is known to do so."
-        )
+        yield from _nearest(answers)
         return
     by = "" if len(answers) == 1 else "by lowest cost: " if has_prices else "by fewest GPUs: "
     yield Sentence.of(f"{by}{_sentence(best)}.")
@@ -165,7 +161,7 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
         yield Sentence.of(f"others: {_by_gpus(others)}.")
     rivals = [(answer, _open_sizes(answer)) for answer in answers if answer is not best]
     open_to = [
-        f"{_name_in(answer, answers)} with {', '.join(map(str, cheaper))} instances"
+        f"{name_in(answer, answers)} with {', '.join(map(str, cheaper))} instances"
         for answer, sizes in rivals
         if (cheaper := [n for n in sizes if answer.family.of(n).cost_per_hour <= _cost(best)[0]])
     ]
@@ -173,14 +169,43 @@ def _verdicts(answers: Sequence[Smallest], has_prices: bool) -> Iterator[Sentenc
         yield Sentence.of(f"open, and no dearer: {joined(open_to)}.")
 
 
+def _nearest(answers: Sequence[Smallest]) -> Iterator[Sentence]:
+    """Yield how the best of the largest clusters that were tried fared, where none meets the targets."""
+    best = max(answers, key=lambda answer: _least(answer, max(answer.tried)).mean)
+    most = max(best.tried)
+    yield Sentence.of(
+        "no cluster of at most ", Quantity.whole(most), f" instances does; {best.arm.name} with ",
+        f"{_machines(best.arm, best.family.of(most))} has ", in_time(_least(best, most)), " in time.",
+    )  # fmt: skip
+    if few := _as_good(best):
+        yield Sentence.of(
+            f"more instances do not help: {few} {'has' if few == 1 else 'have'} ",
+            in_time(_least(best, few)), ".",
+        )  # fmt: skip
+
+
+def _least(answer: Smallest, size: int) -> Estimate:
+    """Return the share in time of the target that fares worst with so many instances."""
+    return min(answer.tried[size].attained, key=lambda share: share.mean)
+
+
+def _as_good(answer: Smallest) -> int | None:
+    """Return the fewest instances tried, half of the most or fewer, that fare as well as the most; else None."""
+    most = max(answer.tried)
+    reached = _least(answer, most).mean
+    few = (
+        size for size in answer.tried if 2 * size <= most and _least(answer, size).high >= reached
+    )
+    return min(few, default=None)
+
+
 def _unsure(answer: Smallest) -> Sentence:
     """Return how the smallest cluster fared of which the runs do not tell whether it meets the targets."""
     size = _open_sizes(answer)[0]
-    decision, cluster = answer.tried[size], _machines(answer.arm, answer.family.of(size))
-    least = min(decision.attained, key=lambda share: share.mean)
+    cluster = _machines(answer.arm, answer.family.of(size))
     return Sentence.of(
-        f"open: {answer.arm.name} with {cluster} had ", _in_time(least),
-        " in time, in ", Quantity.whole(decision.num_seeds), " runs; that is not sure.",
+        f"open: {answer.arm.name} with {cluster} had ", in_time(_least(answer, size)),
+        " in time, in ", Quantity.whole(answer.tried[size].num_seeds), " runs; that is not sure.",
     )  # fmt: skip
 
 
@@ -195,13 +220,6 @@ def _by_gpus(answers: Sequence[Smallest]) -> str:
     )
 
 
-def _name_in(answer: Smallest, answers: Sequence[Smallest]) -> str:
-    """Return what tells a policy and a kind of cluster from the others."""
-    policies, kinds = {each.arm.name for each in answers}, {each.family.name for each in answers}
-    parts = [answer.arm.name] * (len(policies) > 1) + [answer.family.name] * (len(kinds) > 1)
-    return ", ".join(parts) or answer.arm.name
-
-
 def _shares(
     answers: Sequence[Smallest], targets: Sequence[ServiceTarget]
 ) -> Iterator[str | Quantity]:
@@ -213,13 +231,15 @@ def _shares(
         attained = best.tried[best.num_instances or 0].attained
         for at, (target, share) in enumerate(zip(targets, attained, strict=True)):
             yield f"{', ' * (at > 0)}{target.slo_class} by {target.limit_name} "
-            yield _in_time(share)
+            yield in_time(share)
 
 
 def _next(answers: Sequence[Smallest], more: str, is_recommended: bool) -> str:
     if cheapest(answers) is None and any(_open_sizes(answer) for answer in answers):
         return f"{more} tell; what was tried neither meets the targets for sure, nor fails them."
     if cheapest(answers) is None:
+        if any(map(_as_good, answers)):
+            return "--strategy NAME asks the same of another router, which may be the limit; or ask for less."
         return "allow more --max-instances, or ask for less."
     if any(_open_sizes(answer) for answer in answers):
         return f"{more} close what is open."
@@ -281,7 +301,9 @@ def _cost_table(
                 answer.arm.name,
                 answer.family.name,
                 "open" if _open_sizes(answer) else f"> {max(answer.tried)}",
-                *"–" * (3 + len(targets)),
+                *"––",
+                *map(in_time, answer.tried[max(answer.tried)].attained),
+                Quantity.whole(answer.tried[max(answer.tried)].num_seeds),
             )
         )
         for answer in unable
@@ -301,7 +323,7 @@ def _cost_cells(answer: Smallest) -> tuple[Cell, ...]:
         Quantity.whole(size),
         Quantity.whole(layout.num_gpus),
         f"{layout.cost_per_hour:g}",
-        *map(_in_time, decision.attained),
+        *map(in_time, decision.attained),
         Quantity.whole(decision.num_seeds),
     )
 
@@ -313,7 +335,7 @@ def _tried_table(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) 
                 answer.arm.name,
                 answer.family.name,
                 Quantity.whole(size),
-                *map(_in_time, decision.attained),
+                *map(in_time, decision.attained),
                 Quantity.whole(decision.num_seeds),
                 decision.answer,
             ),
@@ -324,72 +346,3 @@ def _tried_table(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) 
     )
     columns = ("policy", "kind of cluster", "instances", *map(str, targets), "seeds", "answer")
     return Table(columns, rows, "What was tried", num_keys=3)
-
-
-def _in_time(estimated: Estimate) -> Quantity:
-    """Return the share in time with its bounds, in %."""
-    share, low, high = (
-        finite(100 * end) for end in (estimated.mean, estimated.low, estimated.high)
-    )
-    return Quantity(share, low, high, unit=" %", like=1.0)
-
-
-# --- the picture ----------------------------------------------------------------------------------
-
-
-def picture(answers: Sequence[Smallest], targets: Sequence[ServiceTarget]) -> Picture:
-    """Return the share of requests in time against the number of instances, a panel a target."""
-    sizes = sorted({size for answer in answers for size in answer.tried})
-    ticks = [(float(size), str(size)) for size in sizes]
-    panels = []
-    for place, target in enumerate(targets):
-        marks: list[Mark] = [
-            Guide(100 * target.share, "y", Style(GUIDE_COLOUR, line="--", width=1.0))
-        ]
-        for at, answer in enumerate(answers):
-            marks += _curve(answer, place, _name_in(answer, answers), at)
-        label = "instances" if place == len(targets) - 1 else ""
-        x = Axis(label, "log2", ticks=ticks, limits=(sizes[0] / 1.1, sizes[-1] * 1.1))
-        panels.append([Panel(marks, x, Axis("in time", "share"), target.words)])
-    return Picture(
-        "Share of requests in time against the size of the cluster",
-        "Each point is a cluster that was tried, with the interval of its last look over the seeds; the dashed line "
-        "is what is asked for. The axis is stretched towards 100 %, and what lies above 99.98 % is drawn there.",
-        panels, [2.6] * len(targets), name="sizes",
-        key=[
-            *(Series([], [], Style(_colour(at), line="-"), _name_in(answer, answers))
-              for at, answer in enumerate(answers)),
-            *(Series([], [], Style(GUIDE_COLOUR, mark), words)
-              for mark, words in MARKS.values()),
-        ],
-    )  # fmt: skip
-
-
-def _curve(answer: Smallest, place: int, label: str, at: int) -> list[Mark]:
-    colour, entries = (
-        _colour(at),
-        {size: tried.attained[place] for size, tried in answer.tried.items()},
-    )
-    shares = {size: _in_time(estimated) for size, estimated in entries.items()}
-    line = Style(colour, line="-", opacity=0.6)
-    marks: list[Mark] = [
-        Series([*map(float, shares)], [share.mean for share in shares.values()], line, label)
-    ]
-    for size, decision in answer.tried.items():
-        share = shares[size]
-        style = Style(colour, MARKS[decision.answer][0], width=1.2)
-        marks.append(
-            Series([float(size)], [share.mean], style, y_low=[share.low], y_high=[share.high])
-        )
-    return marks
-
-
-def _colour(at: int) -> str:
-    return STRATEGY_COLOURS[at % len(STRATEGY_COLOURS)]
-
-
-MARKS = {
-    MEETS: ("o", "meets all targets"),
-    FAILS: ("X", "does not"),
-    OPEN: ("D", "open"),
-}

@@ -85,8 +85,14 @@ def test_the_answer_has_the_same_numbers_in_all_forms() -> None:
     )
     fails = [Smallest(Arm("mine", config), alone, {1: tried[1]})]
     none = findings_of(fails, [target], {"workload": "mixed", "confidence": 0.95})
-    assert str(none.answer.verdict[0]) == "no cluster of at most 1 instances is known to do so."
+    assert str(none.answer.verdict[0]).startswith(
+        "no cluster of at most 1 instances does; mine with 1 instance × 2 H100 = 2 GPUs has 50.0"
+    )
     assert none.answer.next.startswith("allow more --max-instances") and "> 1" in text(none)
+    piled = [Smallest(Arm("mine", config), alone, {2: tried[1], 4: tried[1]})]
+    limit = findings_of(piled, [target], {"workload": "mixed", "confidence": 0.95})
+    assert str(limit.answer.verdict[1]).startswith("more instances do not help: 2 have 50.0")
+    assert "another router" in limit.answer.next
     unsure = [Smallest(Arm("mine", config), alone, {1: tried[1], 2: tried[2]})]
     unknown = findings_of(unsure, [target], {"workload": "mixed", "confidence": 0.95})
     assert str(unknown.answer.verdict[0]).startswith(
