@@ -1,4 +1,4 @@
-"""The tables of settings, of metrics and of what compiles to Go, made from where they are declared.
+"""The tables of file formats, of settings, of metrics and of what compiles to Go, made from where they are declared.
 
 python -m benchmarks.reference           the tables in Markdown on stdout
 python -m benchmarks.reference --write   the same, and into docs/reference/ between their markers
@@ -17,6 +17,7 @@ from blis_jax.cluster.machines import Machines, MemorySettings, PoolSettings
 from blis_jax.cluster.offload_tiers import OffloadSettings
 from blis_jax.cluster.router import FlowSettings, Queue, RouterSettings
 from blis_jax.cluster.settings import declared_in
+from blis_jax.files import formats
 from blis_jax.latency.registry import MODELS
 from blis_jax.metrics.scalars import lookup, metric_names
 from blis_jax.policies import registry
@@ -94,7 +95,12 @@ def promoted_go() -> str:
     return plugins.page()
 
 
-TABLES = {"settings": settings_table, "metrics": metrics_table, "promoted-go": promoted_go}
+TABLES = {
+    "formats": formats.table,
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "promoted-go": promoted_go,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:

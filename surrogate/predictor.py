@@ -25,6 +25,7 @@ import xarray as xr
 from blis_jax.errors import ConfigError, closest, reads_store
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing, write_json
+from blis_jax.files.formats import number_of
 from surrogate.columns import (
     REGIONS,
     Domain,
@@ -319,7 +320,8 @@ def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
 
 
 SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
-KIND, VERSION = "surrogate", 2
+KIND = "surrogate"
+VERSION = number_of(KIND)
 ABOUT, ARRAYS = "surrogate.json", "arrays"
 _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreement", "about")
 

@@ -16,6 +16,7 @@ from blis_jax.calibrate.step_fits import StepFits
 from blis_jax.calibrate.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files import input_files
+from blis_jax.files.formats import number_of, refuse_newer
 from blis_jax.latency.registry import AUTO
 from blis_jax.latency.step_law import TERMS
 from blis_jax.traces.measured.run import AS_VLLM, LATENCIES, STATISTICS, MeasuredRun
@@ -200,7 +201,7 @@ def _figures(
 
 
 KIND = "calibration"
-FORMAT = 1
+FORMAT = number_of(KIND)
 CONTEXT_MODEL = "blackbox-context"  # what beta3 belongs to, also in files that do not name a model
 ALL_TERMS = ("alpha0", "alpha1", "alpha2", "beta0", "beta1", "beta2", "beta3")
 
@@ -295,6 +296,7 @@ def load(path: Path) -> Posterior:
         return _of_steps(StepFits.of_document(document, str(file)), run, str(path))
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
+    refuse_newer(document.get("format"), KIND, str(path))
     try:
         return _posterior(document, str(path))
     except (KeyError, TypeError, ValueError) as error:

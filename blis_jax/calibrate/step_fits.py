@@ -25,13 +25,15 @@ from blis_jax.calibrate.step_fit import (
 )
 from blis_jax.errors import ConfigError, choices
 from blis_jax.files.atomic_write import json_text
+from blis_jax.files.formats import number_of, refuse_newer
 from blis_jax.latency.step_law import TERMS
 from blis_jax.traces.measured.steps import EngineSteps, MeasuredEngine, StepFile
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-KIND, FORMAT = "step law", 1
+KIND = "step law"
+FORMAT = number_of(KIND)
 OWN, ACROSS, NEAREST = (
     "its own fit",
     "fit across the model's deployments",
@@ -141,8 +143,9 @@ class StepFits:
         """Return the fits that `document` gave.
 
         Raises:
-            ConfigError: something is missing, was changed, or is of a version with other terms.
+            ConfigError: something is missing, was changed, or is of another version.
         """
+        refuse_newer(document.get("format"), KIND, where)
         try:
             content = {
                 name: document[name] for name in ("terms", "scales", "deployments", "across")

@@ -33,8 +33,9 @@ from blis_jax.files.atomic_write import (
     wait_for,
 )
 from blis_jax.files.content import Beside, canonical, digest
+from blis_jax.files.formats import number_of
 
-VERSION = 1
+VERSION = number_of("ledger")
 NOTHING = "0" * 64  # what the first record has as the hash of the one before
 TORN = "after_torn_line"
 BEGIN = "ledger"  # kind of the first record
@@ -289,7 +290,7 @@ def write_through(descriptor: int, data: bytes, size: int) -> None:
 # What is done may be done again, so a line that is damaged, missing or out of place does not end the work, as it does
 # in a ledger: it does not count, and this is said.
 
-JOURNAL_VERSION = 3  # the lines of those before had no hash
+JOURNAL_VERSION = number_of("journal")  # the lines of those before had no hash
 JOURNAL, PART = "journal", "part"  # kinds of records
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from blis_jax.cluster.config import PROFILE
 from blis_jax.core.outcome import Outcome
 from blis_jax.files.atomic_write import version_of
+from blis_jax.files.formats import number_of, refuse_newer
 from blis_jax.lazy import xarray as xr
 
-FORMAT = 2
+FORMAT = number_of("dataset")
 RUNS, REQUESTS, SWEEP = (
     "runs",
     "requests",
@@ -78,8 +79,13 @@ def unit_of(name: str) -> str:
 
 
 def upgraded(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset of an earlier format in the present one; any other as it is."""
+    """Return a dataset of an earlier format in the present one; any other as it is.
+
+    Raises:
+        ConfigError: its format is later than the present one.
+    """
     attributes = dataset.attrs
+    refuse_newer(attributes.get("format"), "dataset", "this file")
     if "format" in attributes or "package_version" not in attributes:
         return dataset
     attributes["format"] = FORMAT

@@ -17,6 +17,7 @@ from blis_jax import __version__
 from blis_jax.core.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.formats import number_of
 from blis_jax.runs.driver import Runner
 from blis_jax.runs.options import Options, default_form, num_workers
 from papers.record.measures import Measurement
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from blis_jax.records.record import RunRecord
     from blis_jax.runs.runs import Row
 
-FORMAT = 1  # of the kept files
+FORMAT = number_of("kept runs")
 PLAIN_MS, CHATS_MS, PRESSED_MS = 3.5, 8.0, 15.0  # a run of 1,000 requests on two free cores
 COMPILE_S = 5.0  # a mechanism; from the cache of compiled programs a fifth of that
 LEAST_ROWS = 64  # a batch, so that calls have one size whatever the number of seeds

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from blis_jax.files.atomic_write import finite
+from blis_jax.files.formats import number_of
 from blis_jax.reports.findings import Answer as FiveLines
 from blis_jax.reports.findings import Cell, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import joined
@@ -18,7 +19,6 @@ from sweeps.capacity.picture import in_time, name_in, picture
 from sweeps.claims.words import OPEN
 from sweeps.strategies.arms import Arm
 
-FORMAT = 1
 MANY = 3  # other arms, which are then told together
 
 
@@ -30,7 +30,7 @@ def to_document(
 ) -> dict[str, Any]:
     """Return what JSON keeps: the question, every cluster tried, and the answers."""
     return {
-        "format": FORMAT,
+        "format": number_of("capacity"),
         **setting,
         "targets": [str(target) for target in targets],
         "clusters": [_entry(answer) for answer in answers],

@@ -17,6 +17,7 @@ from blis_jax.cluster.named_policies import numbered
 from blis_jax.core.kinds import NONE
 from blis_jax.engine.mechanism import params
 from blis_jax.files.atomic_write import plain
+from blis_jax.files.formats import number_of
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.run_summary import PAIRS, RunSummary, together
 from blis_jax.metrics.scalars import lookup
@@ -40,7 +41,6 @@ POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"
 OF_RUN = ("output_tokens_per_s",)
 SURVIVORS = ("num_completed", "num_arrived")
 COST = ("instance_seconds", "idle_share", "num_scale_downs")  # where instances come and go
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def to_document(
     reference, *others = distinct
     return plain(
         {
-            "format": FORMAT,
+            "format": number_of("comparison"),
             "kind": "comparison",
             "versions": versions(),
             **setting_json(setting),

@@ -11,6 +11,7 @@ from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import seeds_of
 from blis_jax.files.atomic_write import write_json
 from blis_jax.files.chain import Journal
+from blis_jax.files.formats import number_of
 from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.pictures import Axis, Panel, Picture, Series, Style
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 # --- the document ---------------------------------------------------------------------------------
 
 
-FORMAT = 1
 MOST_CURVES = len(STRATEGY_COLOURS)
 MOST_SAID = 3
 USER, GPU = "tokens_per_s_user", "tokens_per_s_gpu"
@@ -51,7 +51,7 @@ def to_document(
 ) -> dict[str, Any]:
     """Return what JSON keeps: the question, every point, the front, and the answer."""
     return {
-        "format": FORMAT,
+        "format": number_of("curve"),
         "kind": "curve",
         **setting,
         "arms": [

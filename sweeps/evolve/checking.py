@@ -10,6 +10,7 @@ from blis_jax.commands.options import outputs
 from blis_jax.commands.options.seed_options import given_seeds
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import plain, write_json
+from blis_jax.files.formats import number_of
 from blis_jax.reports import page
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import cluster_line, joined, metric_name
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.evolve.check import EvolveCheckOptions
 
-FORMAT = 1
 MOST_SAID = 4  # classes that got worse
 
 
@@ -100,7 +100,7 @@ def checked(options: EvolveCheckOptions, paths: OutputPaths, usual: range, comma
         gain(new, task.metrics, inference), draws, changes(new, names, inference), list(guarded(task, new)),
     )  # fmt: skip
     findings = findings_of(found, len(runs.runs))
-    document = {"format": FORMAT, "kind": "evolve check", **_content(found), "versions": versions(),
+    document = {"format": number_of("evolve check"), "kind": "evolve check", **_content(found), "versions": versions(),
                 "command": command, **findings.to_json()}  # fmt: skip
     title = f"{program.name} on new seeds"
     files: outputs.Files = [

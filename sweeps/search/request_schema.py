@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.json_schema import models_json_schema
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.formats import number_of
 from blis_jax.files.strict_yaml import sentence
 from sweeps.strategies.parts import ClosedPart, Limits
 
-VERSION = 1
+VERSION = number_of("evaluation")
 STRATEGY_KEYS = ("strategy", "point", "parameters", "settings")
 Count = Annotated[int, Field(ge=1)]
 

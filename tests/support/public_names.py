@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import blis_jax
+from blis_jax.files.formats import FORMATS
 from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "reference" / "python.md"
@@ -31,7 +32,8 @@ def names() -> list[str]:
 def text() -> str:
     """Write each name with its signature, its members below it, then the variables of a dataset."""
     lines = [line for name in names() for line in _described(name, _found(name))]
-    return "\n".join([*lines, "", *_variables(), ""])
+    formats = [f"format of a {kind}: {each.number}" for kind, each in FORMATS.items()]
+    return "\n".join([*lines, "", *_variables(), "", *formats, ""])
 
 
 def _found(name: str) -> object:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.files.atomic_write import plain
+from blis_jax.files.formats import number_of
 from blis_jax.metrics.metric import names_in
 from blis_jax.metrics.run_summary import RunSummary
 from blis_jax.metrics.scalars import lookup
@@ -28,7 +29,6 @@ from sweeps.compare.ablation import components
 from sweeps.compare.ablation.components import FULL, SINGLE, Component, Values, on, values_of
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import (
-    FORMAT,
     CommonSetting,
     setting_json,
 )
@@ -85,7 +85,7 @@ def to_document(setting: CommonSetting, ablation: Ablation) -> dict[str, Any]:
     pairs = max((entry["num_pairs"] for entry in contributions), default=0)
     return plain(
         {
-            "format": FORMAT,
+            "format": number_of("ablation"),
             "kind": "ablation",
             "versions": versions(),
             **setting_json(setting),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.atomic_write import plain
+from blis_jax.files.formats import number_of
 from blis_jax.metrics.scalars import lookup
 from blis_jax.reports.findings import Answer, Findings, Quantity, Remarks, Row, Sentence, Table
 from blis_jax.reports.words import cluster_line, metric_words
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from sweeps.compare.selection.stage import FinalAnswer, FinalQuestion
     from sweeps.strategies.arms import Arm
 
-FORMAT = 1
 Fresh = tuple[range, list[Difference]]
 
 
@@ -34,7 +34,7 @@ def document_of(
     selection = chosen.selection
     first = setting.seeds[0]
     document = {
-        "format": FORMAT,
+        "format": number_of("selection"),
         "kind": "selection",
         "versions": versions(),
         **setting_json(setting),
