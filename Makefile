@@ -6,7 +6,7 @@ MORE_EXTRAS ?=
 WORKERS ?= 2
 # K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.
 SLOW_SHARD ?=
-# Picks the Python of `make newest`.
+# Picks the Python of `make allowed`.
 TURN ?= 0
 # REVISION: run the slow tests nearest to what differs from it as well.
 SLOW_SINCE ?=
@@ -17,7 +17,7 @@ comma := ,
 extras := $(EXTRAS)$(addprefix $(comma),$(MORE_EXTRAS))
 installed := .venv/.installed-$(extras)
 
-.PHONY: .venv sweep test test-all turn newest lint types site bench clean
+.PHONY: .venv sweep test test-all turn allowed lint types site bench clean
 
 .venv: $(installed)
 
@@ -46,9 +46,9 @@ test-all: $(installed)
 turn: $(installed)
 	$(venv_python) -m tests.support.rotation
 
-# Golden runs on the newest versions that pyproject.toml allows, for one of the Pythons that it names; TURN picks it.
-newest: $(installed)
-	WORKERS=$(WORKERS) $(venv_python) -m tests.support.newest $(TURN)
+# Golden runs on the newest versions that pyproject.toml allows (odd TURN: the oldest), for one of the Pythons that it names.
+allowed: $(installed)
+	WORKERS=$(WORKERS) $(venv_python) -m tests.support.allowed $(TURN)
 
 lint: $(installed)
 	$(venv_python) -m ruff check .

@@ -1,6 +1,6 @@
-"""Golden runs on the newest versions that pyproject.toml allows, for one of the Pythons that it names.
+"""Golden runs on the newest versions that pyproject.toml allows, or the oldest, for one of the Pythons that it names.
 
-python -m tests.support.newest TURN    the Python of this turn, in an environment of its own under build/
+python -m tests.support.allowed TURN    the Python of this turn, in an environment of its own under build/
 
 Where that Python or a package index is missing, nothing is shown; that is said and is no failure.
 """
@@ -38,6 +38,11 @@ def tools() -> list[str]:
     return [one for one in required if one.partition(">=")[0] in TOOLS]
 
 
+def lowest() -> list[str]:
+    """The oldest version of every dependency, as a requirement."""
+    return [each.replace(">=", "==") for each in project()["dependencies"]]
+
+
 def pythons() -> list[str]:
     """The versions of Python that the project says it runs on, such as 3.12."""
     classifiers = project()["classifiers"]
@@ -65,16 +70,21 @@ def failed(words: Sequence[str]) -> str:
 
 def nothing_shown(why: str) -> int:
     """Say that nothing is shown; the exit code."""
-    print(f"newest: {why}; nothing is shown about newer versions", flush=True)
+    print(f"allowed: {why}; nothing is shown about other versions", flush=True)
     return 0
 
 
-def main(turn: int, folder: Path = ROOT / "build" / "newest") -> int:
-    """Install the newest versions for this turn's Python and run the tests; the exit code is theirs."""
+def main(turn: int, folder: Path = ROOT / "build" / "allowed") -> int:
+    """Install the newest versions for this turn's Python, at odd turns the oldest, and run the tests.
+
+    Returns:
+        The exit code of the tests.
+    """
     version = pythons()[turn % len(pythons())]
+    end, pinned = ("oldest", lowest()) if turn % 2 else ("newest", [])
     if (found := interpreter(version)) is None:
         return nothing_shown(f"Python {version} is not on this machine")
-    place = folder / version
+    place = folder / f"{version}-{end}"
     if said := failed([found, "-m", "venv", str(place)]):
         return nothing_shown(f"Python {version} makes no environment ({said.splitlines()[-1]})")
     python = str(place / "bin" / "python")
@@ -83,14 +93,18 @@ def main(turn: int, folder: Path = ROOT / "build" / "newest") -> int:
     try:
         if failed([*pip, "--dry-run", "--no-deps", "--ignore-installed", "jax"]):
             return nothing_shown("no package index can be reached")
-        said = failed([*pip, "--upgrade", "--upgrade-strategy", "eager", "-e", ".", *tools()])
+        said = failed(
+            [*pip, "--upgrade", "--upgrade-strategy", "eager", "-e", ".", *pinned, *tools()]
+        )
     except subprocess.TimeoutExpired:
         return nothing_shown(f"the package index takes more than {MOST_S} s")
     if said:
-        print(f"newest: the dependencies do not install on Python {version}:\n{said[-2000:]}")
+        print(
+            f"allowed: the {end} dependencies do not install on Python {version}:\n{said[-2000:]}"
+        )
         return 1
     versions = f"from importlib.metadata import version as v; print(*(f'{{n}} {{v(n)}}' for n in {TOLD}), sep=', ')"
-    print(f"newest: Python {version}", flush=True)
+    print(f"allowed: Python {version}, {end} dependencies", flush=True)
     subprocess.run([python, "-c", versions], check=True)
     env = os.environ | {"BLIS_JAX_TEST_PROGRAMS": "quick", "PYTHONPATH": str(ROOT)}
     workers = os.environ.get("WORKERS", "2")
