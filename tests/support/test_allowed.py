@@ -1,4 +1,4 @@
-"""Newest and oldest versions: every Python that the project names has its turn, and what is missing is said, not failed."""
+"""Newest and oldest versions: every Python of the project has its turn, and what is missing is said, not failed."""
 
 from __future__ import annotations
 
