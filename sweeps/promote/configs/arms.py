@@ -38,6 +38,7 @@ from sweeps.promote.maps.rows import (
     without_folders,
 )
 from sweeps.promote.promotion import (
+    ARMS,
     BASELINE,
     CONTROL,
     TREATMENT,
@@ -119,6 +120,10 @@ def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> 
     for name, config in configs.items():
         arms[name], more = _arm(promotion, name, config, generated, target)
         notes += [f"Arm {name}: {note}" for note in more]
+    for name in [name for name in arms if name not in ARMS]:
+        if arms[name] in (arms[BASELINE], arms[TREATMENT]):
+            del arms[name]
+            notes.append(f"There is no arm {name}: the target would run it as baseline or treatment.")
     files: dict[str, str] = {f"{FOLDER}/{PLUGINS}": yaml_text(plugin_rows(generated))}
     base = arms[BASELINE].overlay
     for name, arm in arms.items():

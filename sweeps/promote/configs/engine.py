@@ -129,6 +129,9 @@ def flags_of_engine(promotion: Promotion, config: ClusterConfig) -> dict[str, An
         raise not_mapped(
             promotion, "max_num_scheduled_tokens", problem, f"set max_num_running_reqs to {tokens}"
         )
+    if config.kv_offload_config.cpu_bytes_to_use:
+        problem = "a file of tiers, and this command writes one CPU tier"
+        raise not_mapped(promotion, "kv_offload_config", problem, "set kv_cpu_blocks in its place")
     flags: dict[str, Any] = {
         "block-size": config.block_size_in_tokens,
         **({"max-model-len": config.max_model_len} if config.max_model_len else {}),

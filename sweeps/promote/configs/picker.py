@@ -267,16 +267,16 @@ def _scorer(
             picker.add(row.plugin)
             picker.step(row.plugin, weight)
             return
-        name = row.plugin
-        if row.producer == PRECISE:
+        name, producer = row.plugin, PRECISE if config.precise_kv_routing else row.producer
+        if producer == PRECISE:
             name = f"precise-{row.plugin}"
             size = {"blockSize": config.block_size_in_tokens}
             picker.add(PRECISE, {"tokenProcessorConfig": size})
             picker.add(TOKENS, {"modelName": config.model, "vllm": {"url": TOKENISER}})
             picker.add(EVENTS)
         else:
-            picker.add(row.producer, {"autoTune": False, "blockSizeTokens": 64})
-        picker.add(row.plugin, {"prefixMatchInfoProducerName": row.producer}, name)
+            picker.add(producer, {"autoTune": False, "blockSizeTokens": 64})
+        picker.add(row.plugin, {"prefixMatchInfoProducerName": producer}, name)
         picker.step(name, weight)
     else:
         problem = "the target has no such scorer, and none was generated for it"

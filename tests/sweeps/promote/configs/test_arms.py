@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import pytest
 
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.arms import REPORT, arms_of_promotion, config_files
-from sweeps.promote.maps.rows import setting_rows
-from sweeps.promote.promotion import NotMappedError, Promotion
-from sweeps.strategies.arms import Arm, arm_of
+from sweeps.promote.promotion import NotMappedError
 from sweeps.strategies.file import list_library
 from tests.sweeps.promote.promotions import (
-    IMAGE,
     MINE,
     NOT_IN_THE_TARGET,
     TARGET,
@@ -347,63 +343,3 @@ def test_cache_events_reach_the_precise_index() -> None:
     }
     first = config["schedulingProfiles"][0]["plugins"][0]
     assert first == {"pluginRef": "precise-prefix-cache-scorer", "weight": 2.0}
-
-
-# Exact means written or refused
-
-# another value of each setting that Map A calls exact, and what must be set for it to be in effect
-OTHER = {
-    "routing_scorers": ("queue-depth:1,kv-utilization:3", ""),
-    "slo_base_critical": (77.0, "order"),
-    "slo_base_standard": (7.0, "order"),
-    "slo_base_sheddable": (2.0, "order"),
-    "slo_age_weight": (2e-5, "order"),
-    "max_num_running_reqs": (128, ""),
-    "max_num_scheduled_tokens": (1024, ""),
-    "max_model_len": (8192, ""),
-    "long_prefill_token_threshold": (64, ""),
-    "block_size_in_tokens": (32, ""),
-    "enable_prefix_caching": (False, ""),
-    "model": ("microsoft/phi-4", ""),
-    "tp": (4, ""),
-    "dp": (2, ""),
-    "moe_comm_backend": ("deepep_low_latency", ""),
-    "gpu_memory_utilization": (0.8, ""),
-    "num_instances": (5, ""),
-    "num_gateways": (2, ""),
-    "max_gateway_queue_depth": (9, "queue"),
-    "per_band_capacity": (9, "queue"),
-    "request_ttl": (9_000_000, "queue"),
-}  # fmt: skip
-EXACT = sorted(name for row in setting_rows() if row.status == "exact" for name in row.settings)
-CONTEXTS = {
-    "": {},
-    "order": {"scheduler": "priority-fcfs", "priority_policy": "slo-tiered"},
-    "queue": {"flow_control": True},
-}
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_what_is_called_exact_changes_a_file_or_is_refused(name: str) -> None:
-    value, context = OTHER[name]
-    usual = promotion("iter13_class_lead@found").arm.config.replace(
-        scheduler="fcfs", priority_policy="constant"
-    )
-    before = usual.replace(**CONTEXTS[context])
-    texts = []
-    for config in (before, _with(before, name, value)):
-        arm = Arm("one", config, None)
-        given = Promotion("one", arm, arm_of("iter00_baseline"), TARGET, IMAGE)
-        try:
-            files = config_files(given, plugins(given))
-        except NotMappedError:
-            return
-        texts.append({path: text for path, text in files.items() if path != REPORT})
-    assert texts[0] != texts[1]
-
-
-def _with(config: Any, name: str, value: object) -> Any:
-    """A configuration with another value, past what the simulator itself would refuse of it."""
-    changed = copy.copy(config)
-    object.__setattr__(changed, name, value)
-    return changed
