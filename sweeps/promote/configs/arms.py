@@ -123,7 +123,9 @@ def config_files(promotion: Promotion, generated: Sequence[GeneratedPlugin]) -> 
     for name in [name for name in arms if name not in ARMS]:
         if arms[name] in (arms[BASELINE], arms[TREATMENT]):
             del arms[name]
-            notes.append(f"There is no arm {name}: the target would run it as baseline or treatment.")
+            notes.append(
+                f"There is no arm {name}: the target would run it as baseline or treatment."
+            )
     files: dict[str, str] = {f"{FOLDER}/{PLUGINS}": yaml_text(plugin_rows(generated))}
     base = arms[BASELINE].overlay
     for name, arm in arms.items():

@@ -121,8 +121,8 @@ def judge(
     measured: list[_Measured] = []
     found: dict[str, TransferFinding] = {}
     for one in hypotheses:
-        runs = scenes.get(one.scene, {})
-        read = _measured(one, runs, ttft_targets_ms, (absent or {}).get(one.scene, ""))
+        why = (absent or {}).get(one.simulated_scene, "")
+        read = _measured(one, runs_of(one, scenes), ttft_targets_ms, why)
         if isinstance(read, TransferFinding):
             found[one.id] = read
         else:
@@ -140,6 +140,14 @@ def judge(
 
 
 # --- what is read ---------------------------------------------------------------------------------
+
+
+def runs_of(hypothesis: TransferHypothesis, scenes: Mapping[str, SceneRuns]) -> SceneRuns:
+    """Return the runs of a hypothesis: those of its scene, else of the simulation that stands for it."""
+    other = scenes.get(hypothesis.simulated_scene, {})
+    runs = (run for of_arm in other.values() for run in of_arm.values())
+    stands_in = all(run.evidence == "simulated" for run in runs)
+    return scenes.get(hypothesis.scene) or (other if stands_in else {})
 
 
 def _measured(

@@ -14,7 +14,7 @@ from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
 from sweeps.claims.words import CONFIRMED, INCONCLUSIVE, REFUTED
-from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge
+from sweeps.promote.evidence.judging import ArmChange, TransferFinding, judge, runs_of
 from sweeps.promote.evidence.parts import EvidenceParts
 from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
@@ -51,7 +51,7 @@ def evidence_files(
     hypotheses = hypotheses_of(files)
     identity = translation_of(files)
     absent: dict[str, str] = {}
-    num_scenes = 0 if "reports" in options else len({each.scene for each in hypotheses})
+    num_scenes = 0 if "reports" in options else len({each.simulated_scene for each in hypotheses})
     parts.expect(num_scenes + len(simulated_concerns()), "scenes and concerns")
     if "reports" in options:
         reports = {f"{FOLDER}/{path}": ended(text) for path, text in options["reports"].items()}
@@ -110,7 +110,7 @@ def _simulated(
     arms[TREATMENT] = promotion.arm.config
     reports: dict[str, str] = {}
     absent: dict[str, str] = {}
-    for name, one in {each.scene: each for each in hypotheses}.items():
+    for name, one in {each.simulated_scene: each for each in hypotheses}.items():
         try:
             with parts.step(name):
                 scene = scene_of(one.plain(), name, promotion, options["num_requests"])
@@ -321,9 +321,9 @@ def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
     hypotheses = hypotheses_of(files)
     # why a scene has no reports is known where they are made
     absent = {
-        hypothesis.scene: said.get(hypothesis.id, "")
+        hypothesis.simulated_scene: said.get(hypothesis.id, "")
         for hypothesis in hypotheses
-        if not scenes.get(hypothesis.scene)
+        if not runs_of(hypothesis, scenes)
     }
     found = judge(hypotheses, scenes, ttft_targets(promotion), absent)
     made = wide_yaml(verdicts_document(found, scenes, translation_of(files)))

@@ -120,6 +120,11 @@ class TransferHypothesis(ClosedPart):
         return (BASELINE,) if self.subject == CONTROL else (BASELINE, CONTROL)
 
     @property
+    def simulated_scene(self) -> str:
+        """Return the scene whose simulation stands for it: one for all scenarios with the same workload."""
+        return f"workload-{self.workload.name}" if self.track == "C" else self.scene
+
+    @property
     def claim(self) -> Claim:
         """Return what it says of the metric's change in % against the baseline."""
         if self.is_equivalence:
@@ -266,7 +271,13 @@ class BaselineScenario(ClosedPart):
     harness: str
     profile: str
     workload: str  # in sweeps/workloads; stands for the profile in the simulator
-    instead: str = ""  # what is run where the profile cannot be
+    instead: str = ""  # what is simulated where the profile cannot be
+    no_arms: str = ""  # why the arms cannot be stood up there
+
+    @property
+    def left_out(self) -> str:
+        """Return why no experiment runs the arms on it; empty if one does."""
+        return self.no_arms or self.instead
 
 
 class Inventory(ClosedPart):

@@ -114,9 +114,9 @@ _OF_ROUTER = (f"{_PICKER}.", "router.inferenceObjectives")
 
 def _of_scenario(hypothesis: TransferHypothesis, files: Files, made: dict[str, str]) -> str:
     """Add the experiment of a baseline scenario's own profile: its arms differ in the router alone."""
-    name = hypothesis.origin.rpartition("/config/scenarios/")[2].removesuffix(".yaml")
-    scenario = next((each for each in inventory().scenarios if each.name == name), None)
-    if scenario is None or scenario.instead:
+    ends = {f" {inventory().folder}/{each.name}.yaml": each for each in inventory().scenarios}
+    scenario = next((each for end, each in ends.items() if hypothesis.origin.endswith(end)), None)
+    if scenario is None or scenario.left_out:
         return ""
     path = f"{EXPERIMENTS}/track-c-{scenario.harness}-{scenario.profile}.yaml"
     if path not in made:

@@ -377,8 +377,11 @@ def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypot
         origin=f"{pinned.repository}@{pinned.commit[:12]} {pinned.folder}/{scenario.name}.yaml",
         on=(spec, maker.traffic(spec, scenario.workload, None)),
         at=(SEEDS[:1], 2),
+        scene=f"scenario-{scenario.name.replace('/', '-')}",
         profile=ProfileChoice(
-            reason=f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
+            reason=f"no profile: {scenario.left_out}"
+            if scenario.left_out
+            else f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
         ),
         preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead),
     )

@@ -40,7 +40,7 @@ def hypothesis(**changes: Any) -> TransferHypothesis:
 
 def equivalence(**changes: Any) -> TransferHypothesis:
     """Track C: nothing changes by more than 5 %."""
-    return hypothesis(id="C-1", track="C", direction="same", **changes)
+    return hypothesis(**{"id": "C-1", "track": "C", "direction": "same"} | changes)
 
 
 def report(

@@ -144,6 +144,24 @@ def test_equivalence_within_the_tolerance() -> None:
     assert found.verdict.word == "confirmed" and "within ±5 %" in found.verdict.reason
 
 
+def test_measured_runs_of_a_scenario_say_nothing_of_another() -> None:
+    """One simulation stands for all scenarios with its workload; measured runs are of one alone."""
+    pair = [equivalence(id=f"C-{name}", scene=f"scenario-{name}") for name in ("one", "two")]
+
+    def judged(folder: str, evidence: str = "measured") -> list[str]:
+        moved = {
+            path.replace("/mixed/", f"/{folder}/"): text.replace(
+                "keywords: []", f"keywords: ['evidence: {evidence}']"
+            )
+            for path, text in three_arms(SLOW, SLOW).items()
+        }
+        return [one.verdict.word for one in judge(pair, scenes(moved), TARGETS)]
+
+    assert judged("scenario-one") == ["confirmed", "inconclusive"]
+    assert judged("workload-mixed") == ["inconclusive", "inconclusive"]
+    assert judged("workload-mixed", "simulated") == ["confirmed", "confirmed"]
+
+
 def test_a_planted_regression_is_caught() -> None:
     found = verdict(three_arms(SLOW, [value * 1.08 for value in SLOW]), equivalence())
     assert found.verdict.word == "refuted" and "worse by more than 5 %" in found.verdict.reason

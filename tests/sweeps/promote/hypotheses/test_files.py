@@ -309,6 +309,26 @@ def test_each_hypothesis_has_a_profile_or_a_reason() -> None:
         assert f"| {one.id} |" in profiles[README]
 
 
+def test_a_baseline_scenario_has_arms_or_an_honest_reason() -> None:
+    before, made = with_profiles("iter13_class_lead@found")
+    found = {one.id: one for one in parse_hypotheses(before["hypotheses.yaml"]).hypotheses}
+    for scenario in inventory().scenarios:
+        one = found[f"C-{scenario.name.replace('/', '-')}"]
+        path = f"experiments/track-c-{scenario.harness}-{scenario.profile}.yaml"
+        line = next(line for line in made[README].splitlines() if f"| {one.id} |" in line)
+        if scenario.left_out:
+            assert f"| none | no profile: {scenario.left_out}" in line
+            continue
+        assert f"`{path}`" in line
+        arms = {arm.pop("name"): arm for arm in read_yaml(made[path])["setup"]["treatments"]}
+        assert set(arms) == {"baseline", "control", "treatment"}
+        assert all(key.startswith("router.") for arm in arms.values() for key in arm)
+        assert arms["baseline"] != arms["treatment"]
+    assert sum(not one.left_out for one in inventory().scenarios) >= 15
+    scenes = [one.scene for one in found.values() if one.track == "C"]
+    assert len(set(scenes)) == len(scenes)  # the runs of one scenario say nothing of another
+
+
 @pytest.mark.parametrize("name", USUAL)
 def test_no_two_scenes_are_the_same_test(name: str) -> None:
     """Each differs by its profile, or by what its experiment sets up."""
