@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from itertools import takewhile
@@ -20,7 +20,8 @@ from blis_jax.latency.model_description import is_shipped, shipped_models
 from blis_jax.latency.registry import fitted, known_models
 from blis_jax.metrics.metric import METRICS
 from blis_jax.metrics.scalars import lookup, pooled_names
-from blis_jax.policies import registry, tables
+from blis_jax.policies import registry
+from blis_jax.policies.numbers import FIXED, Number, numbers_of
 from blis_jax.policies.their_names import POLICIES
 from blis_jax.reports.render import WIDTH
 from blis_jax.workload.distribution import PRESETS
@@ -28,6 +29,68 @@ from blis_jax.workload.spec import list_builtin
 from sweeps.runs.requests import list_own
 from sweeps.strategies.file import SHORT_NAMES, list_library, load_strategy
 from sweeps.strategies.moved import PATHS
+
+# --- the reference tables of all policies, in Markdown, from where they are declared -------------
+
+
+HEAD = "| policy | what it does |\n|---|---|"
+NUMBERS_HEAD = (
+    "| policy | number | meaning | unit | default | allowed | searched | setting |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def policies_page(names: Mapping[str, Iterable[str]] = registry.NAMES) -> str:
+    """Return the table of kinds, then those of the policies of each kind, named as settings name them."""
+    parts = (_section(kind, of_kind) for kind, of_kind in names.items() if of_kind)
+    return "\n\n".join((kinds_table(), *parts)) + "\n"
+
+
+def kinds_table() -> str:
+    """Return what a policy of each kind decides and returns."""
+    rows = (
+        f"| {kind.singular} | {kind.decides} | {kind.returns} | `@{kind.decorator}` |"
+        for kind in KINDS.values()
+    )
+    return "\n".join(("| kind | decides | returns | decorator |\n|---|---|---|---|", *rows))
+
+
+def _section(kind: str, names: Iterable[str]) -> str:
+    """Return the policies of one kind with what llm-d calls them, then a row for each of their numbers."""
+    policies = {name: registry.find(kind, name) for name in names}
+    theirs = {ours: f", `{other}`" for other, ours in POLICIES.get(kind, {}).items()}
+    what = [
+        f"| `{name}`{theirs.get(name, '')} | {(policy.decide.__doc__ or '').strip().splitlines()[0]} |"
+        for name, policy in policies.items()
+    ]
+    numbers = [
+        number_row(kind, name, field, number)
+        for name, policy in policies.items()
+        for field, number in numbers_of(policy.params).items()
+    ]
+    parts = [f"## `{KINDS[kind].setting}`", "\n".join([HEAD, *what])]
+    return "\n\n".join(parts + (["\n".join([NUMBERS_HEAD, *numbers])] if numbers else []))
+
+
+def number_row(kind: str, name: str, field: str, number: Number) -> str:
+    """Return the row of one number of a policy; of one from a file with what gives the number."""
+    searched = number.searched
+    bounds = f"{searched[0]:g} to {searched[1]:g}, {number.prior}" if searched else ""
+    short_name = name.rpartition(":")[2]
+    if short_name == name:
+        setting = registry.setting_of(name, field, number)
+    elif number.setting in registry.settings():
+        setting = number.setting
+    else:
+        setting = f"{f'{kind}.{short_name}' if kind == 'scorer' else kind}.{field}"
+    where = "fixed by BLIS" if number.setting == FIXED else f"`{setting}`"
+    allowed = number.allowed + ", whole" * number.is_whole
+    cells = (number.meaning, number.unit, f"{number.default:g}", allowed, bounds, where)
+    return " | ".join([f"| `{short_name}`", f"`{field}`", *cells]) + " |"
+
+
+# --- `blis-jax models` ---------------------------------------------------------------------------
+
 
 NAME = "sweeps.lists"
 LONGEST_NAME = 44
@@ -186,7 +249,7 @@ def _body(name: str, arguments: Sequence[str] | None) -> int:
         parser.add_argument("--numbers", action="store_true", help=numbers)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     if given.get("numbers"):
-        print(tables.page(all_policies()), end="")
+        print(policies_page(all_policies()), end="")
         return 0
     print("\n".join(_shown(name or given["name"], given.get("text", ""))))
     return 0

@@ -30,7 +30,7 @@ from sweeps.runs.experiment import Experiment
 from sweeps.sensitivity.smoothed import decisions, perturbed, smoothed_gradients
 
 if TYPE_CHECKING:
-    from benchmarks.derivatives import speed, surrogate
+    from benchmarks.derivatives import table as tables
     from benchmarks.derivatives.cases import Case
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.runs import derivatives, driver, runs
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
     from sweeps.runs import drawn
 else:  # they load JAX, which the backend must be prepared for
-    speed = lazy.Module("benchmarks.derivatives.speed")
-    surrogate = lazy.Module("benchmarks.derivatives.surrogate")
+    tables = lazy.Module("benchmarks.derivatives.table")
     derivatives = lazy.Module("blis_jax.runs.derivatives")
     driver = lazy.Module("blis_jax.runs.driver")
     runs = lazy.Module("blis_jax.runs.runs")
@@ -99,13 +98,13 @@ def main(options: DerivativesOptions) -> int:
     if options.surrogate is not None:
         seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
         lines = [one for one in lines if one.kind != "surrogate"]
-        lines += surrogate.surrogate_lines(options.surrogate, seeds)
+        lines += tables.surrogate_lines(options.surrogate, seeds)
         if output is not None:
             with replacing(output) as path:
                 path.write_text(as_csv(lines), "utf-8")
     print(table(lines))
     if "speed" in wanted:
-        print(speed.speed())
+        print(tables.speed())
     return 0
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.search.plan import RACED, Plan, experiment_of, record_of, searched
 from benchmarks.search.statistics import Found, stood_at
+from benchmarks.search.turbo import RACED, Plan, experiment_of, record_of, searched
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.search.engines.denoised import recommended

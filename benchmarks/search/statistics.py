@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.stats import beta, binom
 
-from benchmarks.search.plan import NUM_SEEDS, Plan, is_led, record_of
+from benchmarks.search.turbo import NUM_SEEDS, Plan, is_led, record_of
 from sweeps.search.engines.denoised import recommended
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.loop import Race, best_of, most_runs

@@ -17,7 +17,16 @@ from blis_jax.reports import render
 from blis_jax.reports.findings import Answer
 from papers.pages import table_text, write_between_markers
 from papers.real_servers.__main__ import FITS, PAGE
-from papers.real_servers.clusters import ClusterRun, ClusterStudy, of_side, read_clusters, study
+from papers.real_servers.clusters import (
+    ClusterRun,
+    ClusterStudy,
+    Error,
+    checks,
+    half_widths,
+    of_side,
+    read_clusters,
+    study,
+)
 from papers.real_servers.designs import (
     DESIGNS,
     Fitter,
@@ -31,7 +40,6 @@ from papers.real_servers.designs import (
     published,
     published_of,
 )
-from papers.real_servers.intervals import Error, checks, half_widths
 from papers.real_servers.predict.learned import Learned, learned, to_document
 from papers.real_servers.predict.scene import FITTED, PUBLISHED
 from papers.real_servers.predict.simulation import LoopView

@@ -9,7 +9,7 @@ from pathlib import Path
 from blis_jax.commands import cli
 from blis_jax.commands.options import CommandOptions, option, switch
 from blis_jax.errors import ConfigError, closest
-from papers.surrogate.spaces import OF_SEEDS, SPACES
+from papers.surrogate.tables import OF_SEEDS, SPACES
 
 NAME = "papers.surrogate"
 FOLDER = "out/surrogate"

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.lazy import pandas as pd
-from papers.surrogate.spaces import MOST_WANTED, OF_SEEDS, PaperSpace
+from papers.surrogate.tables import MOST_WANTED, OF_SEEDS, PaperSpace
 from surrogate import report_figures as figure
 from surrogate.data import Data, load_data
 from surrogate.fitting.learn import samples_of

@@ -13,20 +13,10 @@ import pytest
 
 from benchmarks.search import __main__ as search
 from benchmarks.search import command, judging
-from benchmarks.search.figure import draw
 from benchmarks.search.judging import is_near_at, tolerance_of
-from benchmarks.search.plan import (
-    FIRST_OF_SEARCHES,
-    MOST_SEARCHES,
-    NUM_SEEDS,
-    PLAIN,
-    Plan,
-    engine_of,
-    record_of,
-    seeds_of_search,
-)
 from benchmarks.search.report import (
     bar_lines,
+    draw,
     joined,
     ratio_line,
     summary_of,
@@ -37,6 +27,16 @@ from benchmarks.search.statistics import (
     needed,
     ratio_of,
     share_interval,
+)
+from benchmarks.search.turbo import (
+    FIRST_OF_SEARCHES,
+    MOST_SEARCHES,
+    NUM_SEEDS,
+    PLAIN,
+    Plan,
+    engine_of,
+    record_of,
+    seeds_of_search,
 )
 from blis_jax.errors import ConfigError
 from blis_jax.metrics.run_summary import RunSummary

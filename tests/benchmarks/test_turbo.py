@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from benchmarks.search.plan import engine_of
 from benchmarks.search.turbo import (
     FIRST_EDGE,
     MOST_EDGE,
@@ -16,6 +15,7 @@ from benchmarks.search.turbo import (
     TrustRegion,
     Turbo,
     _lowest,
+    engine_of,
     region_of,
 )
 from blis_jax.errors import ConfigError

@@ -5,7 +5,7 @@ import pytest
 
 from papers.surrogate import __main__ as command
 from papers.surrogate import tables
-from papers.surrogate.spaces import FIRST_COMMON_SEED, MOST_WANTED, SPACES
+from papers.surrogate.tables import FIRST_COMMON_SEED, MOST_WANTED, SPACES
 
 
 def test_saved_tables_are_printed_without_computing(capsys: pytest.CaptureFixture) -> None:

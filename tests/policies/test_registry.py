@@ -9,8 +9,7 @@ from blis_jax.commands.options.cluster_flags import CLUSTER_FLAGS
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import number, numbers_of
-from blis_jax.policies.tables import kinds_table, page
-from sweeps.lists import all_policies
+from sweeps.lists import all_policies, kinds_table, policies_page
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -18,7 +17,7 @@ from tests.support.recorded.reference_data import REPO_ROOT
 
 def test_the_page_is_what_the_command_prints():
     text = (REPO_ROOT / "docs" / "reference" / "policies.md").read_text(encoding="utf-8")
-    assert text.partition("<!-- made by blis-jax policies --numbers -->\n")[2] == page(
+    assert text.partition("<!-- made by blis-jax policies --numbers -->\n")[2] == policies_page(
         all_policies()
     )
     guide = (REPO_ROOT / "docs" / "how-to" / "policies.md").read_text(encoding="utf-8")

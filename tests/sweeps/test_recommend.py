@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeps.capacity.starting import candidates, picker_config, vllm_command
-from sweeps.recommend import main
+from sweeps.recommend import candidates, main, picker_config, vllm_command
 from sweeps.strategies.arms import arm_of
 from tests.sweeps.tiny import TINY
 

@@ -9,8 +9,8 @@ from sweeps.search.engines.denoised import Denoised
 from sweeps.search.engines.encoding import Engine, Recommender, Told, first_of
 from sweeps.search.engines.ensemble import Ensemble
 from sweeps.search.engines.gp_minimize import GpMinimize
+from sweeps.search.engines.known import Grid, Random, Sobol
 from sweeps.search.engines.pareto import Pareto
-from sweeps.search.engines.points import Grid, Random, Sobol
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space
 

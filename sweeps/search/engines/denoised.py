@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeps.search.engines.encoding import Encoding, Told, first_of, generator
-from sweeps.search.engines.known import BranchedStart, distinct, greedy, known_of
-from sweeps.search.engines.points import Sobol
+from sweeps.search.engines.known import BranchedStart, Sobol, distinct, greedy, known_of
 from sweeps.search.engines.smooth_model import SmoothOutputs, fitted_outputs
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space

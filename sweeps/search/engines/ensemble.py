@@ -16,8 +16,14 @@ import numpy as np
 
 from surrogate.fitting import online
 from sweeps.search.engines.encoding import Encoding, Told, generator, modelled
-from sweeps.search.engines.known import BranchedStart, KnownPoints, distinct, greedy, known_of
-from sweeps.search.engines.points import Sobol
+from sweeps.search.engines.known import (
+    BranchedStart,
+    KnownPoints,
+    Sobol,
+    distinct,
+    greedy,
+    known_of,
+)
 from sweeps.search.engines.smooth_model import fitted_outputs
 from sweeps.strategies.parts import Search
 from sweeps.strategies.space import Point, Space

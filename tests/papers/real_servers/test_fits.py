@@ -6,8 +6,8 @@ import pytest
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
+from papers.real_servers.clusters import Error
 from papers.real_servers.designs import client_of, median_interval
-from papers.real_servers.intervals import Error
 from papers.real_servers.page import error_table, write_fits
 from papers.real_servers.predict.collections.vllm_runs import scene_of
 from papers.real_servers.predict.figures import ClientView, seen

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from papers.real_servers.intervals import Error, check, checks, few, half_widths, width
+from papers.real_servers.clusters import Error, check, checks, few, half_widths, width
 
 
 def errors_of(logs: dict[str, list[float]]) -> list[Error]:

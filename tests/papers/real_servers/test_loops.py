@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax.latency.served_physics import BETA
 from papers.real_servers import clusters, designs, loop_fit, page
-from papers.real_servers.intervals import Error, few
+from papers.real_servers.clusters import Error, few
 from papers.real_servers.loop_fit import LoopPosterior
 from papers.real_servers.predict.figures import NOTHING
 from papers.real_servers.predict.learned import (

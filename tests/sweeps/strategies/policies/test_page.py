@@ -4,7 +4,7 @@ import pytest
 
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import numbers_of
-from blis_jax.policies.tables import number_row
+from sweeps.lists import number_row
 from sweeps.strategies.moved import PATHS, known_as
 from tests.support.recorded.reference_data import REPO_ROOT
 
