@@ -372,3 +372,7 @@ def stretch_of(
         return _chunks(context_of(shape, mechanism, params, requests), state, most)
 
     return go_on
+
+
+# arguments by place that a program works on without a copy, so that the caller must not use them again
+USED_UP = {stretch_of: (2,)}

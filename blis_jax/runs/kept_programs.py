@@ -8,6 +8,7 @@ policy of a user's file, is not kept. A file that is damaged is made again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -18,7 +19,7 @@ import pickle
 import platform
 import sys
 import zlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from operator import methodcaller
 from pathlib import Path
@@ -26,12 +27,14 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax.experimental import serialize_executable
 
 from blis_jax import backend
 from blis_jax.core.pytrees import register_declared
+from blis_jax.engine.loop import USED_UP
 from blis_jax.files.atomic_write import replacing
 
 MOST_FILES = 200  # the ones used last stay; a program takes some 300 KB
@@ -198,3 +201,99 @@ def save(path: Path, program: Any) -> None:
             file.unlink(missing_ok=True)
     except Exception:  # a full or read-only disk, or a program that JAX cannot write
         return
+
+
+class Program:
+    """A function that runs the engine, compiled for each shape of its arguments."""
+
+    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
+        """Build the function; it is traced when a shape is new."""
+        self.built_of, self.used_up = (build, statics), USED_UP.get(build, ())
+        self.jitted = jax.jit(build(*statics), donate_argnums=self.used_up)
+
+    def __call__(self, *arguments: object) -> Any:
+        """Return what the function returns."""
+        return self.jitted(*arguments)
+
+    def lower(self, *arguments: object) -> Callable[[], object]:
+        """Trace the function for the shapes of these arguments; return what compiles it."""
+        return self.jitted.lower(*arguments).compile
+
+    def shapes(self, *arguments: object) -> Any:
+        """Return shape and dtype of what the function returns for arguments of these shapes."""
+        return jax.eval_shape(self.jitted, *arguments)
+
+
+class KeptProgram(Program):
+    """A program that is taken from disk where an earlier process has kept it, and is kept where it has a name."""
+
+    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
+        """Build the function; it is traced when a shape is new and not on disk."""
+        super().__init__(build, statics)
+        # by the shapes of arguments
+        self.ready: dict[Hashable, Any] = {}
+        self.returned: dict[Hashable, Any] = {}
+        self.loaded: dict[Hashable, Path] = {}
+
+    def __call__(self, *arguments: object) -> Any:
+        """Return what the function returns."""
+        shapes = shapes_of(arguments)
+        if shapes not in self.ready:
+            self.lower(*arguments)()
+        if shapes not in self.loaded:
+            return self.ready[shapes](*arguments)
+        spared = [
+            jax.tree.map(jnp.copy, one) if place in self.used_up else one
+            for place, one in enumerate(arguments)
+        ]
+        try:
+            made = jax.block_until_ready(self.ready[shapes](*spared))
+        except jax.errors.JaxRuntimeError:  # XLA may leave out a function when it writes a program
+            with contextlib.suppress(KeyError):  # another thread has met it
+                self.loaded.pop(shapes).unlink(missing_ok=True)
+            self.ready[shapes] = self.jitted
+            return self.jitted(*arguments)
+        if self.used_up:  # it runs, and needs no further copies
+            self.loaded.pop(shapes, None)
+        return made
+
+    def lower(self, *arguments: object) -> Callable[[], object]:
+        """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
+        shapes = shapes_of(arguments)
+        path = path_of(self.built_of, shapes)
+        if path is None:
+            lowered = self.jitted.lower(*arguments)
+            self.returned[shapes] = lowered.out_info
+            return lambda: self.ready.update({shapes: lowered.compile()})
+        if (kept := load(path)) is not None:
+            self.ready[shapes], self.loaded[shapes] = kept, path
+            return lambda: None
+        renamed = _renamed(self.built_of, path.name)
+        lowered = jax.jit(renamed, donate_argnums=self.used_up).lower(*arguments)
+        self.returned[shapes] = lowered.out_info
+
+        def compile_and_keep() -> None:
+            with not_in_cache_of_jax():
+                self.ready[shapes] = lowered.compile()
+            save(path, self.ready[shapes])
+
+        return compile_and_keep
+
+    def shapes(self, *arguments: object) -> Any:
+        """Return shape and dtype of what the function returns for arguments of these shapes."""
+        shapes = shapes_of(arguments)
+        if shapes in self.loaded:
+            return self.ready[shapes].out_info
+        return self.returned.get(shapes) or jax.eval_shape(self.jitted, *arguments)
+
+
+def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Callable[..., Any]:
+    """Return the function under a name of its own, which no program in JAX's cache has."""
+    build, statics = built_of
+    function = build(*statics)
+
+    def program(*arguments: object) -> Any:
+        return function(*arguments)
+
+    program.__name__ = f"{build.__name__}_{name[:16]}"
+    return program

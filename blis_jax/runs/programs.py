@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
@@ -30,7 +29,7 @@ from blis_jax.engine.loop import (
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.metrics.on_device.compiled import Compute, Drawn, Report, reports
 from blis_jax.policies.routing.by_score import shares_of
-from blis_jax.runs import kept_programs
+from blis_jax.runs.kept_programs import KeptProgram, Program, folder
 from blis_jax.tables.joined import joined, parted
 from blis_jax.tables.raw import Raw
 from blis_jax.tables.requests import Requests, with_paths
@@ -38,8 +37,6 @@ from blis_jax.tables.state import Lane, Reg, State
 from blis_jax.workload.drawing.draw import draw
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from blis_jax.metrics.on_device.lane import MeasureNumbers
     from blis_jax.workload.drawing.plan import PlanShape
     from blis_jax.workload.table import RequestTable
@@ -192,98 +189,11 @@ class LaneLoop:
         return dataclasses.replace(changed, row=row), out, next_row
 
 
-class Program:
-    """A function that runs the engine, compiled for each shape of its arguments."""
-
-    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
-        """Build the function; it is traced when a shape is new."""
-        self.built_of, self.jitted = (build, statics), jax.jit(build(*statics))
-
-    def __call__(self, *arguments: object) -> Any:
-        """Return what the function returns."""
-        return self.jitted(*arguments)
-
-    def lower(self, *arguments: object) -> Callable[[], object]:
-        """Trace the function for the shapes of these arguments; return what compiles it."""
-        return self.jitted.lower(*arguments).compile
-
-    def shapes(self, *arguments: object) -> Any:
-        """Return shape and dtype of what the function returns for arguments of these shapes."""
-        return jax.eval_shape(self.jitted, *arguments)
-
-
-class KeptProgram(Program):
-    """A program that is taken from disk where an earlier process has kept it, and is kept where it has a name."""
-
-    def __init__(self, build: Callable[..., Callable[..., Any]], statics: tuple[Any, ...]) -> None:
-        """Build the function; it is traced when a shape is new and not on disk."""
-        super().__init__(build, statics)
-        # by the shapes of arguments
-        self.ready: dict[Hashable, Any] = {}
-        self.returned: dict[Hashable, Any] = {}
-        self.loaded: dict[Hashable, Path] = {}
-
-    def __call__(self, *arguments: object) -> Any:
-        """Return what the function returns."""
-        shapes = kept_programs.shapes_of(arguments)
-        if shapes not in self.ready:
-            self.lower(*arguments)()
-        if shapes not in self.loaded:
-            return self.ready[shapes](*arguments)
-        try:
-            return jax.block_until_ready(self.ready[shapes](*arguments))
-        except jax.errors.JaxRuntimeError:  # XLA may leave out a function when it writes a program
-            with contextlib.suppress(KeyError):  # another thread has met it
-                self.loaded.pop(shapes).unlink(missing_ok=True)
-            self.ready[shapes] = self.jitted
-            return self.jitted(*arguments)
-
-    def lower(self, *arguments: object) -> Callable[[], object]:
-        """Trace the function for the shapes of these arguments, unless it is on disk; return what compiles it."""
-        shapes = kept_programs.shapes_of(arguments)
-        path = kept_programs.path_of(self.built_of, shapes)
-        if path is None:
-            lowered = self.jitted.lower(*arguments)
-            self.returned[shapes] = lowered.out_info
-            return lambda: self.ready.update({shapes: lowered.compile()})
-        if (kept := kept_programs.load(path)) is not None:
-            self.ready[shapes], self.loaded[shapes] = kept, path
-            return lambda: None
-        lowered = jax.jit(_renamed(self.built_of, path.name)).lower(*arguments)
-        self.returned[shapes] = lowered.out_info
-
-        def compile_and_keep() -> None:
-            with kept_programs.not_in_cache_of_jax():
-                self.ready[shapes] = lowered.compile()
-            kept_programs.save(path, self.ready[shapes])
-
-        return compile_and_keep
-
-    def shapes(self, *arguments: object) -> Any:
-        """Return shape and dtype of what the function returns for arguments of these shapes."""
-        shapes = kept_programs.shapes_of(arguments)
-        if shapes in self.loaded:
-            return self.ready[shapes].out_info
-        return self.returned.get(shapes) or jax.eval_shape(self.jitted, *arguments)
-
-
-def _renamed(built_of: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Callable[..., Any]:
-    """Return the function under a name of its own, which no program in JAX's cache has."""
-    build, statics = built_of
-    function = build(*statics)
-
-    def program(*arguments: object) -> Any:
-        return function(*arguments)
-
-    program.__name__ = f"{build.__name__}_{name[:16]}"
-    return program
-
-
 @functools.lru_cache(maxsize=128)
 def compiled(build: Callable[..., Callable[..., Any]], *statics: Hashable) -> Program:
     """Return the program of `build(*statics)`: the one place where programs that run the engine are compiled."""
     warn_if_late()
-    return (Program if kept_programs.folder() is None else KeptProgram)(build, statics)
+    return (Program if folder() is None else KeptProgram)(build, statics)
 
 
 @pytree

@@ -55,6 +55,10 @@ class _Checkpoint:
         last_event = int(state.lane.times[Time.LAST_EVENT])
         return cls(state, num_chunks, route, records, ties, outcome, is_done, last_event)
 
+    def copied(self) -> _Checkpoint:
+        """Return the same with a state of its own, since a stretch works on the state that it begins with."""
+        return dataclasses.replace(self, state=jax.tree.map(jnp.copy, self.state))
+
 
 class LongRun:
     """One run of given requests, stretch by stretch."""
@@ -91,24 +95,31 @@ class LongRun:
                 made = self._stretch(requests, last)
                 if made.outcome not in _IN_ORDER:
                     break
-                since = kept[-2] if last is kept[-1] and len(kept) > 1 else first
+                is_latest = last.num_chunks == kept[-1].num_chunks
+                since = kept[-2] if is_latest and len(kept) > 1 else first
                 changed = self._first_changed(made, last.last_event, since.num_records)
                 if changed is not None:
                     while len(kept) > 1 and kept[-1].next_route > changed:
                         kept.pop()
-                    last = kept[-1] if kept[-1].next_route <= changed else first
+                    last = self._again(kept[-1] if kept[-1].next_route <= changed else first)
                     requests = self._in_order(requests)
                 elif made.outcome or made.is_done or made.num_chunks >= self.most_chunks:
                     break
                 else:
                     last = made
-                    kept.append(made)
+                    kept.append(made.copied())
             return jax.device_get(raw_of(self.mechanism, made.state, jnp.int32(made.num_chunks)))
 
     def _stretch(self, requests: Requests, last: _Checkpoint) -> _Checkpoint:
         most = np.int32(min(self.most_chunks - last.num_chunks, STRETCH))
         state, chunks = self.go_on(self.given[0], requests, last.state, most)
         return _Checkpoint.of(state, last.num_chunks + int(chunks))
+
+    def _again(self, kept: _Checkpoint) -> _Checkpoint:
+        """A checkpoint to go on from once more; the beginning, of which nothing is left, is made anew."""
+        if kept.num_chunks:
+            return kept.copied()
+        return dataclasses.replace(kept, state=self.begin(*self.given)[1])
 
     def _first_changed(self, made: _Checkpoint, from_us: int, since: int) -> int | None:
         """The first request whose order was corrected by the ties from a time on; None if all were in order.

@@ -24,8 +24,8 @@ from blis_jax.metrics.metric import LOWER, METRICS, Metric, register
 from blis_jax.metrics.on_device.compiled import RunFigures
 from blis_jax.metrics.summaries import SloTargets
 from blis_jax.runs import kept_programs
-from blis_jax.runs.kept_programs import UnnamedError, name_of
-from blis_jax.runs.programs import KeptProgram, drawn_of
+from blis_jax.runs.kept_programs import KeptProgram, UnnamedError, name_of
+from blis_jax.runs.programs import drawn_of
 from blis_jax.workload.drawing.plan import DrawPlan, compile_plan
 from blis_jax.workload.spec import load_builtin, override
 
