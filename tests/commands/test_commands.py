@@ -84,6 +84,7 @@ PREPARES = {
     "sweeps.promote": "iter13_class_lead@found --output {}/p --dry-run",
     "sweeps.review": "--output {}",
     "sweeps.robustness": "a=iter00_baseline b=iter08_token_budget --output {}/r.zarr",
+    "sweeps.limits": "iter00_baseline iter08_token_budget --limits critical=0 --output {}/l.json",
     "sweeps.select": "iter00_baseline iter08_token_budget --indifference 1 --output {}/s.json",
     "sweeps.sensitivity": "iter08_token_budget --output {}",
 }

@@ -55,6 +55,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("compare", "sweeps.compare", "paired differences, verdicts, and where TTFT comes from"),
         Command("select", "sweeps.select", "the best of several strategies, with a stated probability of being right"),
         Command("ablate", "sweeps.ablate", "what each component of a strategy contributes"),
+        _package("limits", "sweeps.limits", "goodput under every choice of the classes' limits, as a map"),
         _package("robustness", "sweeps.robustness", "which strategy is best in which regime"),
         _package("curve", "sweeps.curve", "latency against throughput, the saturation rate, and the Pareto front"),
         _package("capacity", "sweeps.capacity", "the smallest cluster that meets service targets, and how surely"),

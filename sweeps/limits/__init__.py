@@ -1,0 +1,1 @@
+"""How goodput depends on the limits of the classes."""
