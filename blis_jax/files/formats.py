@@ -21,6 +21,7 @@ FORMATS = {
     "comparison": Format(1, "a result, `.json`", "compare"),
     "ablation": Format(1, "a result, `.json`", "ablate"),
     "selection": Format(1, "a result, `.json`", "select"),
+    "limits": Format(1, "a result, `.json`", "limits"),
     "curve": Format(1, "a result, `.json`", "curve"),
     "capacity": Format(1, "a result, `.json`", "capacity"),
     "evolve check": Format(1, "a result, `.json`", "evolve check"),

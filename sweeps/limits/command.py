@@ -16,6 +16,7 @@ from blis_jax.commands.options import outputs
 from blis_jax.core.outcome import WHOLE
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
+from blis_jax.files.formats import number_of
 from blis_jax.metrics.measure import window_of
 from blis_jax.metrics.metric import HIGHER
 from blis_jax.metrics.reference import class_code
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from blis_jax.commands.options.outputs import OutputPaths
     from sweeps.limits.__main__ import LimitsOptions
 
-FORMAT = 1
 USUAL: Mapping[str, tuple[float, ...]] = {
     "critical": (50, 100, 200),
     "standard": (150, 250, 500, 1000),
@@ -112,7 +112,7 @@ def map_limits(options: LimitsOptions, paths: OutputPaths, command: str) -> int:
     }  # fmt: skip
     findings = findings_of(judged, ladders, setting, arms[0].name)
     document = {
-        "format": FORMAT, "kind": "limits", **setting, "ttft_ms": ladders,
+        "format": number_of("limits"), "kind": "limits", **setting, "ttft_ms": ladders,
         "differences": [
             {"arm": one.arm, "limits": dict(zip(ladders, one.choice, strict=True)), **one.difference.to_json()}
             for one in judged
