@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from blis_jax.reports.findings import Answer
 from blis_jax.reports.render import answer_lines
 from blis_jax.reports.style import BLUE, GREEN, GREY, RED, figure, line_handle, save
 from blis_jax.traces.measured.steps import PHASES, EngineSteps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_DECODE, MOST_PROMPT = 0.03, 0.12  # median errors of a law that ranks routers
 LEAST_TTFT = (
@@ -248,7 +251,7 @@ def draw(
         save(made, path, title, caption, legend)
 
 
-def _draw_against(axis: Any, measured: np.ndarray, law: np.ndarray, phase: np.ndarray) -> None:
+def _draw_against(axis: Axes, measured: np.ndarray, law: np.ndarray, phase: np.ndarray) -> None:
     random = np.random.default_rng(0)
     for place, name in enumerate(PHASES):
         here = np.flatnonzero(phase == place)
@@ -260,7 +263,7 @@ def _draw_against(axis: Any, measured: np.ndarray, law: np.ndarray, phase: np.nd
     axis.set(xscale="log", yscale="log", xlabel="measured (ms)", ylabel="fitted (ms)")
 
 
-def _draw_residuals(axis: Any, residual: np.ndarray, regime: np.ndarray) -> None:
+def _draw_residuals(axis: Axes, residual: np.ndarray, regime: np.ndarray) -> None:
     there = [place for place in range(len(REGIMES)) if np.any(regime == place)]
     for at, place in enumerate(there):
         low, first, middle, third, high = np.quantile(

@@ -79,7 +79,7 @@ def options_of(path: str) -> dict[str, Any]:
     return options | ({"instances": machines} if machines else {})
 
 
-def _as_fields(entry: Any, name: str) -> Any:
+def _as_fields(entry: object, name: str) -> Any:
     """Return what stands below a key as BLIS's typed fields take it: without empty values, 1e3 as a number."""
     if isinstance(entry, Mapping):
         is_open = name in ("tenant_budgets", *_BY_CLASS)  # whose keys are not fields
@@ -87,11 +87,12 @@ def _as_fields(entry: Any, name: str) -> Any:
         return {key: _as_fields(value, str(key)) for key, value in kept.items()}
     if isinstance(entry, list):
         return [_as_fields(value, name) for value in entry]
-    is_number = isinstance(entry, str) and name not in _TEXTS and EXPONENT.fullmatch(entry)
-    return float(entry) if is_number else entry
+    if isinstance(entry, str) and name not in _TEXTS and EXPONENT.fullmatch(entry):
+        return float(entry)
+    return entry
 
 
-def _share(value: Any, place: str) -> float:
+def _share(value: object, place: str) -> float:
     share = _number(value, place)
     if not 0 <= share <= 1:
         raise ConfigError(f"{place}: got {shortened(value)}, allowed is a share from 0 to 1")
@@ -129,7 +130,7 @@ def _of_routing(section: Mapping[str, Any], place: str) -> dict[str, Any]:
     return found | ({"routing_scorers": ",".join(pairs)} if pairs else {})
 
 
-def _by_class(section: Any, place: str) -> dict[str, int]:
+def _by_class(section: object, place: str) -> dict[str, int]:
     numbers = {
         name: int(_number(value, f"{place}: {name}", True))
         for name, value in mapping(section, place).items()
@@ -145,13 +146,13 @@ def _by_class(section: Any, place: str) -> dict[str, int]:
     return {name: value for name, value in numbers.items() if name in SLO_CLASSES[1:]}
 
 
-def _text(value: Any, place: str) -> str:
+def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{place} must be a text, got {shortened(value)}")
     return value
 
 
-def _number(value: Any, place: str, is_whole: bool = False) -> float:
+def _number(value: object, place: str, is_whole: bool = False) -> float:
     kinds = int if is_whole else int | float
     if isinstance(value, bool) or not isinstance(value, kinds):
         words = "a whole number" if is_whole else "a number"

@@ -285,7 +285,7 @@ class _Help(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, Parser)
@@ -300,7 +300,7 @@ class _KeepOne(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, Parser) and option_string is not None
@@ -319,7 +319,7 @@ class _KeepAll(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), values])

@@ -191,7 +191,7 @@ def _decided(policy: Policy, first: int) -> Float[np.ndarray, "..."]:
         return np.zeros(0)
 
 
-def _example(leaf: Any, first: int) -> Any:
+def _example(leaf: object, first: int) -> object:
     """Return an array of a leaf's shape and dtype, whose numbers begin with `first`; shares are at most 1."""
     if not isinstance(leaf, jax.ShapeDtypeStruct) or jax.dtypes.issubdtype(
         leaf.dtype, jax.dtypes.prng_key

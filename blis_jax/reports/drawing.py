@@ -111,8 +111,8 @@ def shown(picture: Picture) -> NotebookFigure:
 def drawn(picture: Picture) -> Iterator[Any]:
     """Yield the picture as matplotlib's Figure."""
     rows, columns = len(picture.panels), max(map(len, picture.panels))
-    sharing: Any = {"sharex": picture.shares_x, "sharey": picture.shares_y}
-    grid: Any = {"height_ratios": picture.heights}
+    sharing: dict[str, Any] = {"sharex": picture.shares_x, "sharey": picture.shares_y}
+    grid: dict[str, Any] = {"height_ratios": picture.heights}
     size = sum(picture.heights), rows, columns, picture.width
     with figure(*size, gridspec_kw=grid, **sharing) as (made, panels):
         pairs = [
@@ -183,7 +183,11 @@ def _draw_series(axes: Axes, series: Series, panel: Panel) -> list[tuple[Part, A
         band = axes.fill_between(x, low, high, color=style.colour, alpha=0.2, linewidth=0)
         shapes.append(("whole", band))
     else:
-        bars: Any = {"colors": style.colour, "linewidth": style.width, "alpha": style.opacity}
+        bars: dict[str, Any] = {
+            "colors": style.colour,
+            "linewidth": style.width,
+            "alpha": style.opacity,
+        }
         if len(series.x_low):
             low, high = _ends(panel.x, series.x_low, series.x_high)
             shapes.append(("each", axes.hlines(y, low, high, **bars)))
@@ -237,7 +241,7 @@ def _draw_tiles(axes: Axes, tiles: Tiles) -> Any:
 
 
 def _draw_guide(axes: Axes, guide: Guide, panel: Panel) -> Any:
-    look: Any = {**_line(guide.style), "zorder": 0.9}
+    look: dict[str, Any] = {**_line(guide.style), "zorder": 0.9}
     if guide.across == "diagonal":
         return axes.plot([0, guide.at], [0, guide.at], **look)[0]
     if guide.across == "x":
@@ -247,7 +251,7 @@ def _draw_guide(axes: Axes, guide: Guide, panel: Panel) -> Any:
 
 def _draw_words(axes: Axes, words: Words, panel: Panel) -> None:
     x, y = _at(panel.x, [words.x])[0], _at(panel.y, [words.y])[0]
-    look: Any = {"fontsize": 8.5, "color": "0.3"}
+    look: dict[str, Any] = {"fontsize": 8.5, "color": "0.3"}
     if words.is_span:
         axes.axvspan(0, x, color="0.94", zorder=0)
         axes.text(0.6, 0.02, words.text, transform=axes.get_xaxis_transform(), **look)

@@ -13,7 +13,7 @@ from typing import Any
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.differences import findings, title_of
 from blis_jax.reports.drawing import svg
-from blis_jax.reports.findings import Findings, Table
+from blis_jax.reports.findings import Findings, Remarks, Table
 from blis_jax.reports.pictures import Picture
 from blis_jax.reports.render import answer_html, section_html
 from blis_jax.reports.study import Study
@@ -82,7 +82,7 @@ def _file(name: str) -> str:
     return (resources.files("blis_jax") / "reports" / name).read_text(encoding="utf-8")
 
 
-def _section(section: Any) -> str:
+def _section(section: Table | Remarks) -> str:
     """Return a table or notes; a long table is folded away."""
     text = section_html(section)
     if not isinstance(section, Table) or len(section.rows) <= MOST_ROWS:

@@ -20,6 +20,7 @@ from blis_jax.files.atomic_write import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 GREY, BLUE, RED, GREEN = "#4d4d4d", "#0072b2", "#d55e00", "#009e73"
@@ -157,7 +158,7 @@ def figure(
 
 
 def save(
-    made: Any,
+    made: Figure,
     path: Path,
     title: str,
     caption: str,
@@ -171,7 +172,7 @@ def save(
 
 
 def put_words(
-    made: Any,
+    made: Figure,
     title: str,
     caption: str,
     legend: Sequence[Any] = (),

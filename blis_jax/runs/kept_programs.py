@@ -46,7 +46,7 @@ class UnnamedError(Exception):
     """A value that has no name which outlives the process."""
 
 
-def name_of(value: Any) -> str:
+def name_of(value: object) -> str:
     """Return a text that equal values have in every process, and others have not.
 
     Raises:
@@ -81,7 +81,7 @@ def name_of(value: Any) -> str:
     return _defined(type(value)) + _members(value)
 
 
-def _members(value: Any) -> str:
+def _members(value: object) -> str:
     if isinstance(value, frozenset | set):
         return f"{{{','.join(sorted(map(name_of, value)))}}}"
     if isinstance(value, tuple | list):
@@ -94,7 +94,7 @@ def _members(value: Any) -> str:
     raise UnnamedError(repr(value))
 
 
-def _defined(thing: Any) -> str:
+def _defined(thing: type | FunctionType) -> str:
     """Return where a class or a function is defined: in this package, or as a class of Python or numpy."""
     module = thing.__module__
     root = module.partition(".")[0]
@@ -189,7 +189,7 @@ def not_in_cache_of_jax() -> AbstractContextManager[object]:
     return seconds(math.inf) if callable(seconds) else nullcontext()
 
 
-def save(path: Path, program: Any) -> None:
+def save(path: Path, program: jax.stages.Compiled) -> None:
     """Keep a compiled program; what was not used for longest goes."""
     try:
         packed = zlib.compress(pickle.dumps(serialize_executable.serialize(program)), 1)

@@ -52,7 +52,7 @@ def parse_spec(
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _is_revised(data: Any) -> bool:
+def _is_revised(data: object) -> bool:
     """Return whether the rules of August take a content without a warning."""
     try:
         with warnings.catch_warnings():

@@ -80,7 +80,7 @@ class StudyResult:
 
     findings: Findings
     document: Mapping[str, Any] = field(default_factory=dict)
-    dataset: Any = None
+    dataset: xarray.Dataset | None = None
     text: str = ""
 
     @property

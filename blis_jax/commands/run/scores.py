@@ -284,7 +284,7 @@ def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
 
 
 def _checked(
-    place: str, key: Any, value: Any, known: Mapping[str, tuple[type, float, float, bool]]
+    place: str, key: str, value: Any, known: Mapping[str, tuple[type, float, float, bool]]
 ) -> float:
     if key not in known:
         raise ConfigError(f"{place}: {shortened(key)} is not known; {choices(str(key), known)}")

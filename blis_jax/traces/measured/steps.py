@@ -93,7 +93,7 @@ class StepFile(NamedTuple):
     """All deployments of a file or folder, and its rows as they were given."""
 
     runs: tuple[EngineSteps, ...]
-    table: Any  # pandas.DataFrame
+    table: pandas.DataFrame
     notes: tuple[str, ...]
 
 
@@ -155,7 +155,11 @@ def read_steps(path: Path, engine: Mapping[str, str | int] | None = None) -> Ste
 
 
 def _run_of(
-    path: Path, name: str, table: Any, rows: np.ndarray, numbers: Mapping[str, np.ndarray]
+    path: Path,
+    name: str,
+    table: pandas.DataFrame,
+    rows: np.ndarray,
+    numbers: Mapping[str, np.ndarray],
 ) -> EngineSteps:
     values = {column: numbers[column][rows] for column in COLUMNS}
     own = table.iloc[rows]
@@ -190,7 +194,7 @@ def _run_of(
     return steps.part((ms > 0) & (sums.prompt_tokens + sums.decodes > 0))
 
 
-def _numbers(path: Path, table: Any, name: str) -> np.ndarray:
+def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
     usual = COLUMNS[name]
     if name not in table:
         if usual is None:
