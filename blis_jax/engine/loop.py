@@ -8,7 +8,7 @@ form for GPUs, see runs/programs.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -128,19 +128,28 @@ def requests_of(
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
         own=Parts(
-            *(
-                [BlockNodes(_node_of(shape, blocks))]
-                if mechanism.is_precise and shape.num_blocks
-                else []
-            ),
-            *([Media(_has_media(table))] if mechanism.encodes else []),
-            *([PartRanks(_part_ranks(table, order))] if mechanism.reserves_decode else []),
-            *([_text_ranks(table, order)] if mechanism.has_offload_tiers else []),
-            *_columns(table),
-            *([_sessions(table)] if mechanism.reads("has_session") else []),
-            *_deadlines(table, arrival, forever),
+            *_own(shape, mechanism, table, order, blocks), *_deadlines(table, arrival, forever)
         ),
     )
+
+
+def _own(
+    shape: EngineShape, mechanism: Mechanism, table: RequestTable, order: Order, blocks: jax.Array
+) -> Iterator[object]:
+    """Yield what only some programs read of requests, in a fixed order."""
+    kinds: tuple[tuple[Callable[[], Iterable[object]], bool], ...] = (
+        (
+            lambda: [BlockNodes(_node_of(shape, blocks))],
+            mechanism.is_precise and shape.num_blocks > 0,
+        ),
+        (lambda: [Media(_has_media(table))], mechanism.encodes),
+        (lambda: [PartRanks(_part_ranks(table, order))], mechanism.reserves_decode),
+        (lambda: [_text_ranks(table, order)], mechanism.has_offload_tiers),
+        (lambda: _columns(table), True),
+        (lambda: [_sessions(table)], mechanism.reads("has_session")),
+    )
+    for parts, is_read in kinds:
+        yield from parts() if is_read else ()
 
 
 def _sessions(table: RequestTable) -> Sessions:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import jax
 
@@ -39,47 +41,60 @@ from blis_jax.tables.blocks import Blocks, Do, MemoryTask
 from blis_jax.tables.context import Context
 from blis_jax.tables.state import Lane, State
 
+Kind = TypeVar("Kind")
+
 
 def memory_of(shape: EngineShape, mechanism: Mechanism) -> Memory[Any, Any]:
     """Return the model of a compilation: blocks one by one where the shape has room for them, else the cheap one."""
-    unreached = IS_PASSED_OVER if mechanism.rules.passes_over else GOES_ON
+    rules = mechanism.rules
+    unreached = _last((GOES_ON, True), (IS_PASSED_OVER, rules.passes_over))
     if not shape.num_blocks:
         return NoEviction(Preempted(), unreached, Uses())
-    uses = _uses(mechanism)
-    refusal = refused_whole if mechanism.rules.refuses_whole else refused_later
-    return BlockLevel(_preempted(mechanism), unreached, uses, refusal, _victims(mechanism))
+    refusal = _last((refused_later, True), (refused_whole, rules.refuses_whole))
+    return BlockLevel(
+        _preempted(mechanism), unreached, _uses(mechanism), refusal, _victims(mechanism)
+    )
+
+
+def _last(*kinds: tuple[Kind, bool]) -> Kind:
+    """Return the last kind that is so."""
+    return [kind for kind, is_so in kinds if is_so][-1]
 
 
 def _uses(mechanism: Mechanism) -> Uses:
     """What uses of the CPU tier follow."""
-    if mechanism.offload is not None:
-        return JudgedUses(mechanism.offload)
-    if not mechanism.has_offload_tiers:
-        return Uses()
-    return SavingUses() if mechanism.offload_saves_prefill else OffloadUses()
+    has_tiers = mechanism.has_offload_tiers
+    kinds: tuple[tuple[Callable[[], Uses], bool], ...] = (
+        (Uses, True),
+        (OffloadUses, has_tiers),
+        (SavingUses, has_tiers and mechanism.offload_saves_prefill),
+        (partial(JudgedUses, mechanism.offload), mechanism.offload is not None),
+    )
+    return _last(*kinds)()
 
 
 def _preempted(mechanism: Mechanism) -> Preempted:
-    """What preempted requests keep: the last that is so."""
+    """What preempted requests keep."""
     keeps = mechanism.rules.keeps_output
-    kinds = (
+    kinds: tuple[tuple[Callable[[], Preempted], bool], ...] = (
         (Preempted, True),
         (Resumed, keeps),
         (ResumedElsewhere, keeps and mechanism.moves_requests),
         (ResumedWithJoins, keeps and mechanism.hand_over is not None),
         (Restarted, mechanism.rules.restarts_preempted),
     )
-    return [kind for kind, is_so in kinds if is_so][-1]()
+    return _last(*kinds)()
 
 
 def _victims(mechanism: Mechanism) -> Victims:
     """Who is evicted."""
-    if mechanism.victim is not None:
-        return LeastWorth(mechanism.victim)
-    if not mechanism.evicts_lowest_priority:
-        return Victims()
-    of_equals = latest_arrival if mechanism.rules.restarts_preempted else first_joined
-    return LeastUrgent(of_equals)
+    of_equals = _last((first_joined, True), (latest_arrival, mechanism.rules.restarts_preempted))
+    kinds: tuple[tuple[Callable[[], Victims], bool], ...] = (
+        (Victims, True),
+        (partial(LeastUrgent, of_equals), mechanism.evicts_lowest_priority),
+        (partial(LeastWorth, mechanism.victim), mechanism.victim is not None),
+    )
+    return _last(*kinds)()
 
 
 OPERATIONS: dict[Do, Any] = {
@@ -116,11 +131,12 @@ _AT_ONCE = (poll, seek, fetch, use_tiers)  # these change the state by themselve
 
 def _operations(ctx: Context) -> dict[Do, Any]:
     """What a program's memory does, in the order in which one thing may follow another in a scan step."""
-    if ctx.mechanism.has_offload_tiers:
-        return _OF_OFFLOAD
-    if ctx.shape.has_mirror:
-        return _OF_MIRROR
-    return OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
+    return _last(
+        (_OF_ONE_TIER, True),
+        (OPERATIONS, ctx.shape.has_cpu_tier),
+        (_OF_MIRROR, ctx.shape.has_mirror),
+        (_OF_OFFLOAD, ctx.mechanism.has_offload_tiers),
+    )
 
 
 def move_blocks(ctx: Context, state: State) -> State:

@@ -80,7 +80,7 @@ class StudyResult:
 
     findings: Findings
     document: Mapping[str, Any] = field(default_factory=dict)
-    dataset: xarray.Dataset | None = None
+    dataset: Any = None
     text: str = ""
 
     @property

@@ -232,11 +232,18 @@ RESERVED = Pools(
 )
 
 
+ENCODED_AND_RESERVED = dataclasses.replace(RESERVED, encoded=encoded)
+
+
 def pools_of(mechanism: Mechanism) -> Pools:
     """Return what a mechanism's pools do."""
-    if mechanism.reserves_decode:
-        return dataclasses.replace(RESERVED, encoded=encoded) if mechanism.encodes else RESERVED
-    return HANDED_OVER if mechanism.hand_over is not None else ONE_POOL
+    kinds = (
+        (ONE_POOL, True),
+        (HANDED_OVER, mechanism.hand_over is not None),
+        (RESERVED, mechanism.reserves_decode),
+        (ENCODED_AND_RESERVED, mechanism.reserves_decode and mechanism.encodes),
+    )
+    return [pools for pools, is_so in kinds if is_so][-1]
 
 
 def _is_split(state: State) -> Bool[Array, "request"]:
