@@ -36,7 +36,7 @@ examples:
     %(prog)s --figures
 
   one figure from saved data:
-    %(prog)s.figures.{figure}
+    python -m {package}.figures {figure}
 """
 
 
@@ -75,7 +75,7 @@ class RecordOptions(_What, title="switches"):
 def reproduce(record: PaperRecord, arguments: Sequence[str] | None = None) -> int:
     """Run the command of a record; return its exit code."""
     description = _DESCRIPTION.format(title=record.title)
-    examples = _EXAMPLES.format(figure=record.figure_example)
+    examples = _EXAMPLES.format(package=record.package, figure=record.figure_example)
 
     @RecordOptions.called(record.package, description, examples).as_main
     def run(options: RecordOptions) -> int:

@@ -1,18 +1,17 @@
-"""Figures of a record: their data, scripts that draw one each from them, and the command that they share."""
+"""Figures of a record: their data, what draws them, and the command that draws one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_jax.commands import cli
-from blis_jax.commands.options import OverwriteSwitch, option
+from blis_jax.commands.options import OverwriteSwitch, option, word
 from blis_jax.commands.options.outputs import output_path
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, choices
 from blis_jax.files.atomic_write import replacing
 from blis_jax.lazy import pandas as pd
 from blis_jax.metrics.metric import ALL, split_name
@@ -37,33 +36,25 @@ class Expected:
     within: float
 
 
+Draw = Callable[[Path, Path], None]  # from a folder of data to a picture
+
+
 @dataclass(frozen=True)
 class PaperFigure:
-    """One script: its module, which is also the name of data and picture, and what it shows."""
+    """One figure: its name, which is also that of data and picture, what it shows, and how it is drawn."""
 
     package: str  # of the record
     name: str
     what: str
-
-    @property
-    def module(self) -> str:
-        """Return the name of the module that draws the figure."""
-        return f"{self.package}.figures.{self.name}"
-
-    @property
-    def expected(self) -> tuple[Expected, ...]:
-        """Return what the figure's data are known to have."""
-        known: tuple[Expected, ...] = import_module(self.module).EXPECTED
-        return known
-
-    def draw(self, data: Path, path: Path) -> None:
-        """Draw the figure from a folder of data."""
-        import_module(self.module).draw(data, path)
+    draw: Draw
+    expected: Sequence[Expected]  # what the figure's data are known to have
 
 
-def figures_of(package: str, about: Mapping[str, str]) -> tuple[PaperFigure, ...]:
-    """Return the figures of a record by name, with what each shows."""
-    return tuple(PaperFigure(package, name, what) for name, what in about.items())
+def shows(
+    package: str, what: str, expected: Sequence[Expected] = ()
+) -> Callable[[Draw], PaperFigure]:
+    """Decorate a function that draws a figure of a record, which is named after it."""
+    return lambda draw: PaperFigure(package, draw.__name__, what, draw, expected)
 
 
 def shipped_data(package: str) -> Path:
@@ -95,24 +86,32 @@ def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
     return table.assign(x=numbers if numbers.notna().all() else table["x"])
 
 
-class FigureFiles(OverwriteSwitch, title="files"):
-    """Options for a figure's data and for its output."""
+class FigureFiles(OverwriteSwitch, title="figure"):
+    """Options for which figure, for its data and for its output."""
 
+    name: str | None = word("FIGURE", "its name")
     data: Path | None = option(Path, None, "FOLDER", "saved data (default: those of the package)")
     output: str | None = option(
         str, None, "PATH", "PNG to write (default: out/RECORD/pictures/FIGURE.png)"
     )
 
 
-def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int:
-    """Run the command of one figure's script; return its exit code."""
-    default = f"out/{figure.package.rpartition('.')[2]}/{PICTURES}/{figure.name}.png"
-    about = "Draw one figure from saved data; nothing is simulated."
-    example = f"example:\n  %(prog)s --output {figure.name}.png"
+def draw_one(figures: Sequence[PaperFigure], arguments: Sequence[str] | None = None) -> int:
+    """Run the command that draws a figure of a record; return its exit code."""
+    by_name = {figure.name: figure for figure in figures}
+    package = figures[0].package
+    about = "Draw one figure from saved data; nothing is simulated. There are:\n"
+    about += "\n".join(f"  {figure.name}: {figure.what}" for figure in figures)
+    example = f"example:\n  %(prog)s {figures[0].name} --output {figures[0].name}.png"
 
-    @FigureFiles.called(figure.module, about, example).as_main
+    @FigureFiles.called(f"{package}.figures", about, example).as_main
     def drawn(options: FigureFiles) -> int:
         """Draw the figure."""
+        name = options.name or ""
+        if name not in by_name:
+            raise ConfigError(f"figure {name!r} is not known; {choices(name, by_name)}")
+        figure = by_name[name]
+        default = f"out/{package.rpartition('.')[2]}/{PICTURES}/{name}.png"
         path = output_path(options.output or default, "--output", (".png",), options.overwrite)
         data = options.data or shipped_data(figure.package)
         with cli.writing(path):

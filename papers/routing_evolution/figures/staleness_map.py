@@ -5,15 +5,13 @@ Its runs are not among those of the record, which has no such workload: stalenes
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.statistics.paired import WORSE
 from papers import figure_style as style
-from papers.record.figures import PaperFigure, draw_one
-from papers.routing_evolution.figures import PACKAGE
+from papers.record.figures import shows
 from papers.routing_evolution.figures.staleness_answers import IN_FLIGHT, WORDS, compared, read
 from papers.routing_evolution.figures.staleness_data import RATES, READS_NOTHING, STRATEGIES
 
@@ -45,7 +43,8 @@ CAPTION = """
 SAFE_MS = 5  # "safe below 5 ms", as recorded
 
 
-def draw(data: Path, path: Path) -> None:
+@shows("papers.routing_evolution", "TTFT against the age of what the router knows")
+def staleness_map(data: Path, path: Path) -> None:
     """Draw one panel for each load, once with requests in flight counted and once without."""
     comparison = compared(read(data / "staleness_map.csv"))
     with style.figure(5.2, 2, len(RATES), sharex=True, sharey=True) as (figure, panels):
@@ -105,9 +104,3 @@ def _panel(panel: Any, here: pd.DataFrame, counts: bool) -> None:
     panel.set_xticks([], minor=True)
     panel.set_xlim(-0.25, 700)
     style.plain_log(panel, "y", (30, 100, 300, 1000))
-
-
-FIGURE = PaperFigure(PACKAGE, "staleness_map", "TTFT against the age of what the router knows")
-
-if __name__ == "__main__":
-    sys.exit(draw_one(FIGURE))

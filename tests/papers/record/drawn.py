@@ -14,7 +14,7 @@ from papers.record.figures import PaperFigure, chosen, draw_one, read
 def assert_is_drawn(figure: PaperFigure, folder: Path) -> None:
     """The figure is drawn from the shipped data, neither empty nor full."""
     path = folder / f"{figure.name}.png"
-    assert draw_one(figure, ["--output", str(path)]) == 0
+    assert draw_one([figure], [figure.name, "--output", str(path)]) == 0
     picture = imread(path)
     height, width, _ = picture.shape
     assert width > 1000 and height > 400

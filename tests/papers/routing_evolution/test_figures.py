@@ -9,7 +9,7 @@ import pytest
 from papers.record.figures import DATA, PaperFigure
 from papers.routing_evolution.figures import FIGURES, settings
 from papers.routing_evolution.figures.data import OF_PUBLISHED_SEEDS, TABLES, needed
-from papers.routing_evolution.figures.weight_ratios import bounds
+from papers.routing_evolution.figures.policies import bounds
 from papers.routing_evolution.record import RECORD
 from tests.papers.record.drawn import assert_has_expected_numbers, assert_is_drawn
 

@@ -16,7 +16,7 @@ from papers.routing_evolution.figures.staleness_answers import (
     tables,
 )
 from papers.routing_evolution.figures.staleness_data import ALL, METRIC, Cell, cells, measured
-from papers.routing_evolution.figures.staleness_map import FIGURE
+from papers.routing_evolution.figures.staleness_map import staleness_map
 from tests.support.recorded.reference_data import REPO_ROOT
 
 
@@ -77,5 +77,5 @@ def test_the_saved_data_say_what_the_title_says():
 
 def test_the_figure_is_drawn_from_saved_data(tmp_path: Path):
     path = tmp_path / "map.png"
-    assert draw_one(FIGURE, ["--output", str(path)]) == 0
+    assert draw_one([staleness_map], ["staleness_map", "--output", str(path)]) == 0
     assert path.stat().st_size > 10_000

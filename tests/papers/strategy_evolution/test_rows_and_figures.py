@@ -14,7 +14,7 @@ from papers.record.measures import CLASSES, scalars
 from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, SettingSample
 from papers.record.tables import published_records
-from papers.strategy_evolution.figures import BY_NAME, FIGURES
+from papers.strategy_evolution.figures import FIGURES
 from papers.strategy_evolution.record import RECORD
 from tests.papers.record.drawn import assert_has_expected_numbers, assert_is_drawn
 
@@ -148,12 +148,12 @@ def test_shipped_data_are_small() -> None:
 def test_missing_data_are_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--data", str(tmp_path), "--output", str(tmp_path / "figure.png")]
-    assert draw_one(BY_NAME["rate_sweep"], words) == 2
+    words = ["rate_sweep", "--data", str(tmp_path), "--output", str(tmp_path / "figure.png")]
+    assert draw_one(FIGURES, words) == 2
     said = capsys.readouterr().err
     assert "does not exist" in said and "--figures" in said and said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    assert draw_one(BY_NAME["rate_sweep"], ["--output", str(tmp_path / "figure.pdf")]) == 2
+    assert draw_one(FIGURES, ["rate_sweep", "--output", str(tmp_path / "figure.pdf")]) == 2
     assert "must end in .png" in capsys.readouterr().err
 
 
@@ -162,10 +162,10 @@ def test_a_picture_is_replaced_only_when_asked(
 ) -> None:
     path = tmp_path / "mine.png"
     path.write_bytes(b"mine")
-    words = ["--output", str(path)]
-    assert draw_one(BY_NAME["rate_sweep"], words) == 2
+    words = ["rate_sweep", "--output", str(path)]
+    assert draw_one(FIGURES, words) == 2
     said = capsys.readouterr().err
     assert "exists; give --overwrite" in said and said.count("\n") == 1
     assert path.read_bytes() == b"mine"
-    assert draw_one(BY_NAME["rate_sweep"], [*words, "--overwrite"]) == 0
+    assert draw_one(FIGURES, [*words, "--overwrite"]) == 0
     assert path.read_bytes() != b"mine"

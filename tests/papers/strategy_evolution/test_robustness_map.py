@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.strategy_evolution.figures.robustness_data import main
+from papers.strategy_evolution.figures.robustness_map import main
 
 HEADER = "rate,arrival_cv,kv_blocks,kv_cpu_blocks,instances,shape,step_constant,recommended\n"
 
