@@ -10,7 +10,7 @@ from blis_jax.commands.options import AllSwitch, CommandOptions, option
 from blis_jax.commands.options.cluster_flags import InstancesOption
 from blis_jax.commands.options.seed_options import CountedRequests, seeds_option
 from blis_jax.commands.options.trace_flags import StudyTrace
-from sweeps.runs.options import ArmRequests, ResultFiles, StrategyWord
+from sweeps.runs.options import ArmRequests, ResultFiles, SignalsOption, StrategyWord
 
 NAME = "sweeps.optimize"
 
@@ -59,7 +59,8 @@ class _Budget(CommandOptions, title="budget"):
 
 
 class OptimizeOptions(
-    StrategyWord, _Budget, InstancesOption, ArmRequests, CountedRequests, StudyTrace, ResultFiles, AllSwitch,
+    StrategyWord, _Budget, InstancesOption, SignalsOption, ArmRequests, CountedRequests, StudyTrace, ResultFiles,
+    AllSwitch,
     command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

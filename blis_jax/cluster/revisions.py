@@ -128,6 +128,44 @@ def check(config: ClusterConfig) -> None:
         )
 
 
+ROUTER_SIGNALS = ("llm-d-router-0.10",)  # what routers see, by the scheduler that they are those of
+SCRAPE_US = 50_000  # the router's least interval between looks at its servers
+_SCORERS_THERE = {"queue-depth": "waiting-requests", "prefix-affinity": "approx-prefix-cache"}
+_PICKERS_THERE = {"first-best": "random-best"}
+
+
+def seen_as(config: ClusterConfig, signals: str | None) -> ClusterConfig:
+    """Return a configuration whose router decides by what the scheduler of llm-d's router 0.10 sees.
+
+    Metrics are scraped each 50 ms, of each instance at times of its own; requests in flight are counted at once; a
+    queue is the waiting requests alone; the prefix index has blocks of 64 tokens; ties fall at random.
+
+    Args:
+        config: a cluster of February's revision; others have no such settings.
+        signals: one of `ROUTER_SIGNALS`; None leaves the configuration as it is.
+
+    Raises:
+        ConfigError: the name is unknown, or the configuration's revision cannot have it.
+    """
+    if signals is None:
+        return config
+    if signals not in ROUTER_SIGNALS:
+        raise ConfigError(f"signals {signals!r} are unknown; use {', '.join(ROUTER_SIGNALS)}")
+    changes: dict[str, Any] = {
+        "load_refresh_interval": SCRAPE_US,
+        "snapshot_refresh_interval": SCRAPE_US,
+        "snapshot_phases": "drawn",
+        "in_flight_counts": True,
+    }
+    if config.routing_policy == "weighted":
+        changes["routing_scorers"] = ",".join(
+            f"{_SCORERS_THERE.get(name, name)}:{weight:.17g}" for name, weight in config.scorers()
+        )
+        picker = config.routing_picker
+        changes["routing_picker"] = _PICKERS_THERE.get(picker, picker)
+    return config.replace(**changes)
+
+
 def served(config: ClusterConfig, is_real: bool) -> ClusterConfig:
     """Return a configuration without BLIS's defects where it stands for real servers and does not say `corrected`.
 

@@ -230,7 +230,7 @@ SCORERS = {
     **_of("scorers", "prefix-affinity queue-depth kv-utilization load-balance kv-pressure"),
     **_of("scorers", "cost-benefit slo-headroom slo-priority precise-prefix-cache no-hit-lru"),
     **_of("scorers", "waiting-requests running-requests active-requests load-aware vllm-dp"),
-    **_of("scorers", "capability-load lora-affinity"),
+    **_of("scorers", "capability-load lora-affinity approx-prefix-cache"),
     "length-buckets": "routing.by_load.in_bucket",
 }
 PICKERS = _of("routing.pickers", "first-best random-best weighted-random drawn-best")

@@ -29,9 +29,11 @@ Scores = tuple["jax.Array", Any]
 
 def prefix_share(context: GatewayContext) -> jax.Array:
     """Return the share of the prompt's full blocks in the router's index of each instance; 0 without a full block."""
-    blocks = context.num_prompt_blocks
-    matched = context.snapshots.prefix_match_blocks.astype(jnp.float64)
-    share = exact_quotient(matched, jnp.maximum(blocks, 1).astype(jnp.float64))
+    return _share(context.snapshots.prefix_match_blocks, context.num_prompt_blocks)
+
+
+def _share(matched: Int[Array, "instance"], blocks: Int[Array, ""]) -> jax.Array:
+    share = exact_quotient(matched.astype(jnp.float64), jnp.maximum(blocks, 1).astype(jnp.float64))
     return jnp.where(blocks > 0, share, jnp.float64(0.0))
 
 
@@ -44,6 +46,17 @@ def free_share(context: GatewayContext) -> jax.Array:
 def prefix_affinity(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
     """Score by the share of the prompt's full blocks that the router has sent to the instance before."""
     return prefix_share(context), state
+
+
+APPROXIMATE_BLOCK_TOKENS = 64  # least block of llm-d's approximate prefix index
+
+
+@scorer()
+def approx_prefix_cache(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
+    """Score by the same share in blocks of 64 tokens, of which llm-d's approximate index has the first whole ones."""
+    finer = jnp.maximum(APPROXIMATE_BLOCK_TOKENS // context.block_size, 1)
+    matched = context.snapshots.prefix_match_blocks
+    return _share(matched // finer, context.num_prompt_blocks // finer), state
 
 
 @scorer()

@@ -14,6 +14,7 @@ from sweeps.runs.options import (
     USUAL_ARM,
     ComparisonOptions,
     FitOption,
+    SignalsOption,
     check_statistics,
 )
 
@@ -85,7 +86,7 @@ class CoefficientOptions(FitOption, title="latency coefficients"):
 
 
 class CompareOptions(
-    _Routers, _Judgement, CoefficientOptions, ComparisonOptions, DecidingOptions, ReportOptions,
+    _Routers, _Judgement, CoefficientOptions, SignalsOption, ComparisonOptions, DecidingOptions, ReportOptions,
     command=NAME, description=_DESCRIPTION, examples=_EXAMPLES,
 ):  # fmt: skip
     """Options of the command."""

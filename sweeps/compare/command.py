@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax.cluster.revisions import seen_as
 from blis_jax.commands import cli
 from blis_jax.commands.options import stopping_flags
 from blis_jax.commands.options.outputs import OutputPaths, outputs_of
@@ -135,7 +137,14 @@ def _compare_saved(options: CompareOptions, command: str, began: float) -> int:
 
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
-    """Return the arms that are named, or one for each router on the arm that is named."""
+    """Return the arms that are named, or one for each router on the arm that is named, under the named signals."""
+    return tuple(
+        dataclasses.replace(arm, config=seen_as(arm.config, options.signals))
+        for arm in _named_arms(options)
+    )
+
+
+def _named_arms(options: CompareOptions) -> tuple[Arm, ...]:
     texts = options.arms
     is_real = options.trace is not None
     if options.routers is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blis_jax.cluster.revisions import ROUTER_SIGNALS
 from blis_jax.commands import cli
 from blis_jax.commands.options import (
     AllSwitch,
@@ -86,6 +87,15 @@ class FitOption(CommandOptions, title="latency coefficients"):
 
     coefficients_from: str | None = option(
         str, None, "FIT", "coefficients and server of all arms from a result of calibrate",
+    )  # fmt: skip
+
+
+class SignalsOption(CommandOptions, title="cluster"):
+    """What every router sees."""
+
+    signals: str | None = option(
+        cli.one_of(*ROUTER_SIGNALS), None, "NAME",
+        f"what every router sees and how it picks, in place of what the strategy says: {', '.join(ROUTER_SIGNALS)}",
     )  # fmt: skip
 
 

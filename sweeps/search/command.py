@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from blis_jax import progress
+from blis_jax.cluster.revisions import seen_as
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands import cli
 from blis_jax.commands.options import outputs
@@ -236,14 +237,15 @@ def search_parameters(options: OptimizeOptions) -> int:
     """Search for what the options describe, and write and print it; return the exit code."""
     strategy = _strategy(options)
     paths = outputs.outputs_of(options, f"{FOLDER}/{options.stem}.json", beside=(".jsonl",))
-    space = space_of(strategy).served(options.trace is not None)
+    space = space_of(strategy).served(options.trace is not None, options.signals)
     valuation, loads = Valuation(strategy, has_loads=True), load_specs(strategy)
     requests = _requests(options, strategy, space, valuation)
-    engine, baseline = make(space, strategy.search), _baseline(strategy)
+    engine, baseline = make(space, strategy.search), _baseline(strategy, options.signals)
     names = (*valuation.names, *reported_names(requests.source))
     groups = [plain_value(space.base.instances)] if space.base.instances else []
     content = {
         **_content(strategy), **requests.content(), "instances": groups,
+        **({} if space.signals is None else {"signals": space.signals}),
         "loads": {name: workload_content(one) for name, one in loads.items()},
         **({} if requests.trace is None else {"profile": space.base.profile}),
     }  # fmt: skip
@@ -333,12 +335,12 @@ def _searched(
         return search(engine, frame.valuation, run, record, show, len(frame.seeds))
 
 
-def _baseline(strategy: Strategy) -> ClusterConfig | None:
+def _baseline(strategy: Strategy, signals: str | None) -> ClusterConfig | None:
     """Return the configuration that a success criterion asks for a change against, if any does."""
     if all(entry.change_percent is None for entry in strategy.success_criteria):
         return None
     try:
-        return space_of(load_strategy(strategy.baseline)).base
+        return seen_as(space_of(load_strategy(strategy.baseline)).base, signals)
     except ConfigError as error:
         raise strategy.refuse("baseline", str(error)) from None
 

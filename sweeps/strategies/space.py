@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig, nearest_setting
 from blis_jax.cluster.named_policies import located, number_of
-from blis_jax.cluster.revisions import served
+from blis_jax.cluster.revisions import seen_as, served
 from blis_jax.cluster.router import parse_scorers, short_name, weights_of, with_weights
 from blis_jax.errors import ConfigError, closest
 from blis_jax.lazy import stats
@@ -96,6 +96,7 @@ class Space:
     base: ClusterConfig
     dimensions: tuple[Dimension, ...]
     num_requests: int | None = None  # that replaces the workload's; from the reference's arguments
+    signals: str | None = None  # what the router sees, by its name; None: what the strategy says
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,9 +117,9 @@ class Space:
         scorers = parse_scorers(_scorers_of(self.base))
         return sum(weight for name, weight in scorers if short_name(name) not in searched)
 
-    def served(self, is_real: bool) -> Space:
-        """Return the space on the cluster that real servers would be, see `served`."""
-        return replace(self, base=served(self.base, is_real))
+    def served(self, is_real: bool, signals: str | None = None) -> Space:
+        """Return the space on the cluster that real servers would be, see `served`, and under named signals."""
+        return replace(self, base=served(self.base, is_real), signals=signals)
 
     def at(self, shares: Iterable[float]) -> Point:
         """Return the point at a share, 0 to 1, of every range."""
@@ -147,7 +148,7 @@ class Space:
         if weights:
             scorers = parse_scorers(changes.get(SCORERS) or _scorers_of(self.base))
             changes[SCORERS] = with_weights(scorers, weights)
-        return replaced(self.base, changes)
+        return seen_as(replaced(self.base, changes), self.signals)
 
 
 def space_of(strategy: Strategy) -> Space:

@@ -3,7 +3,7 @@
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.cluster.revisions import registered
+from blis_jax.cluster.revisions import ROUTER_SIGNALS, registered, seen_as
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.core.revision_rules import AUGUST_RULES, FEBRUARY_RULES
 from blis_jax.engine.mechanism import mechanism
@@ -78,3 +78,28 @@ def test_the_linear_law_runs_under_augusts_rules():
     assert config.beta_coeffs == (7051.796874715078, 19.538416565504026, 25.431830886933543)
     assert mechanism(config).rules == AUGUST_RULES
     assert lookup("qwen/qwen3-14b").total_kv_blocks == 17600
+
+
+def test_a_router_sees_what_that_of_the_target_sees():
+    """Scrapes, the count in flight, whole blocks of 64 tokens, the waiting requests alone, ties at random."""
+    scorers = "prefix-affinity:3,queue-depth:2.5,kv-utilization:1"
+    config = ClusterConfig(routing_policy="weighted", routing_scorers=scorers)
+    seen = seen_as(config, ROUTER_SIGNALS[0])
+    assert seen.load_refresh_interval == seen.snapshot_refresh_interval == 50_000
+    assert (seen.snapshot_phases, seen.in_flight_counts) == ("drawn", True)
+    assert seen.routing_picker == "random-best"
+    assert seen.scorers() == [
+        ("approx-prefix-cache", 3.0), ("waiting-requests", 2.5), ("kv-utilization", 1.0),
+    ]  # fmt: skip
+    assert seen_as(seen, ROUTER_SIGNALS[0]) == seen
+    assert seen_as(config, None) is config
+    drawn = seen_as(config.replace(routing_picker="weighted-random"), ROUTER_SIGNALS[0])
+    assert drawn.routing_picker == "weighted-random"
+    assert seen_as(ClusterConfig(), ROUTER_SIGNALS[0]).routing_policy == "round-robin"
+
+
+def test_signals_that_nobody_knows_or_has_are_refused():
+    with pytest.raises(ConfigError, match="signals 'llm-d' are unknown; use llm-d-router-0.10"):
+        seen_as(ClusterConfig(), "llm-d")
+    with pytest.raises(ConfigError, match="is not part of blis-2026-08"):
+        seen_as(ClusterConfig(revision=AUGUST), ROUTER_SIGNALS[0])

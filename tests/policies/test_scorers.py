@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,11 @@ from blis_jax import ClusterConfig, over_seeds
 from blis_jax.engine.phases.router_view.asked import prompt_times
 from blis_jax.latency.blackbox import blackbox, blackbox_attention
 from blis_jax.policies.scorers import (
+    approx_prefix_cache,
     capability_load,
     cost_benefit,
     kv_pressure,
+    prefix_affinity,
     queue_depth,
     slo_headroom,
 )
@@ -38,6 +41,16 @@ def test_without_free_blocks_every_instance_scores_0():
 def test_an_inactive_instance_does_not_count():
     seen = {"free_kv_blocks": [50.0, 100.0, 900.0], "is_active": [True, True, False]}
     assert decision(kv_pressure, asked([0, 0, 0], **seen))[:2].tolist() == [0.5, 1.0]
+
+
+def test_an_approximate_index_has_whole_blocks_of_64_tokens() -> None:
+    """A prompt of ten blocks of 16 tokens has two of 64; 3 matched blocks are none of those, 4 to 7 are one."""
+    context = asked([0, 0, 0, 0], blocks=10, prefix_match_blocks=[3, 4, 7, 8])
+    assert context.block_size == 16
+    assert decision(approx_prefix_cache, context).tolist() == [0.0, 0.5, 0.5, 1.0]
+    coarse = dataclasses.replace(context, block_size=jnp.int32(128))
+    shares = decision(approx_prefix_cache, coarse)
+    assert shares.tolist() == decision(prefix_affinity, context).tolist() == [0.3, 0.4, 0.7, 0.8]
 
 
 # --- load by speed: on equal instances it equals queue-depth --------------------------------------

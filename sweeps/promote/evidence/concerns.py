@@ -12,22 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.revisions import ROUTER_SIGNALS, SCRAPE_US, seen_as
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.scorers import APPROXIMATE_BLOCK_TOKENS
 from blis_jax.workload.spec import WorkloadSpec, override
 from sweeps.promote.maps.rows import gap_rows
 
 NOT_YET = "not simulated yet"
-SCRAPE_US = 50_000  # the router's least interval between looks at its servers
 EVENT_DELAY_US = 20_000  # KV events over ZMQ; the lag is not specified
 SLOWER = 1.5  # step time of the slower half of mixed GPUs ÷ that of the others
-TARGET_BLOCK_TOKENS = 64  # least block of the router's approximate prefix index
 
 _SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCRAPE_US}
 
-TARGET_PROFILE = "llm-d-router-0.10"  # the signals of the target's own scheduler
-_SEEN = {
-    "queue-depth": "waiting-requests"
-}  # what a scorer of the target reads in place of the simulated one
+TARGET_PROFILE = ROUTER_SIGNALS[0]  # the signals of the target's own scheduler
 
 Change = Callable[["ClusterConfig", "WorkloadSpec"], "ClusterConfig"]
 ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
@@ -147,9 +144,9 @@ def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     """Make blocks as coarse as the router's, the memory as large as before."""
-    share = config.block_size_in_tokens / TARGET_BLOCK_TOKENS
+    share = config.block_size_in_tokens / APPROXIMATE_BLOCK_TOKENS
     return config.replace(
-        block_size_in_tokens=TARGET_BLOCK_TOKENS,
+        block_size_in_tokens=APPROXIMATE_BLOCK_TOKENS,
         total_kv_blocks=int(config.total_kv_blocks * share),
         kv_cpu_blocks=int(config.kv_cpu_blocks * share),
     )
@@ -182,19 +179,6 @@ def _heavy(mean: float) -> dict[str, float]:
         "alpha": 2.5, "xm": mean * 1.5 / 2.5, "mu": math.log(mean) - sigma**2 / 2, "sigma": sigma,
         "mix_weight": 0.2,
     }  # fmt: skip
-
-
-def _own_signals(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Let the router decide by what the target's scheduler sees; how it counts what is in flight is the same."""
-    scorers = ",".join(
-        f"{_SEEN.get(name, name)}:{weight:.17g}" for name, weight in config.scorers()
-    )
-    picker = "random-best" if config.routing_picker == "first-best" else config.routing_picker
-    is_weighted = {"routing_scorers": scorers, "routing_picker": picker}
-    return config.replace(
-        **_SCRAPES, snapshot_phases="drawn", in_flight_counts=True,
-        **(is_weighted if config.routing_policy == "weighted" else {}),
-    )  # fmt: skip
 
 
 # --- by row of Map C ------------------------------------------------------------------------------
@@ -270,7 +254,8 @@ def concerns() -> tuple[Concern, ...]:
         Concern(
             TARGET_PROFILE, "", "The signals of the target's own scheduler",
             "metrics up to 50 ms old, each endpoint scraped at times of its own; requests in flight counted at once; "
-            "queue-depth sees waiting requests alone; ties fall at random", _own_signals,
+            "queue-depth sees waiting requests alone; prefixes in blocks of 64 tokens; ties fall at random",
+            lambda config, _: seen_as(config, TARGET_PROFILE),
         )
     ]  # fmt: skip
     for row in gap_rows():

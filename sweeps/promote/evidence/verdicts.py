@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from jinja2 import UndefinedError
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.atomic_write import finite
 from blis_jax.files.content import digest
-from blis_jax.files.strict_yaml import read_yaml
+from blis_jax.files.strict_yaml import read_mapping, read_yaml
 from blis_jax.metrics.measure import DEFAULT_TARGETS
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.traces.measured.llmd_report import AGGREGATE
@@ -20,7 +23,7 @@ from sweeps.promote.evidence.reports import CLASSES, GOODPUT, QUANTILES
 from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate
-from sweeps.promote.evidence.survival import simulated_concerns, survival_of
+from sweeps.promote.evidence.survival import page_of, simulated_concerns, survival_of
 from sweeps.promote.hypotheses.document import (
     MetricPath,
     TransferHypothesis,
@@ -28,7 +31,7 @@ from sweeps.promote.hypotheses.document import (
     hypotheses_path,
 )
 from sweeps.promote.promotion import ARMS, BASELINE, TREATMENT, Files, Finding, Promotion, Severity
-from sweeps.promote.store import hashes_of, render, wide_yaml
+from sweeps.promote.store import hashes_of, wide_yaml
 from sweeps.runs.experiment import targets_of
 
 VERDICTS = "evidence/verdicts.yaml"
@@ -62,13 +65,14 @@ def evidence_files(
     first = 42
     seeds = range(first, first + options["survival_seeds"])
     table = survival_of(promotion, seeds, options["num_requests"], parts=parts)
-    command = f"python -m sweeps.promote survival {promotion.given} --seeds {len(seeds)}"
-    return {
-        **reports,
-        VERDICTS: wide_yaml(verdicts_document(found, scenes, identity)),
-        SURVIVAL: wide_yaml(table.plain()),
-        SURVIVAL_PAGE: render("survival.md.j2", table=table, command=command),
-    }
+    verdicts = wide_yaml(verdicts_document(found, scenes, identity))
+    return {**reports, VERDICTS: verdicts, **survival_files(promotion, table.plain())}
+
+
+def survival_files(promotion: Promotion, table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the table of what the gain survives as data and as a page, made of its plain form."""
+    command = f"python -m sweeps.promote survival {promotion.given} --seeds {len(table['seeds'])}"
+    return {SURVIVAL: wide_yaml(dict(table)), SURVIVAL_PAGE: page_of(table, command)}
 
 
 def ended(text: str) -> str:
@@ -276,9 +280,9 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
         return
     verdicts: list[dict[str, Any]] = document["verdicts"]
     known = {one.id for one in hypotheses_of(files)}
-    judged = {verdict["id"] for verdict in verdicts}
-    for name in sorted(known ^ judged):
-        what = "has no verdict" if name in known else "is no hypothesis"
+    judged = Counter(verdict["id"] for verdict in verdicts)
+    for name in sorted(name for name in {*known, *judged} if judged[name] != (name in known)):
+        what = "is no hypothesis" if name not in known else f"has {judged[name]} verdicts"
         yield Finding(
             "CRITICAL", "verdicts-incomplete", VERDICTS, f"{name} {what}; run validate again"
         )
@@ -290,6 +294,17 @@ def evidence_findings(files: Files) -> Iterator[Finding]:
     if not any(verdict["track"] == "A" and verdict["verdict"] == CONFIRMED for verdict in verdicts):
         message = "no hypothesis of track A is confirmed, so there is no gain to propose; reject, or bring reports"
         yield Finding("CRITICAL", "no-gain", VERDICTS, message)
+
+
+def _survival_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
+    try:
+        made = survival_files(promotion, read_mapping(files.get(SURVIVAL, "{}"), SURVIVAL))
+        is_so = made.items() <= files.items()
+    except (ConfigError, LookupError, TypeError, UndefinedError):
+        is_so = SURVIVAL not in files
+    if not is_so:
+        message = "it is not of the form that validate writes, or not what its page shows; run validate again"
+        yield Finding("CRITICAL", "survival-not-of-its-data", SURVIVAL, message)
 
 
 _OF_DOCUMENT = ("evidence", "identities", "num_reports")
@@ -312,7 +327,8 @@ def _verdicts_of(files: Files) -> dict[str, Any] | None:
 
 
 def verdict_findings(promotion: Promotion, files: Files) -> Iterator[Finding]:
-    """Yield verdicts that the reports in the folder do not give."""
+    """Yield verdicts that the reports in the folder do not give, and a table that is not that of its page."""
+    yield from _survival_findings(promotion, files)
     there = _verdicts_of(files)
     if there is None:
         return  # told by another rule

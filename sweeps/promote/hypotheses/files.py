@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from sweeps.promote.hypotheses.document import (
     HYPOTHESES,
     PAGE,
     HypothesisDocument,
-    TransferHypothesis,
     inventory,
     parse_hypotheses,
 )
@@ -57,16 +55,14 @@ def _page(document: HypothesisDocument) -> str:
     return render("hypotheses.md.j2", document=document, tracks=_TRACKS)
 
 
-def document_of(
-    promotion: Promotion, maps: Files, ledger: Path, *, is_measured: bool = True
-) -> HypothesisDocument:
-    """Return the hypotheses as checked data; `is_measured`: the saturation is simulated, else left at 1."""
+def document_of(promotion: Promotion, maps: Files, ledger: Path) -> HypothesisDocument:
+    """Return the hypotheses as checked data; the saturation of each workload is simulated."""
     dictionary = _dictionary(maps)
     gaps = parsed_rows(GapRow, _without(dictionary["map_c"], "used"), f"{DICTIONARY}: map_c")
     read = [row for row in dictionary["map_b"] if row.get("used")]
     signals = parsed_rows(SignalRow, _without(read, "used"), f"{DICTIONARY}: map_b")
     claims, left = confirmed_claims(promotion, ledger)
-    maker = TrackMaker(promotion, maps, is_measured)
+    maker = TrackMaker(promotion, maps)
     pinned = inventory()
     return HypothesisDocument(
         strategy=promotion.given,
@@ -109,7 +105,7 @@ def origin_findings(
         message = f"it is not the page of {path}; make the stage again"
         yield Finding("IMPORTANT", "not-of-its-origin", PAGE, message)
     there = {hypothesis.id: hypothesis for hypothesis in document.hypotheses}
-    made = document_of(promotion, files, ledger or Path(), is_measured=False)
+    made = document_of(promotion, files, ledger or Path())
     for name in _differing(made, document, "hypotheses"):
         message = f"{name} is not that of the promotion; make the stage again"
         yield Finding("CRITICAL", "not-of-its-origin", path, message)
@@ -119,28 +115,18 @@ def origin_findings(
             message = f"{one.id} is missing, and {one.origin} asks for it; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
             continue
-        changed = [*_differing(one, other, "operating_point"), *_misplaced(one, other)]
-        if changed:
-            message = f"{one.id}: {changed[0]} is not what {one.origin} gives; make the stage again"
+        for field in _differing(one, other)[:1]:
+            message = f"{one.id}: {field} is not what {one.origin} gives; make the stage again"
             yield Finding("CRITICAL", "not-of-its-origin", path, message)
     for name in there:
         message = f"{name} comes from no row of ledger, maps or inventory; say why it is there in the decision"
         yield Finding("IMPORTANT", "not-of-its-origin", path, message)
 
 
-def _differing(one: ClosedPart, other: ClosedPart, but: str) -> list[str]:
-    """Return the fields in which two parts of one kind differ; one is left out."""
+def _differing(one: ClosedPart, other: ClosedPart, but: str = "") -> list[str]:
+    """Return the fields in which two parts of one kind differ; one may be left out."""
     names = (name for name in type(one).model_fields if name != but)
     return [name for name in names if getattr(one, name) != getattr(other, name)]
-
-
-def _misplaced(made: TransferHypothesis, there: TransferHypothesis) -> list[str]:
-    """Return the operating point where it does not fit: its saturation was simulated, its share follows from it."""
-    point = there.operating_point
-    rate = made.operating_point.saturation_rate * made.operating_point.share
-    is_so = math.isclose(point.share * point.saturation_rate, rate, rel_tol=1e-3)
-    is_said = point.measured_by == made.operating_point.measured_by
-    return [] if is_so and is_said else ["operating_point"]
 
 
 def coverage_findings(files: Files) -> Iterator[Finding]:

@@ -59,7 +59,6 @@ class TrackMaker:
 
     promotion: Promotion
     files: Files  # of earlier stages
-    is_measured: bool = True  # whether saturation is simulated, which takes a while
 
     @property
     def workload_name(self) -> str:
@@ -97,7 +96,7 @@ class TrackMaker:
     ) -> OperatingPoint:
         """Return a rate as a share of the baseline's saturation."""
         config = self.promotion.baseline.config
-        saturation = saturation_rate(config, spec, seeds, fills) if self.is_measured else 1.0
+        saturation = saturation_rate(config, spec, seeds, fills)
         return OperatingPoint(
             saturation_rate=saturation,
             share=float(f"{rate / saturation:.4g}"),

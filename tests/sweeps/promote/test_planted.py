@@ -15,9 +15,12 @@ import yaml
 from sweeps.promote import gates
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import FOLDER, scenes_of
+from sweeps.promote.evidence.survival import Survival, SurvivalRow
 from sweeps.promote.evidence.verdicts import (
+    SURVIVAL,
     VERDICTS,
     ended,
+    survival_files,
     translation_of,
     ttft_targets,
     verdicts_document,
@@ -92,6 +95,9 @@ def sound() -> Files:
     scenes = scenes_of(files)
     found = judge(hypotheses_of(files), scenes, ttft_targets(given))
     files[VERDICTS] = wide_yaml(verdicts_document(found, scenes, translation_of(files)))
+    none = SurvivalRow("none", "As simulated", "no concern", "survives", {}, None, (90.0, 20.0))
+    table = Survival(GIVEN, "iter00_baseline", "mixed", "ttft_p99_ms", (), (42, 43), (none,))
+    files |= survival_files(given, table.plain())
     return MappingProxyType(files)
 
 
@@ -127,6 +133,71 @@ def in_verdicts(change: Callable[[dict[str, Any]], Any]) -> Edit:
         document = yaml.safe_load(files[VERDICTS])
         change(next(one for one in document["verdicts"] if one["run_ids"]))
         files[VERDICTS] = wide_yaml(document)
+
+    return edit
+
+
+def swapped(one: str, other: str) -> Edit:
+    """Texts of two folders change places, file by file."""
+
+    def edit(files: dict[str, str]) -> None:
+        pairs = [(path, path.replace(one, other)) for path in files if one in path]
+        assert pairs
+        for first, second in pairs:
+            files[first], files[second] = files[second], files[first]
+
+    return edit
+
+
+def removed(part: str) -> Edit:
+    """The first file with this in its path is gone."""
+    return lambda files: files.pop(next(path for path in sorted(files) if part in path))
+
+
+def halved(part: str) -> Edit:
+    """Every file with this in its path ends after half of its lines."""
+
+    def edit(files: dict[str, str]) -> None:
+        for path in [path for path in files if part in path]:
+            lines = files[path].splitlines(keepends=True)
+            files[path] = "".join(lines[: len(lines) // 2])
+
+    return edit
+
+
+def in_document(key: str, value: Any) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        document = yaml.safe_load(files["hypotheses.yaml"])
+        files["hypotheses.yaml"] = yaml.safe_dump(document | {key: value})
+
+    return edit
+
+
+def in_reports(old: str, new: str) -> Edit:
+    """The first report of the treatment has another text."""
+
+    def edit(files: dict[str, str]) -> None:
+        replaced(next(path for path in sorted(files) if "/treatment/run" in path), old, new)(files)
+
+    return edit
+
+
+def twice(files: dict[str, str]) -> None:
+    document = yaml.safe_load(files[VERDICTS])
+    document["verdicts"].append(next(one for one in document["verdicts"] if one["run_ids"]))
+    files[VERDICTS] = wide_yaml(document)
+
+
+def renamed_runs(files: dict[str, str]) -> None:
+    """The treatment's runs have the names of other seeds."""
+    for path in [path for path in files if "/treatment/run-" in path]:
+        files[path.replace("/run-", "/run-9")] = files.pop(path)
+
+
+def both(*edits: Edit) -> Edit:
+    def edit(files: dict[str, str]) -> None:
+        for one in edits:
+            one(files)
 
     return edit
 
@@ -200,7 +271,90 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         "not-the-strategy",
         replaced("configs/translation-report.md", r"see 500 and not 429", "see 429"),
     ),
+    "arms that change places": (1, "not-the-strategy", swapped("arms/control/", "arms/treatment/")),
+    "an arm less": (1, "not-the-strategy", removed("arms/ablation")),
+    "half of the vectors": (1, "not-the-strategy", halved("vectors.json")),
+    "a stability": (1, "not-the-strategy", replaced("go/registration.patch", "Alpha", "Stable")),
+    "another image": (
+        1,
+        "not-the-strategy",
+        replaced(OVERLAY, "repository: [a-z-]+", "repository: another-picker"),
+    ),
+    "a bound in the factory": (1, "not-the-strategy", replaced(GATE, r"> 1\b", "> 2")),
+    "flag and command alike": (
+        1,
+        "not-the-strategy",
+        both(
+            replaced(f"{ARM}/vllm-flags.yaml", r"max-num-seqs: \d+", "max-num-seqs: 64"),
+            replaced(BASE, r"max-num-seqs \d+", "max-num-seqs 64"),
+        ),
+    ),
+    "a freshness on the page of the maps": (
+        1,
+        "not-the-strategy",
+        replaced("translation-dictionary.md", "at once", "in an hour"),
+    ),
+    "a row of the plugins": (
+        1,
+        "not-the-strategy",
+        replaced("configs/generated-plugins.yaml", "stability: Alpha", "stability: Stable"),
+    ),
     # gate 2
+    "another target": (2, "not-of-its-origin", in_document("target", "llm-d-router@main-ebab6879")),
+    "another commit of the inventory": (
+        2,
+        "not-of-its-origin",
+        in_document("inventory", "llm-d/llm-d-benchmark@" + 40 * "0"),
+    ),
+    "another strategy": (2, "not-of-its-origin", in_document("strategy", "iter13_class_lead")),
+    "a magnitude": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis(
+            "A-", lambda one: one["expected"].update(magnitude_sim="not measured at all")
+        ),
+    ),
+    "the number of runs": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("C-", lambda one: one.update(runs=9)),
+    ),
+    "a control less": (
+        2,
+        "arm-missing",
+        in_hypothesis("A-", lambda one: one.update(arms=["baseline", "treatment"])),
+    ),
+    "another scene": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("C-", lambda one: one.update(scene="workload-mixed")),
+    ),
+    "what is better": (
+        2,
+        "metric-not-in-reports",
+        in_hypothesis("C-", lambda one: one["metric"].update(better="higher")),
+    ),
+    "a saturation and its share": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis(
+            "A-",
+            lambda one: one["operating_point"].update(
+                saturation_rate=one["operating_point"]["saturation_rate"] * 2,
+                share=one["operating_point"]["share"] / 2,
+            ),
+        ),
+    ),
+    "a knob of a profile": (
+        2,
+        "not-of-its-origin",
+        in_hypothesis("B-client-retries", lambda one: one.update(knobs={"timeout_s": 600})),
+    ),
+    "a row that is not transferred": (
+        2,
+        "not-of-its-origin",
+        in_document("not_transferred", [{"row": "99", "reason": "so"}]),
+    ),
     "a precondition": (
         2,
         "not-of-its-origin",
@@ -272,6 +426,50 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         replaced(PICKER, r"- type: engine-priority\n  parameters:\n(    .*\n)+", ""),
     ),
     # gate 3
+    "a time in a report": (3, "verdict-not-of-reports", in_reports(r"(\d+\.\d)", "1.0")),
+    "a report less": (3, "verdict-not-of-reports", removed("/treatment/run")),
+    "reports that change places": (
+        3,
+        "verdict-not-of-reports",
+        swapped("/baseline/run", "/treatment/run"),
+    ),
+    "other seeds": (3, "verdict-not-of-reports", renamed_runs),
+    "half of a report": (3, "verdict-not-of-reports", halved("/treatment/run-1")),
+    "a verdict twice": (3, "verdicts-incomplete", twice),
+    "a verdict less": (
+        3,
+        "verdicts-incomplete",
+        lambda files: files.update({VERDICTS: less_one(files[VERDICTS])}),
+    ),
+    "an identity": (
+        3,
+        "verdict-not-of-reports",
+        replaced(VERDICTS, "translation: [0-9a-f]{4}", "translation: 0000"),
+    ),
+    "half of a profile": (3, "unreadable", halved("profiles/priority-mix/workload")),
+    "a profile less": (3, "not-of-its-hypothesis", removed("profiles/priority-mix/workload")),
+    "an experiment of track C less": (3, "not-of-its-hypothesis", removed("experiments/track-c")),
+    "the harness's patch": (
+        3,
+        "not-of-its-hypothesis",
+        replaced("profiles/priority-mix/harness.patch", r"\n\+", "\n+ "),
+    ),
+    "an arm of an experiment": (
+        3,
+        "not-of-its-hypothesis",
+        lambda files: files.update(
+            {
+                path: text.replace("name: treatment", "name: control", 1)
+                for path, text in files.items()
+                if path.startswith("experiments/workload")
+            }
+        ),
+    ),
+    "a row of the survival table": (
+        3,
+        "survival-not-of-its-data",
+        replaced(SURVIVAL, "verdict: survives", "verdict: reversed"),
+    ),
     "a verdict": (
         3,
         "verdict-not-of-reports",
@@ -332,6 +530,11 @@ PLANTED: Mapping[str, tuple[int, str, Edit]] = {
         in_profile(lambda one: one["load"].update(rate_per_second=6.0)),
     ),
 }
+
+
+def less_one(text: str) -> str:
+    document = yaml.safe_load(text)
+    return wide_yaml(document | {"verdicts": document["verdicts"][1:]})
 
 
 def experiments() -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.revisions import seen_as
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import lookup
 from sweeps.strategies.arms import arm_of, arms_of
-from sweeps.strategies.file import SHORT_NAMES
+from sweeps.strategies.file import SHORT_NAMES, load_strategy
 from sweeps.strategies.moved import arguments
+from sweeps.strategies.space import space_of
 
 
 def test_strategy_point_parameter_and_setting() -> None:
@@ -137,3 +140,13 @@ def test_arms_beside_pools_are_corrected_too() -> None:
 def test_names_of_arms_differ() -> None:
     with pytest.raises(ConfigError, match="LABEL="):
         arms_of(["baseline", "baseline"])
+
+
+def test_a_space_under_named_signals_has_them_at_every_point() -> None:
+    """Weights are searched by the names of the file, whatever the router reads in their place."""
+    space = space_of(load_strategy("iter08_token_budget")).served(False, "llm-d-router-0.10")
+    for shares in (0.0, 0.7, 1.0):
+        point = space.at([shares] * len(space.dimensions))
+        config = space.config_at(point)
+        plain = dataclasses.replace(space, signals=None).config_at(point)
+        assert config == seen_as(plain, "llm-d-router-0.10") != plain

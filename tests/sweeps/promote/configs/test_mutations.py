@@ -130,7 +130,7 @@ def treatment(config: ClusterConfig) -> tuple[dict[str, str], str]:
     given = Promotion("one", Arm("one", config, None), arm_of("iter00_baseline"), TARGET, IMAGE)
     files = config_files(given, plugins(given))
     found = {path: text for path, text in files.items() if "/arms/treatment/" in path}
-    clients = str(TrackMaker(given, files, is_measured=False).own_traffic)
+    clients = str(TrackMaker(given, files).own_traffic)
     return found | {"clients": clients}, files[REPORT]
 
 

@@ -148,7 +148,7 @@ def test_every_row_of_map_c_is_a_concern() -> None:
 
 
 def test_the_target_s_profile_has_its_signals() -> None:
-    """Scrapes, the count in flight, ties at random, and the queue that queue-scorer sees."""
+    """Scrapes, the count in flight, ties at random, and what the target's own scorers see."""
     one = promotion("iter13_class_lead@found")
     spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 100).spec
     profile = concern_named(TARGET_PROFILE)
@@ -156,7 +156,7 @@ def test_the_target_s_profile_has_its_signals() -> None:
     assert (config.load_refresh_interval, config.snapshot_phases) == (50_000, "drawn")
     assert config.in_flight_counts and config.routing_picker == "random-best"
     assert config.scorers() == [
-        ("prefix-affinity", 3.0), ("waiting-requests", 2.0), ("kv-utilization", 2.0),
+        ("approx-prefix-cache", 3.0), ("waiting-requests", 2.0), ("kv-utilization", 2.0),
     ]  # fmt: skip
     judged = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, 100)
     assert judged.concern is not None and judged.concern.name == TARGET_PROFILE
