@@ -99,7 +99,7 @@ def test_a_router_sees_what_that_of_the_target_sees():
 
 
 def test_signals_that_nobody_knows_or_has_are_refused():
-    with pytest.raises(ConfigError, match="signals 'llm-d' are unknown; use llm-d-router-0.10"):
+    with pytest.raises(ConfigError, match="signals 'llm-d' are unknown; use llm"):
         seen_as(ClusterConfig(), "llm-d")
     with pytest.raises(ConfigError, match="is not part of blis-2026-08"):
         seen_as(ClusterConfig(revision=AUGUST), ROUTER_SIGNALS[0])
