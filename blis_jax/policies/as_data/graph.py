@@ -1,0 +1,252 @@
+"""Expressions of a table's operations: equal ones are one, what is known while the table is made is computed then.
+
+Equal programs become equal graphs: operands of sums and the like have an order of their own, comparisons and choices
+one form. Every change keeps all bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.policies.as_data.operations import OPERATIONS
+
+INPUT, CONSTANT = "input", "constant"
+LARGEST = 2**63 - 1
+WIDE = (-LARGEST - 1, LARGEST)
+INT32 = (-(2**31), 2**31 - 1)
+TRUTH = (0, 1)
+ROUNDED, HIDDEN = "rounded", "hidden"  # what exact_product and exact_quotient leave behind
+MOVES = ("at", "select", "put", "neg.f")
+_TRUTHS = {"lt", "le", "eq", "lt.f", "le.f", "eq.f"}
+_PICKS = {"select": (1, 2), "at": (0,), "put": (1, 2), "least": (0,), "most": (0,)}  # of their operands
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation on others, an input, or a constant.
+
+    Attributes:
+        operation: its name, `input` or `constant`.
+        operands: what it is computed of.
+        what: an input's name, a constant's bits.
+        is_scalar: whether every place holds the same.
+        bounds: between which it is as a whole number; a float64 has none.
+        contracts: whether a sum could round a product, which this is or holds, with itself.
+        digest: equal for equal expressions, in every process.
+    """
+
+    operation: str
+    operands: tuple[Node, ...]
+    what: str | int
+    is_scalar: bool
+    bounds: tuple[int, int]
+    contracts: bool
+    digest: bytes
+
+    @property
+    def constant(self) -> int | None:
+        """Return the bits of a constant; None of anything else."""
+        return int(self.what) if self.operation == CONSTANT else None
+
+
+def bits_of(value: Any) -> int:
+    """Return what a register holds of a Python or numpy number."""
+    array = np.asarray(value)
+    return int(array.astype(np.float64).view(np.int64) if array.dtype.kind == "f" else array)
+
+
+def bare(node: Node) -> Node:
+    """Return a node without what says how it was made."""
+    return node.operands[0] if node.operation in (ROUNDED, HIDDEN) else node
+
+
+def is_power_of_two(node: Node) -> bool:
+    """Return whether products and quotients with this float64 are exact."""
+    if node.constant is None:
+        return False
+    value = float(np.int64(node.constant).view(np.float64))
+    return value != 0 and math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
+
+
+def _contracts(operation: str, operands: tuple[Node, ...]) -> bool:
+    if operation in MOVES:
+        return any(one.contracts for one in operands)
+    return operation == "mul.f" and not any(map(is_power_of_two, operands))
+
+
+class Graph:
+    """Make nodes, each once; `num_instances` is the size of a vector."""
+
+    def __init__(self, num_instances: int) -> None:
+        """Start without any."""
+        self.num_instances = num_instances
+        self.nodes: dict[bytes, Node] = {}
+        self.place = self.input("place", False, (0, num_instances - 1))
+
+    def _node(
+        self, operation: str, operands: tuple[Node, ...], what: str | int,
+        is_scalar: bool, bounds: tuple[int, int] = WIDE,
+    ) -> Node:  # fmt: skip
+        text = f"{operation}|{what}|".encode() + b"".join(one.digest for one in operands)
+        digest = hashlib.blake2b(text, digest_size=16).digest()
+        made = Node(operation, operands, what, is_scalar, bounds, _contracts(operation, operands), digest)
+        return self.nodes.setdefault(digest, made)
+
+    def input(self, name: str, is_scalar: bool, bounds: tuple[int, int] = WIDE) -> Node:
+        """Return an input."""
+        return self._node(INPUT, (), name, is_scalar, bounds)
+
+    def constant(self, value: Any) -> Node:
+        """Return a constant of a number, of a truth or of bits."""
+        bits = bits_of(value)
+        return self._node(CONSTANT, (), bits, True, (bits, bits))
+
+    def draw(self, name: str, *operands: Node) -> Node:
+        """Return an operation on the router's stream."""
+        return self._node(name, tuple(map(bare, operands)), "", True, (0, INT32[1]))
+
+    def marked(self, mark: str, node: Node) -> Node:
+        """Return a node that says how its value was made."""
+        return self._node(mark, (bare(node),), "", node.is_scalar, node.bounds)
+
+    def make(self, name: str, *operands: Node) -> Node:
+        """Return an operation on nodes, or what it is known to be; what only moves exact values is exact."""
+        made = self._made(name, *map(bare, operands))
+        is_exact = name in MOVES and not any(one.contracts for one in operands)
+        return self.marked(ROUNDED, made) if is_exact and made.contracts else made
+
+    def _made(self, name: str, *operands: Node) -> Node:
+        operation = OPERATIONS[name]
+        known = self._known(name, *operands)
+        if known is not None:
+            return known
+        constants = [one.constant for one in operands]
+        if operation.is_folded and None not in constants:
+            return self.constant(np.int64(folded(name, self.num_instances, *constants)))
+        if operation.commutes:
+            operands = (*sorted(operands[:2], key=lambda one: one.digest), *operands[2:])
+        is_scalar = all(one.is_scalar for one in operands)
+        if not operation.is_by_place:
+            is_scalar = operands[1].is_scalar if name == "at" else name not in ("put", "running_sum")
+        bounds = self._bounds(name, operands)
+        if bounds[0] == bounds[1]:
+            return self.constant(np.int64(bounds[0]))
+        return self._node(name, operands, "", is_scalar, bounds)
+
+    def negated(self, truth: Node) -> Node:
+        """Return whether a truth does not hold."""
+        return self.make("xor", truth, self.constant(True))
+
+    def _known(self, name: str, *operands: Node) -> Node | None:
+        """Return a simpler node of the same bits."""
+        constants = [one.constant for one in operands]
+        first = operands[0]
+        if name == "select":
+            return self._choice(*operands)
+        if name == "at" and first.is_scalar:
+            return first
+        if name == "at" and operands[1] is self.place:
+            return first
+        if name in ("least", "most", "least.f", "most.f") and first.is_scalar:
+            return first
+        if name in ("and", "or", "min", "max") and first is operands[1]:
+            return first
+        if name in ("eq", "le") and first is operands[1]:
+            return self.constant(True)
+        if name in ("lt", "xor", "sub") and first is operands[1]:
+            return self.constant(False)
+        if name in ("lt", "le", "eq"):
+            return self._compared(name, *operands)
+        neutral = {"add": 0, "or": 0, "xor": 0, "mul": 1, "sub": 0}.get(name)
+        if neutral is not None and constants[1] == neutral:
+            return first
+        if neutral is not None and constants[0] == neutral and name != "sub":
+            return operands[1]
+        if name == "and" and 0 in constants:
+            return self.constant(False)
+        if name == "and" and 1 in constants and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands):
+            return operands[1 - constants.index(1)]
+        if name == "or" and 1 in constants and all(one.bounds[0] >= 0 and one.bounds[1] <= 1 for one in operands):
+            return self.constant(True)
+        if name == "xor" and first.operation == "xor" and first.operands[1] is operands[1]:
+            return first.operands[0]
+        if name in ("min", "max"):
+            low, high = sorted(operands, key=lambda one: one.bounds)
+            if low.bounds[1] <= high.bounds[0]:
+                return low if name == "min" else high
+        return None
+
+    def _choice(self, truth: Node, then: Node, other: Node) -> Node | None:
+        if truth.constant is not None:
+            return then if truth.constant else other
+        if then is other:
+            return then
+        if truth.operation == "xor" and truth.operands[-1].constant == 1:
+            return self._made("select", truth.operands[0], other, then)
+        if truth.operation == "xor" and truth.operands[0].constant == 1:
+            return self._made("select", truth.operands[1], other, then)
+        if (then.constant, other.constant) == (1, 0) and truth.bounds == TRUTH:
+            return truth
+        return None
+
+    def _compared(self, name: str, first: Node, second: Node) -> Node | None:
+        (low, high), (from_, to) = first.bounds, second.bounds
+        if name == "eq":
+            return self.constant(False) if high < from_ or to < low else None
+        if high < from_ or (name == "le" and high <= from_):
+            return self.constant(True)
+        if low > to or (name == "lt" and low >= to):
+            return self.constant(False)
+        return None
+
+    def _bounds(self, name: str, operands: tuple[Node, ...]) -> tuple[int, int]:
+        """Return bounds of whole numbers; all there are where nothing is known."""
+        if name in _TRUTHS:
+            return TRUTH
+        if name in _PICKS:
+            lows, highs = zip(*(operands[at].bounds for at in _PICKS[name]), strict=True)
+            return min(lows), max(highs)
+        if name in ("first_most", "first_least", "first_most.f", "first_least.f"):
+            return 0, self.num_instances - 1
+        bounds = [one.bounds for one in operands]
+        if name in ("and", "or", "xor") and all(low >= 0 and high <= 1 for low, high in bounds):
+            return TRUTH
+        if name in ("sum", "running_sum"):
+            (low, high), size = bounds[0], self.num_instances
+            return _within(min(low, size * low), max(high, size * high))
+        if name == "neg":
+            return _within(-bounds[0][1], -bounds[0][0])
+        if name == "abs":
+            return _within(0, max(abs(bounds[0][0]), abs(bounds[0][1])))
+        if name == "min":
+            return min(bounds[0][0], bounds[1][0]), min(bounds[0][1], bounds[1][1])
+        if name == "max":
+            return max(bounds[0][0], bounds[1][0]), max(bounds[0][1], bounds[1][1])
+        if name == "add":
+            return _within(bounds[0][0] + bounds[1][0], bounds[0][1] + bounds[1][1])
+        if name == "sub":
+            return _within(bounds[0][0] - bounds[1][1], bounds[0][1] - bounds[1][0])
+        if name in ("add32", "sub32", "mul32", "wrap32", "int32"):
+            return INT32
+        return WIDE
+
+
+def _within(low: int, high: int) -> tuple[int, int]:
+    return (low, high) if WIDE[0] <= low and high <= WIDE[1] else WIDE
+
+
+@functools.lru_cache(maxsize=65536)
+def folded(name: str, size: int, *constants: int) -> int:
+    """Return the bits of an operation on constants, computed as the engine does."""
+    with jax.enable_x64(True):
+        given = [jnp.full(size, bits, jnp.int64) for bits in constants]
+        given += given[:1] * (3 - len(given))
+        return int(OPERATIONS[name].run(*given)[0])

@@ -1,0 +1,211 @@
+"""A routing policy as a table of operations, if it has that form; else the reason why it is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from blis_jax.core.exact import runtime_infinity
+from blis_jax.core.types import EngineShape
+from blis_jax.policies.as_data.arrays import Value, grid, has_instances
+from blis_jax.policies.as_data.graph import CONSTANT, INPUT, TRUTH, Graph, Node, bare
+from blis_jax.policies.as_data.interpreter import (
+    NUM_STATES,
+    Form,
+    Table,
+    TablePolicy,
+    interpreter,
+)
+from blis_jax.policies.as_data.lowering import (
+    INFINITY,
+    NUM_DRAWS,
+    Draws,
+    Lowering,
+    NotAsDataError,
+)
+from blis_jax.policies.as_data.operations import CODES
+from blis_jax.policies.contract import Policy
+from blis_jax.policies.reading import MATCH, Unread, UnreadSignal, signals_of
+from blis_jax.policies.scenes import PATH, SLOTS, answered, array_of, scene_of
+
+# operations, registers and constants of a table: the smallest that hold it, so that most programs share one engine
+SIZES = ((2048, 384, 96), (8192, 2048, 512))
+
+
+def as_table(policy: Policy, num_instances: int, num_scorers: int) -> TablePolicy:
+    """Return a routing policy as a table for clusters of so many instances and scorers.
+
+    Raises:
+        NotAsDataError: it has no such form, so it has to be compiled; the sentence says why.
+    """
+    if policy.observe is not None or policy.hands is not None:
+        what = "is told of completions" if policy.observe is not None else "hands something over"
+        raise NotAsDataError(f"{policy.words} {what}, which a table cannot")
+    signals = signals_of(policy.function(), num_instances, num_scorers=max(num_scorers, 1))
+    has_matches = MATCH in signals
+    try:
+        decision, states, start = _traced(policy, num_instances, num_scorers, has_matches)
+    except UnreadSignal as error:
+        raise NotAsDataError(
+            f"{policy.words} reads context.{error.signal}, which is no input of a table"
+        ) from None
+    except NotAsDataError as error:
+        raise NotAsDataError(f"{policy.words}: {error}") from None
+    for size in SIZES:
+        form = Form(*size, num_scorers, has_matches)
+        table = _table(form, decision, states, start)
+        if table is not None:
+            made = interpreter(form, num_instances)
+            return dataclasses.replace(made, table=table, keeps_own_index=policy.keeps_own_index)
+    raise NotAsDataError(f"{policy.words} takes more than {SIZES[-1][0]} operations")
+
+
+def _traced(
+    policy: Policy, num_instances: int, num_scorers: int, has_matches: bool
+) -> tuple[Node, list[Node], list[np.ndarray]]:
+    """Return the nodes of the decision and of the next state, and the bits of the first one."""
+    graph = Graph(num_instances)
+    lowering = Lowering(graph)
+    names = set(Form(0, 0, 0, num_scorers, has_matches).inputs)
+    shape = EngineShape(num_instances, SLOTS, 2 * SLOTS, PATH, PATH, clock="int64")
+    shape = dataclasses.replace(shape, num_keys=Unread("shape.num_keys", ""))  # type: ignore[arg-type]
+    with jax.enable_x64(True):
+        numbers = policy.values()
+        first = jax.tree.map(np.asarray, policy.start(numbers, shape))
+        context, given = _context(graph, num_instances, max(num_scorers, 1), names)
+        state = [array_of(leaf.dtype, *leaf.shape) for leaf in jax.tree.leaves(first)]
+
+        def decide(infinity: Any, leaves: list[Any], context: Any) -> Any:
+            before = jax.tree.unflatten(jax.tree.structure(first), leaves)
+            with runtime_infinity(infinity):
+                return answered(policy, before, context, policy.decide(numbers, before, context))
+
+        made = jax.make_jaxpr(decide)(array_of(np.float64), state, context)
+        infinity = Value((), np.dtype(np.float64), grid(graph.input(INFINITY, True), ()))
+        kept = [_state(graph, at, leaf) for at, leaf in enumerate(jax.tree.leaves(first))]
+        decision, *after = lowering.run(made.jaxpr, made.consts, [infinity, *kept, *given])
+    if len(kept) > NUM_STATES:
+        raise NotAsDataError(f"it keeps more than {NUM_STATES} numbers or vectors")
+    start = [np.broadcast_to(_bits(leaf), num_instances) for leaf in jax.tree.leaves(first)]
+    if decision.shape or decision.is_real:
+        raise NotAsDataError(f"it decides {decision.dtype}{list(decision.shape)}")
+    return bare(decision.node), [bare(one.node) for one in after], start
+
+
+def _bits(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(np.float64).view(np.int64) if leaf.dtype.kind == "f" else leaf.astype(np.int64)
+
+
+def _state(graph: Graph, at: int, leaf: Any) -> Value:
+    is_vector = leaf.shape == (graph.num_instances,)
+    if leaf.shape and not is_vector:
+        raise NotAsDataError("it keeps an array for other things than instances")
+    if leaf.dtype.name not in ("bool", "int32", "int64", "float64"):
+        raise NotAsDataError(f"it keeps {leaf.dtype} numbers")
+    return Value(leaf.shape, leaf.dtype, grid(graph.input(f"state.{at}", not is_vector), ()))
+
+
+def _context(
+    graph: Graph, num_instances: int, num_scorers: int, names: set[str]
+) -> tuple[Any, list[Any]]:
+    """Return the context to trace with, without signals that no table has, and the nodes of its leaves."""
+    scene = scene_of("routing", num_instances, SLOTS, "", "int64", num_scorers)
+    scene = dataclasses.replace(scene, draws=array_of(np.int32, NUM_DRAWS))
+    scene = _without_others(scene, "", names)
+    given: list[Any] = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(scene)[0]:
+        name = ".".join(part.name for part in path)
+        dtype = np.dtype(leaf.dtype)
+        if name == "draws":
+            given.append(Draws())
+        elif len(leaf.shape) == 2 or name == "scorer_shares":
+            nodes = [graph.input(f"{name}.{at}", name == "scorer_shares") for at in range(leaf.shape[0])]
+            made = grid(None, (len(nodes),))
+            made[:] = nodes
+            given.append(_vectors(graph, leaf, made))
+        else:
+            bounds = TRUTH if dtype.kind == "b" else (-(2**31), 2**31 - 1) if dtype == np.int32 else None
+            node = graph.input(name, not leaf.shape, *([bounds] if bounds else []))
+            given.append(Value(tuple(leaf.shape), dtype, grid(node, ())))
+    return scene, given
+
+
+def _vectors(graph: Graph, leaf: Any, nodes: np.ndarray) -> Value:
+    """Return the value of vectors, or of scalars; these are a vector where there are as many as instances."""
+    shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+    if len(shape) == 2 or not has_instances(shape, graph):
+        return Value(shape, dtype, nodes)
+    from blis_jax.policies.as_data.arrays import assembled
+
+    return assembled(nodes, dtype, graph)
+
+
+def _without_others(part: Any, owner: str, names: set[str]) -> Any:
+    """Return a part of the context in which only inputs of tables are there; the tier of the CPU is not."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        name = f"{owner}{field.name}"
+        value = getattr(part, field.name)
+        is_input = name in names or f"{name}.0" in names or name == "draws"
+        if name in ("snapshots.pending_transfer_us", "snapshots.kv_thrashing_rate"):
+            changed[field.name] = None
+        elif name in ("snapshots", "request"):
+            changed[field.name] = _without_others(value, f"{name}.", names)
+        elif not is_input:
+            changed[field.name] = Unread(name, "")
+    return dataclasses.replace(part, **changed)
+
+
+# --- numbers of registers -------------------------------------------------------------------------
+
+
+def _table(form: Form, decision: Node, states: list[Node], start: list[np.ndarray]) -> Table | None:
+    """Return the table of nodes; None where it is too large for the form."""
+    outputs = [decision, *states]
+    order = _ordered(outputs)
+    constants = [node for node in order if node.operation == CONSTANT]
+    made = [node for node in order if node.operation not in (CONSTANT, INPUT)]
+    if len(constants) > form.num_constants or len(made) > form.num_operations:
+        return None
+    inputs = {name: at for at, name in enumerate(form.inputs)}
+    place = {id(node): len(inputs) + at for at, node in enumerate(constants)}
+    place |= {id(node): inputs[str(node.what)] for node in order if node.operation == INPUT}
+    last_use = {id(one): at for at, node in enumerate(made) for one in node.operands}
+    last_use |= {id(node): len(made) for node in outputs}
+    free = list(range(form.num_registers - 1, len(inputs) + form.num_constants - 1, -1))
+    code: list[tuple[int, int, int, int, int]] = []
+    for at, node in enumerate(made):
+        operands = [place[id(one)] for one in node.operands]
+        if not free:
+            return None
+        place[id(node)] = free.pop()
+        a, b, c = (operands + operands[-1:] * 2)[:3]
+        code.append((CODES[node.operation], place[id(node)], a, b, c))
+        for one in {id(x): x for x in node.operands}.values():
+            if last_use[id(one)] == at and one.operation not in (CONSTANT, INPUT):
+                free.append(place[id(one)])
+    rows = tuple(tuple(int(bit) for bit in row) for row in start)
+    return Table(
+        tuple(code), tuple(int(node.what) for node in constants), place[id(decision)],
+        tuple(place[id(node)] for node in states), rows,
+    )  # fmt: skip
+
+
+def _ordered(outputs: list[Node]) -> list[Node]:
+    """Return the nodes that the outputs need, operands first."""
+    order: dict[int, Node] = {}
+    for output in outputs:
+        waiting = [(output, False)]
+        while waiting:
+            node, is_ready = waiting.pop()
+            if id(node) in order:
+                continue
+            if is_ready:
+                order[id(node)] = node
+            else:
+                waiting.append((node, True))
+                waiting += [(one, False) for one in reversed(node.operands)]
+    return list(order.values())
